@@ -112,6 +112,14 @@ Layers = Annotated[int, Range(0, 2**12)]
 """A number of layers: what is known of each is written down one by one before anything is computed."""
 Hops = Annotated[int, Range(1, 2**12)]
 """A number of times that one attention is asked, each a layer to its maps."""
+BatchRows = Annotated[int, Range(1, 2**20)]
+"""A number of rows of a batch: the host makes arrays of as many."""
+Examples = Annotated[int, Range(1, 2**22)]
+"""A number of examples that are made, or asked for, one by one."""
+Beams = Annotated[int, Range(1, 2**12)]
+"""A number of hypotheses that a search keeps."""
+Pixels = Annotated[int, Range(1, 2**12)]
+"""The side of an image."""
 Looked = Annotated[int, Range(1, 2**16)]
 """A number of examples that a person looks at: each has maps of its own."""
 Amount = Annotated[float, Range(0.0, math.inf)]

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention import Site
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, UserError
 from transformer.data.algorithms import Algorithm, Copy, Problem, Sequences, algorithm, word
 from transformer.data.drawn import Drawn
 from transformer.models.interface import BITS, Input, Interface, Modality
@@ -45,12 +45,12 @@ class AlgorithmsConfig:
     item: int | None = None
     context: int | None = None
     answered: int | None = None
-    rows: Positive = 16
+    rows: BatchRows = 16
     shortest: int = 1
     longest: int = 20
     lengths: tuple[int, ...] = ()
     evaluated: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
-    sequences: int = 64
+    sequences: Examples = 64
     probed: Looked = 4
 
     def __post_init__(self) -> None:

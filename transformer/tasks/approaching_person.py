@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
 from transformer.axes import place
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, Positive, UserError
 from transformer.data.approaching import CELL, PIXELS, SIDE, Action, World, act, begin, knowing, observe
 from transformer.data.batches import Source
 from transformer.data.drawn import Drawn
@@ -47,14 +47,14 @@ class ApproachingPersonConfig:
 
     steps: int = 14
     worlds: Positive = 8
-    rows: Positive = 24
+    rows: BatchRows = 24
     capacity: int = 4096
     discount: float = 0.95
     epsilon: float = 0.05
     explore: int = 1000
     loss: TemporalLoss = TemporalLoss.HUBER
     target: str = "target"
-    examples: int = 500
+    examples: Examples = 500
     probed: Looked = 4
 
     def __post_init__(self) -> None:

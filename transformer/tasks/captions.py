@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.config import Amount, Looked, Positive, UserError
+from transformer.config import Amount, BatchRows, Beams, Examples, Looked, Pixels, UserError
 from transformer.data import captions
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
@@ -42,10 +42,10 @@ class CaptionsConfig:
 
     fewest: int = 2
     most: int = 3
-    pixels: Positive = 16
-    rows: Positive = 64
-    examples: Positive = 1000
-    beams: Positive = 1
+    pixels: Pixels = 16
+    rows: BatchRows = 64
+    examples: Examples = 1000
+    beams: Beams = 1
     probed: Looked = 6
     reinforce: Amount = 1.0
     reinforce_entropy: Amount = 0.01

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer.config import Amount, Count, Positive, Seed, UserError, check_several, from_config
+from transformer.config import Amount, Beams, Count, Positive, Seed, UserError, check_several, from_config
 from transformer.decode.beam import Beam
 from transformer.decode.constraints import Constraints
 from transformer.decode.generate import Chooser
@@ -29,7 +29,7 @@ class Decoding:
     """
 
     length: Positive = 64
-    beams: Positive = 1
+    beams: Beams = 1
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
     temperature: Amount | None = None

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, UserError
 from transformer.data import episodes
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.authors import AUTHORS, CHARACTERS, author_of, write
@@ -87,10 +87,10 @@ class EpisodesConfig:
     shots: tuple[int, ...] = (0, 1, 2, 4, 8)
     length: int = 96
     prompt: int = 48
-    rows: Positive = 32
-    examples: int = 512
+    rows: BatchRows = 32
+    examples: Examples = 512
     probed: Looked = 2
-    repeated: int = 1
+    repeated: Examples = 1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention.sites import AxisKind, Site, between
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, UserError
 from transformer.data.batches import Batch as Rows
 from transformer.data.batches import Source
 from transformer.data.datasets.characters import CharacterSet, made_up, open_characters
@@ -49,8 +49,8 @@ class FewShotsConfig:
     shots: tuple[int, ...] = (1,)
     turned: Turned = Turned.ROTATIONS
     held_out_turned: Turned = Turned.NONE
-    rows: Positive = 32
-    examples: int = 1000
+    rows: BatchRows = 32
+    examples: Examples = 1000
     probed: Looked = 2
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from transformer.config import Looked, Positive, UserError, Vocabulary
+from transformer.config import BatchRows, Looked, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.datasets.folders import joined
@@ -44,7 +44,7 @@ class LabelledTextConfig:
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocabulary: Vocabulary = 8192
     lengths: tuple[int, ...] = (16, 32, 64)
-    rows: Positive = 32
+    rows: BatchRows = 32
     validation: str = "validation"
     test: str = "test"
     probed: Looked = 4

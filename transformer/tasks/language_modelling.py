@@ -4,12 +4,12 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from transformer.config import UserError
+from transformer.config import Examples, Range, UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
@@ -52,11 +52,11 @@ class LanguageModellingConfig(TextConfig):
     """
 
     batching: Batching = Batching.WINDOWS
-    repeated: int = 1
+    repeated: Examples = 1
     label_smoothing: float = 0.0
     prompts: tuple[str, ...] = ()
     max_new_tokens: int = 48
-    questions: int = 0
+    questions: Annotated[int, Range(0, 2**22)] = 0
     shots: tuple[int, ...] = NO_SHOTS
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.sites import Site
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, Positive, UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.linear_functions import Functions, as_vectors, draw, least_squares, ridge
@@ -33,8 +33,8 @@ class LinearFunctionsConfig:
     dimensions: Positive = 8
     noise: float = 1.0
     fewest: int | None = None
-    rows: Positive = 64
-    examples: int = 1024
+    rows: BatchRows = 64
+    examples: Examples = 1024
     probed: Looked = 2
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, between
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, UserError
 from transformer.data.batches import Source
 from transformer.data.corpora import open_corpus
 from transformer.data.drawn import TEST, VALIDATION, Drawn
@@ -76,8 +76,8 @@ class MarkedTextsConfig:
 
     dataset: str = "coreference"
     reads: Reads = Reads.PAST
-    rows: Positive = 64
-    examples: int = 512
+    rows: BatchRows = 64
+    examples: Examples = 512
     probed: Looked = 32
 
     def __post_init__(self) -> None:

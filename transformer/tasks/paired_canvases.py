@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention import Capture
 from transformer.attention.sites import Site
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, Pixels, UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.paired_canvases import NearestDrawing, Reading, draw_pairs, halves
@@ -52,10 +52,10 @@ class PairedCanvasesConfig:
     """
 
     digits: str = "0123456789"
-    pixels: int = 16
+    pixels: Pixels = 16
     noise: int = 32
-    rows: Positive = 64
-    examples: int = 1024
+    rows: BatchRows = 64
+    examples: Examples = 1024
     confidence: float = 0.9
     probed: Looked = 4
     evaluated_parameters: str = "raw"

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention.sites import AxisKind, Site
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Looked, UserError
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.datasets.folders import joined
 from transformer.data.datasets.own_files import SPLITS
@@ -77,7 +77,7 @@ class PictureClassificationConfig:
     resize_side: int | None = None
     resample: Resample = Resample.BILINEAR
     shuffled: int = 0
-    rows: Positive = 64
+    rows: BatchRows = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     normalisation: Normalisation = dataclasses.field(default_factory=Normalisation)
     label_smoothing: float = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.planar import MOST_OF_A_TOUR, draw_points, hull, left_to_right, tours, triangulation
@@ -71,10 +71,10 @@ class PlanarConfig:
     fewest: int = 5
     most: int = 10
     order: PointOrder = PointOrder.DRAWN
-    rows: Positive = 128
+    rows: BatchRows = 128
     tested: tuple[int, ...] = (5, 10)
-    examples: int = 1000
-    beams: int = 1
+    examples: Examples = 1000
+    beams: Beams = 1
     probed: Looked = 4
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.strokes import DIGITS, draw_clouds
@@ -32,8 +32,8 @@ class PointCloudsConfig:
 
     fewest: int = 24
     most: int = 48
-    rows: Positive = 64
-    examples: int = 512
+    rows: BatchRows = 64
+    examples: Examples = 512
     probed: Looked = 4
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import Looked, Positive
+from transformer.config import BatchRows, Looked
 from transformer.data.batches import Source
 from transformer.data.datasets.easy_vqa import made_up
 from transformer.data.datasets.questions import check_name, open_questions
@@ -42,7 +42,7 @@ class QuestionsConfig:
 
     dataset: str = "scenes"
     data_dir: str | None = None
-    rows: Positive = 128
+    rows: BatchRows = 128
     probed: Looked = 6
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from transformer.attention.sites import Axis, AxisKind, Site, between
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, Positive, UserError
 from transformer.data.batches import Source
 from transformer.data.datasets.spoken_digits import SpokenDigits, open_spoken
 from transformer.data.drawn import TEST, VALIDATION, Drawn
@@ -89,9 +89,9 @@ class SpokenDigitsConfig:
     most: Positive = 4
     seconds: float = 3.0
     spelling: Spelling = Spelling.LETTERS
-    rows: Positive = 32
-    examples: Positive = 500
-    beams: Positive = 1
+    rows: BatchRows = 32
+    examples: Examples = 500
+    beams: Beams = 1
     probed: Looked = 4
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import Looked, Positive, Share, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, Positive, Share, UserError
 from transformer.data.articles import KINDS, Article, ArticleKind, links, summary
 from transformer.data.batches import Source
 from transformer.data.copied_words import Lexicon
@@ -73,9 +73,9 @@ class SummariesConfig:
     fresh: Share = 0.5
     unseen: Unseen = Unseen.COPIED
     tested: tuple[int, ...] = (3, 5)
-    rows: Positive = 32
-    examples: Positive = 256
-    beams: Positive = 1
+    rows: BatchRows = 32
+    examples: Examples = 256
+    beams: Beams = 1
     probed: Looked = 4
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.config import Looked, Positive, UserError, Vocabulary
+from transformer.config import BatchRows, Looked, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.datasets.folders import joined
 from transformer.data.datasets.overlap import long_lines, said_of_overlap
@@ -55,7 +55,7 @@ class TextConfig:
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocabulary: Vocabulary = 4096
     context: int = 128
-    rows: Positive = 16
+    rows: BatchRows = 16
     validation: str = "validation"
     test: str = "test"
     probed: Looked = 4

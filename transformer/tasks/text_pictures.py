@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.sites import Site
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, Pixels, UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.lettering import ALPHABET, LetteringKind, Line, Written, paint
@@ -36,12 +36,12 @@ class TextPicturesConfig:
 
     fewest: int = 3
     most: int = 5
-    pixels: Positive = 56
+    pixels: Pixels = 56
     alphabet: str = ALPHABET
     curved: float = 0.5
-    rows: Positive = 32
-    examples: Positive = 1000
-    beams: Positive = 1
+    rows: BatchRows = 32
+    examples: Examples = 1000
+    beams: Beams = 1
     probed: Looked = 6
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.attention.sites import Site, between
-from transformer.config import Looked, Positive, UserError, Vocabulary
+from transformer.config import Beams, Looked, Positive, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.own_files import HeldOut
@@ -55,7 +55,7 @@ class TranslationConfig:
     label_smoothing: float = 0.1
     validation: str = "validation"
     test: str = "test"
-    beams: int = 4
+    beams: Beams = 4
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
     bleu_tokenizer: str = "13a"

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Examples, Looked, Positive, UserError
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.tabular_worlds import (
@@ -63,8 +63,8 @@ class UnknownWorldsConfig:
     horizon: Positive = 1
     episodes: Positive = 10
     teacher: Teacher = Teacher.BAYES
-    rows: Positive = 64
-    examples: int = 2000
+    rows: BatchRows = 64
+    examples: Examples = 2000
     probed: Looked = 2
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt8
 
 from transformer.attention.sites import Site, between
-from transformer.config import Looked, Positive, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, Positive, UserError
 from transformer.data import instructions, mazes
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
@@ -53,9 +53,9 @@ class WalkingConfig:
     side: int = 6
     clauses: Positive = 3
     longest: int = 13
-    rows: Positive = 32
-    examples: Positive = 1000
-    beams: Positive = 1
+    rows: BatchRows = 32
+    examples: Examples = 1000
+    beams: Beams = 1
     probed: Looked = 6
 
     def __post_init__(self) -> None:
