@@ -439,7 +439,9 @@ def test_a_run_whose_last_checkpoint_was_not_written_as_it_was_saved_fails_at_it
             if fails:
                 raise KeyError
 
-    with pytest.raises(Failed, match=r"checkpoints/2 was not written .*kept as damaged-2, and the last .* of step 1$"):
+    with pytest.raises(
+        Failed, match=r"checkpoints/2 was not written .*kept as damaged-2, and the last .* of step 1; start the same .*"
+    ):
         train(1, 2)
     with pytest.raises(KeyError):  # which is not hidden by the other
         train(2, fails=True)
