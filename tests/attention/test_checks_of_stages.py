@@ -166,7 +166,7 @@ def kinds_of_arguments() -> dict[str, Case]:
             kind, floats(5, 7), None, says=("logits has shape (5, 7)", "[batch, heads, queries, keys]")
         )
         cases[f"{name}_under_two_axes"] = unfit(
-            kind, weights, truth(5, 7), says=("allowed has shape (5, 7)", f"logits {LOGITS}")
+            kind, weights, truth(5, 7), says=("allowed has shape (5, 7)", str(LOGITS))
         )
     return cases
 
