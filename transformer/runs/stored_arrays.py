@@ -19,7 +19,7 @@ import tensorstore
 from etils.epath import gpath
 
 from transformer.config import Matching, Range
-from transformer.json_files import checked, parse, read_object
+from transformer.json_files import LARGEST, checked, parse, read_object
 from transformer.runs.digest import digests_here
 from transformer.runs.manifest import Dimension, is_key
 from transformer.storage import storage_of
@@ -166,6 +166,9 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
     for file in (folder / "_sharding", *(beside.iterdir() if beside.is_dir() else ())):
         if file.exists():
             read_object(file)
+    manifest = folder / "manifest.ocdbt"
+    if isinstance(manifest, Path) and manifest.stat().st_size > LARGEST:
+        raise Unreadable(f"{folder.name}/{manifest.name} is larger than orbax writes it")
     base = storage_of(folder).key_value_store(folder)
     store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
     found = {name: store.read(f"{name}/.zarray") for name in leaves}
