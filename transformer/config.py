@@ -116,6 +116,8 @@ BatchRows = Annotated[int, Range(1, 2**20)]
 """A number of rows of a batch: the host makes arrays of as many."""
 Examples = Annotated[int, Range(1, 2**22)]
 """A number of examples that are made, or asked for, one by one."""
+ExamplesIfAny = Annotated[int, Range(0, 2**22)]
+"""A number of such examples that may be 0: there are none then."""
 Beams = Annotated[int, Range(1, 2**12)]
 """A number of hypotheses that a search keeps."""
 Pixels = Annotated[int, Range(1, 2**12)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.attention import Axis, Site
-from transformer.config import UserError
+from transformer.config import UserError, from_config
 from transformer.data.authors import AUTHORS
 from transformer.data.episodes import is_held_out
 from transformer.tasks.contract import View
@@ -158,6 +158,12 @@ def test_a_texts_style_is_judged_by_its_author() -> None:
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         EpisodesConfig(**wrong)
+
+
+def test_repeated_tokens_need_not_be_mapped() -> None:
+    assert from_config(EpisodesConfig, {"repeated": 0}).repeated == 0
+    with pytest.raises(UserError, match="repeated=-1 must be at least 0"):
+        from_config(EpisodesConfig, {"repeated": -1})
 
 
 def test_the_tokenizer_of_a_run_is_kept(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Examples, Looked, UserError
+from transformer.config import BatchRows, Examples, ExamplesIfAny, Looked, UserError
 from transformer.data import episodes
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.authors import AUTHORS, CHARACTERS, author_of, write
@@ -90,7 +90,7 @@ class EpisodesConfig:
     rows: BatchRows = 32
     examples: Examples = 512
     probed: Looked = 2
-    repeated: Examples = 1
+    repeated: ExamplesIfAny = 1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

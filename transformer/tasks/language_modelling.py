@@ -4,12 +4,12 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from transformer.config import Examples, Range, UserError
+from transformer.config import ExamplesIfAny, UserError
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
@@ -52,11 +52,11 @@ class LanguageModellingConfig(TextConfig):
     """
 
     batching: Batching = Batching.WINDOWS
-    repeated: Examples = 1
+    repeated: ExamplesIfAny = 1
     label_smoothing: float = 0.0
     prompts: tuple[str, ...] = ()
     max_new_tokens: int = 48
-    questions: Annotated[int, Range(0, 2**22)] = 0
+    questions: ExamplesIfAny = 0
     shots: tuple[int, ...] = NO_SHOTS
 
     def __post_init__(self) -> None:
