@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import TRUST, Arguments, Command, Flag
 from launch.platform import leave
 from transformer.config import UserError
 
@@ -20,6 +20,7 @@ COMMAND = Command(
         Flag("from", "a folder with config.json, model.safetensors and a tokenizer, to make a run of"),
         Flag("to", "a new folder, to write the run into"),
         Flag("step", "with --to, the checkpoint's step; the latest by default", kind=int),
+        TRUST,
         Flag("dataset", "with --from, the data to train on further; python_docs, or phrases for translation"),
         Flag("data_dir", "with --from, the folder of the data, for data sets that are not generated"),
         Flag("test", "with --from, the split that is measured at the end; empty where the data has none"),
@@ -40,8 +41,9 @@ def main(arguments: Arguments) -> None:
     given = {name: getattr(arguments, name) for name in FITTING if getattr(arguments, name) is not None}
     if target is not None and given:
         raise UserError(f"--{next(iter(given))} goes with --from alone")
-    if source is not None and arguments.step is not None:
-        raise UserError("--step goes with --to alone")
+    for name in ("step", "trust"):
+        if source is not None and getattr(arguments, name) is not None:
+            raise UserError(f"--{name} goes with --to alone")
     from transformer.storage import locate
     from transformer.training.conversion import Fitting, export_run, import_run
 
@@ -51,7 +53,7 @@ def main(arguments: Arguments) -> None:
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")
         print(f"Train it further with python -m launch.train {shlex.join([f'--workdir={workdir}'])}")
     else:
-        made = export_run(workdir, Path(target), arguments.step)
+        made = export_run(workdir, Path(target), arguments.step, arguments.trusted)
         print(f"{target}: {made.parameters:,} parameters of {workdir} as a {made.kind} model")
     for note in made.notes:
         print(f"  {note}")

@@ -133,7 +133,7 @@ def _other_run(against: str | None, directory: Path) -> Path | None:
     from transformer.storage import locate
 
     other = locate(against)
-    if not RunDirectory(other).config_file.is_file():
+    if not RunDirectory(other).is_run():
         raise UserError(f"--against={against} is not a run directory: it has no config.json")
     if other.resolve() == directory.resolve():
         raise UserError(f"--against={against} is --workdir itself: name another run")

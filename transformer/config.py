@@ -319,8 +319,8 @@ class RunConfig:
     checkpoint_every: Count = 500
     keep: Positive = 2
     milestone_every: Count = 0
-    optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    averages: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    optimizers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    averages: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)

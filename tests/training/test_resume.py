@@ -480,7 +480,8 @@ def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str]
     changed["optimizer"]["learning_rate"] = 0.02
     (folder / "config.json").write_text(json.dumps(changed))
     says = (
-        r"config\.json says config\.optimizer\.learning_rate=0\.02, but the checkpoint of step 8 was trained with 0\.01"
+        r"config\.json says config\.optimizer\.learning_rate=0\.02, but the checkpoint of step 8 was trained with "
+        r"config\.optimizer\.learning_rate=0\.01"
     )
     with pytest.raises(UserError, match=says):
         training.train(experiment.resolve(changed), folder)

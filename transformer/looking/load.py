@@ -15,6 +15,7 @@ from transformer.looking.loaded import Loaded
 from transformer.models import registry as models
 from transformer.models.contract import Model, Variables
 from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.directory import RunDirectory
 from transformer.storage import locate
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Reader
@@ -33,7 +34,8 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     Errors: UserError for what is neither, a model that cannot be read, and a run whose task reads no sentences.
     """
     folder = locate(source)
-    config = read_config(folder)
+    run = RunDirectory(folder)
+    config = run.config() if run.is_run() and not run.config_file.exists() else read_config(folder)
     if "model_type" not in config:
         if "task" not in config:
             raise UserError(f"{source} is neither a run nor a published model: its config.json has no model_type")

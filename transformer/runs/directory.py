@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import functools
 import importlib.metadata
 import json
 import logging
@@ -28,7 +29,6 @@ from transformer.trust import remember
 
 _CONFIG = "config.json"
 _LOCK = "lock"
-_ABSENT = "absent"
 _UNFINISHED = re.compile(r".+\.\d+\.new")
 _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -223,9 +223,14 @@ class RunDirectory:
         Errors: UserError when the file is no JSON object.
         """
         saved = None if self.config_file.exists() else self._saved_config()
-        return _read_json(self.config_file, dict) if saved is None else saved
+        if saved is None:
+            return _read_json(self.config_file, dict)
+        step, config = saved
+        _say_once(f"{self.config_file} is missing: what it held is read from the checkpoint of step {step}")
+        return config
 
-    def _saved_config(self) -> dict[str, Any] | None:
+    def _saved_config(self) -> tuple[int, dict[str, Any]] | None:
+        """The newest checkpoint whose manifest is sound, with the config that it was saved with."""
         if not self.checkpoints.is_dir():
             return None
         from transformer.runs.manifest import read_manifest  # imports jax
@@ -236,7 +241,7 @@ class RunDirectory:
             with contextlib.suppress(OSError, ValueError):
                 manifest = read_manifest(read_regular(self.checkpoints / str(step) / "manifest" / "metadata"))
                 if isinstance(saved := manifest["metadata"].get("config"), dict):
-                    return saved
+                    return step, saved
         return None
 
     @contextlib.contextmanager
@@ -291,18 +296,23 @@ class RunDirectory:
         new, recorded = as_texts(config), as_texts(self.config())
         for key in new | recorded:
             free = any(key == name or key.startswith(f"{name}.") for name in may_change)
-            now, before = new.get(key, _ABSENT), recorded.get(key, _ABSENT)
-            if not free and now != before and before == _ABSENT:
-                raise UserError(
-                    f"--workdir={self.path} holds a run whose {_CONFIG} has no config.{key}, which is {now} here: "
-                    f"another version wrote it, or it was changed; put {_CONFIG} back as it was, take the version "
-                    "that it was trained with, or choose another --workdir"
+            now, before = new.get(key), recorded.get(key)
+            if free or now == before:
+                continue
+            if now is None or before is None:
+                other = (
+                    f"without config.{key}, which is {now} here"
+                    if before is None
+                    else f"with config.{key}={before}, which this config does not have"
                 )
-            if not free and now != before:
                 raise UserError(
-                    f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "
-                    f"choose another --workdir, or go back to config.{key}={before} to resume it"
+                    f"--workdir={self.path} holds a run {other}: resume it without --config, by its own {_CONFIG} and "
+                    "with the version that wrote that, or choose another --workdir"
                 )
+            raise UserError(
+                f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "
+                f"choose another --workdir, or go back to config.{key}={before} to resume it"
+            )
 
     def _starts(self) -> list[Any]:
         starts = _read_json(self.environment_file, list) if self.environment_file.exists() else []
@@ -377,6 +387,11 @@ def usable(path: Path) -> Iterator[None]:
         raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
 
 
+@functools.cache
+def _say_once(line: str) -> None:
+    say(line)
+
+
 def _why_no_run(path: Path) -> str | None:
     """What a folder is that is no run, and what to do; None where it is a run."""
     if (path / _CONFIG).is_file():
@@ -407,7 +422,7 @@ def _groups(store: Path) -> Iterator[Path]:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if (each / _CONFIG).is_file()) if folder.is_dir() else []
+    return sorted(each for each in folder.iterdir() if RunDirectory(each).is_run()) if folder.is_dir() else []
 
 
 def check_files(path: Path) -> None:

@@ -43,10 +43,10 @@ def read_runs(paths: Iterable[Path], metric: str) -> Read:
 
 def _directories(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
-        if RunDirectory(path).config_file.is_file():
+        if RunDirectory(path).is_run():
             yield path
             continue
-        trials = sorted(each for each in (path / "trials").glob("*") if RunDirectory(each).config_file.is_file())
+        trials = sorted(each for each in (path / "trials").glob("*") if RunDirectory(each).is_run())
         if not trials:
             raise UserError(f"{path} is no run directory, and holds no trials of a sweep or an ablation")
         yield from trials

@@ -1,7 +1,7 @@
 """Run directories from published models, and published models from run directories."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,15 +194,15 @@ def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> d
     return {**task, "tokenizer": "given", "context": context, "rows": fitting.rows}
 
 
-def export_run(workdir: Path, target: Path, step: int | None = None) -> Converted:
+def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Collection[str] = ()) -> Converted:
     """Write a run's parameters, config.json and tokenizer as Hugging Face publishes them; LoRA is merged.
 
-    The parameters are those that the run is judged by, raw or those of an average.
+    The parameters are those that the run is judged by, raw or those of an average. `trusted` is as for `open_run`.
 
     Errors: UserError for a folder that is no run, a step without a checkpoint, and a model that Hugging Face has no
     class for, naming what it cannot express.
     """
-    run = open_run(workdir)
+    run = open_run(workdir, trusted)
     directory, experiment = run
     reader = tasks.TASKS[tasks.name_of(experiment.task)].reader
     if reader is None:

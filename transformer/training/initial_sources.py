@@ -69,7 +69,7 @@ def located(run: str, workdir: Path | None) -> Path:
         raise UserError(f"config.initialise_from.run={run} is this very run: name another")
     try:
         storage_of(path).reach(path)
-        recorded = RunDirectory(path).config_file.is_file()
+        recorded = RunDirectory(path).is_run()
     except OSError as error:
         raise UserError(f"config.initialise_from.run={run} cannot be read: {error.strerror or error}") from error
     if not recorded:
@@ -83,7 +83,8 @@ def located(run: str, workdir: Path | None) -> Path:
 
 def is_published(path: Path) -> bool:
     """Whether this is a folder of Hugging Face's: its config.json names a model_type, a run's has none."""
-    return "model_type" in read_object(path / "config.json")
+    file = RunDirectory(path).config_file
+    return file.exists() and "model_type" in read_object(file)  # a run may have lost its own
 
 
 def tokenizer_of(run: str, workdir: Path) -> AnyTokenizer:

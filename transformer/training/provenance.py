@@ -99,24 +99,35 @@ def differing_config(recorded: Mapping[str, Any], config: Mapping[str, Any], ste
     `recorded` is what was saved with the checkpoint; what it does not hold is not compared.
     """
     for key, (said, was) in _differences(recorded, config, free=False).items():
-        return f"config.json says config.{key}={said}, but the checkpoint of step {step} was trained with {was}"
+        here = f"has no config.{key}" if said is None else f"says config.{key}={said}"
+        there = f"without config.{key}" if was is None else f"with config.{key}={was}"
+        return f"config.json {here}, but the checkpoint of step {step} was trained {there}"
     return None
 
 
 def changed_freely(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """What may change and has, in words."""
     differences = _differences(recorded, config, free=True)
-    return [f"config.{key}={said} from here on, {was} before" for key, (said, was) in differences.items()]
+    return [
+        f"{f'no config.{key}' if said is None else f'config.{key}={said}'} from here on, "
+        f"{'none' if was is None else was} before"
+        for key, (said, was) in differences.items()
+    ]
 
 
-def _differences(recorded: Mapping[str, Any], config: Mapping[str, Any], *, free: bool) -> dict[str, tuple[str, str]]:
-    """The keys that differ, with what each is and was: those that may change when a run is resumed, or the others."""
+def _differences(
+    recorded: Mapping[str, Any], config: Mapping[str, Any], *, free: bool
+) -> dict[str, tuple[str | None, str | None]]:
+    """The keys that differ, with what each is and was (None: it has no such key).
+
+    They are those that may change when a run is resumed, or the others.
+    """
     if "config" not in recorded:
         return {}
     now, before = as_texts(config), as_texts(recorded["config"])
     names = changeable(resolve(config))
     return {
-        key: (now.get(key, "absent"), before.get(key, "absent"))
+        key: (now.get(key), before.get(key))
         for key in now | before
         if now.get(key) != before.get(key) and free == any(key == name or key.startswith(f"{name}.") for name in names)
     }
