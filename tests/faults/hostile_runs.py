@@ -1,5 +1,6 @@
 """Runs, sweeps and published models that a stranger has made: what is read of them names no code and no other place."""
 
+import contextlib
 import json
 import random
 import shutil
@@ -7,8 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.faults.hostile_words import declared
 from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
+from transformer.config import UserError
+from transformer.trust import outside_of
 
 DEEP = "[" * 100_000
 READERS: Sequence[tuple[str, tuple[str, ...]]] = (
@@ -125,9 +129,11 @@ HARMLESS: dict[str, Spoil] = {
     "a feature's class": _feature("featuresDict.features.note.pythonClassName"),
     "a text feature's class": _feature("featuresDict.features.en.pythonClassName"),
     "a data set beside it": _folder_set,
+    "a data set beside it, trusted": _folder_set,
     **{f"{file} {what}": _text(file, content) for file in _READ for what, content in _WRONG.items()},
     **{
-        f"its data set {name[:30]!r}": _data(name)
+        f"its data set {name[:30]!r}{trusted}": _data(name)
+        for trusted in ("", ", trusted")
         for name in (
             "huggingface:stas/openwebtext",
             "someone:set",
@@ -195,13 +201,21 @@ def runs(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
     for spoilt, codes in ((HARMLESS, (0, 2)), (REFUSED, (2,)), (CONFIG, (0, 2))):
         for name, spoil in spoilt.items():
             for command, more in READERS:
+                trusted = name.endswith(", trusted")
 
-                def prepare(folder: Path, spoil: Spoil = spoil, more: tuple[str, ...] = more) -> list[str]:
+                def prepare(
+                    folder: Path,
+                    spoil: Spoil = spoil,
+                    command: str = command,
+                    more: tuple[str, ...] = more,
+                    trusted: bool = trusted,
+                ) -> list[str]:
                     run = originals.copy("translation", folder)
                     (folder / "s").write_text("one\ntwo\n")
                     (folder / "l").write_text("0-0\n0-0\n")
                     spoil(run, places)
-                    return [f"--workdir={run}", *(word.format(d=folder) for word in more)]
+                    vouched = trust(command, json.loads((run / "config.json").read_text()), folder) if trusted else []
+                    return [f"--workdir={run}", *(word.format(d=folder) for word in more), *vouched]
 
                 # A page of maps and the sizes need neither the code nor the data set that a config names, and a text
                 # is read without the data set.
@@ -209,6 +223,21 @@ def runs(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
                 without_code = (stored and "own" in name) or ((stored or command == "sizes") and "module" in name)
                 of = f"{command}{' --text' if command == 'maps' and more else ''}"
                 yield Case(f"{of}: a run with {name}", command, prepare, (0, 2) if without_code else codes)
+
+
+def trust(command: str, config: Any, folder: Path) -> list[str]:
+    """The word of a user of `folder` who vouches for the files that a config names: they are read.
+
+    They vouch for no code, and for nothing on other machines.
+    """
+    if "trust" not in {flag.name for flag in declared(command).flags} or not isinstance(config, dict):
+        return []
+    try:
+        with contextlib.chdir(folder):
+            named = [name.value for name in outside_of(config, training=True) if "://" not in name.value]
+    except UserError:  # the config has a section that is none
+        return []
+    return [f"--trust={','.join(named)}"] if named else []
 
 
 def _line(change: Mapping[str, Any]) -> Spoil:

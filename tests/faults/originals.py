@@ -178,6 +178,7 @@ def _in_a_process(log: Path, act: Callable[[], int]) -> None:
     if not child:
         code = 1
         try:
+            os.environ["XDG_STATE_HOME"] = str(log.parent / "state")
             for number in (1, 2):
                 os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
             code = act()

@@ -187,7 +187,9 @@ def _be(case: Case, words: Sequence[str], folder: Path, files: Mapping[str, Path
     try:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         os.chdir(folder)
-        os.environ |= {"HOME": str(home), "TMPDIR": str(folder), **case.environment}
+        # What one case has begun, no other may open for that reason.
+        own_places = {"HOME": str(home), "TMPDIR": str(folder), "XDG_STATE_HOME": str(folder / ".state")}
+        os.environ |= {**own_places, **case.environment}
         (folder / ".stdin").write_bytes(case.stdin)
         for number, file in ((1, files["out"]), (2, files["err"])):
             os.dup2(os.open(file, os.O_WRONLY | os.O_TRUNC), number)
