@@ -272,16 +272,25 @@ int unlinkat(int folder, const char *name, int flags)
     FAIL_OR("remove", 0, folder, name, real(folder, name, flags));
 }
 
+/* Of what is there nothing is written: the system says that it exists, whatever the disk can do. */
+static int makes(int folder, const char *name)
+{
+    struct stat about;
+    int before = errno, absent = fstatat(folder, name, &about, AT_SYMLINK_NOFOLLOW);
+    errno = before;
+    return absent && fails("mkdir", 1, folder, name);
+}
+
 int mkdir(const char *name, mode_t mode)
 {
     REAL(int, "mkdir", const char *, mode_t);
-    FAIL_OR("mkdir", 1, AT_FDCWD, name, real(name, mode));
+    return makes(AT_FDCWD, name) ? -1 : real(name, mode);
 }
 
 int mkdirat(int folder, const char *name, mode_t mode)
 {
     REAL(int, "mkdirat", int, const char *, mode_t);
-    FAIL_OR("mkdir", 1, folder, name, real(folder, name, mode));
+    return makes(folder, name) ? -1 : real(folder, name, mode);
 }
 
 int rename(const char *name, const char *to)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -45,6 +46,7 @@ PyTree = Any
 
 ASIDE = "damaged-"  # begins the name of a checkpoint that was set aside
 _VANISHED = 100  # checkpoints that a reader may lose to a run that goes on before it gives up
+_logger = logging.getLogger(__name__)
 
 
 class DamagedCheckpoint(UserError):
@@ -78,7 +80,8 @@ class Checkpoints:
     the first one's list of steps counts. Beside the directory, `<directory>.json` says which step was saved last, so
     that checkpoints which are gone are missed.
 
-    As a context it is closed at the end, and raises Failed where the last save could not be read back as it was saved.
+    A save that could not be read back as it was saved is told when the next one begins. As a context it is closed at
+    the end, and raises Failed where that is so of the last save.
     """
 
     def __init__(self, directory: str | Path, keep: int, milestone_every: int = 0):
@@ -108,7 +111,7 @@ class Checkpoints:
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
         self._directory = locate(directory).resolve()  # orbax refuses relative paths
         self._verifying: Verification | None = None
-        self._unverified: str | None = None  # what is wrong with the last save
+        self._unverified: str | None = None  # what is wrong with the last save, and was not told yet
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
         with self._listable():
             self._manager = ocp.CheckpointManager(for_orbax(self._directory), options=options, item_handlers=handlers)
@@ -122,6 +125,7 @@ class Checkpoints:
         """
         storage_of(self._directory).check(self._directory)
         latest = self.latest()
+        self._tell_unverified("; the run goes on")
         if latest is not None and step <= latest:
             raise ValueError(f"step={step} is not after the latest checkpoint, {latest}: steps only grow")
         leaves = named_leaves(state)
@@ -245,12 +249,18 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close()
+        self._close()
         if kind is None and self._unverified is not None:
+            _logger.info("%s", self._unverified)
             raise Failed(f"{self._unverified}; start the same command again to go on")
+        self._tell_unverified()
 
     def close(self) -> None:
         """Wait for a save under way and end the threads; raises the error of the save."""
+        self._close()
+        self._tell_unverified()
+
+    def _close(self) -> None:
         try:
             self._manager.wait_until_finished()
             self._settle()
@@ -272,8 +282,11 @@ class Checkpoints:
         left = decided(self._listed_on_disk)
         kept = f"the last good one is that of step {left[-1]}" if left else "there is no other"
         self._unverified = f"{done.path} was not written as it was saved: {said}; it is kept as {name}, and {kept}"
-        if primary():
-            told(self._unverified)
+
+    def _tell_unverified(self, what_follows: str = "") -> None:
+        if self._unverified is not None and primary():
+            told(f"{self._unverified}{what_follows}")
+        self._unverified = None
 
     def _prune(self, newest: int) -> None:
         steps = self._listed_on_disk()
