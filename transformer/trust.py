@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ def check_trusted(
     what = "code from outside this library" if strange_code else "outside the run"
     raise UserError(
         f"{' and '.join(f'config.{name.key}={name.value!r}' for name in strange)} {are} {what} that only the run's own "
-        f"config.json names: add {_trust(named)} if you know what it does"
+        f"config.json names: add {shlex.quote(_trust(named))} if you know what it does"
     )
 
 

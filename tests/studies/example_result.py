@@ -94,6 +94,7 @@ def _cell(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> Cell:
         steps=STEPS,
         directory=f"trials/{name}",
         command=f"python -m launch.train --config=experiments/demo.py --workdir=runs/{name} {words}",
+        trust="--trust=lab.mine" if arm == "deepnorm" else "",
     )
 
 

@@ -284,7 +284,8 @@ def test_the_runs_are_all_there_and_sort(result, page):
     for (arm, *where), cell in places.items():
         if cell["state"] == "done":
             beside = "" if arm == "pre" else f" --against=runs/norms/{places['pre', *where]['directory']}"
-            expected.add(f"python -m launch.maps --workdir=runs/norms/{cell['directory']}{beside}")
+            trust = " --trust=lab.mine" if arm == "deepnorm" else ""
+            expected.add(f"python -m launch.maps --workdir=runs/norms/{cell['directory']}{beside}{trust}")
     assert shown == expected | {cell["command"] for cell in result["cells"]}
 
 

@@ -24,7 +24,7 @@ HOSTILE = (
     "__proto__",
     "constructor",
     "'\"`${alert(3)}{{data}}",
-    "\u2028\x1b\ud800",
+    "\u2028\x1b",
     "",
 )
 

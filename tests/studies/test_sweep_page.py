@@ -34,6 +34,7 @@ def made_up(state="running"):
                 "curve": [(step, (value or 1) + 1 / step + 0.01 * random.random()) for step in range(10, 101, 10)],
                 "directory": f"runs/a sweep/trials/{number}",
                 "command": f"python -m launch.train --config=x.py --config.seed={number}",
+                "trust": "--trust=lab.mine",
             }
         )
     trials.sort(key=lambda trial: (trial["state"] != "done", trial["value"] is None, trial["value"]))
@@ -67,7 +68,7 @@ def test_the_best_the_lines_the_bars_and_the_table_are_the_results(files, visit)
     assert "validation/loss 0.4 with learning rate 1e-3, norm placement pre" in page.locator(".answer").inner_text()
     assert page.locator("#best .command code").first.inner_text() == best["command"]
     assert page.locator("#best .command code").nth(1).inner_text() == (
-        f"python -m launch.maps --workdir='{best['directory']}'"
+        f"python -m launch.maps --workdir='{best['directory']}' --trust=lab.mine"
     )
     assert page.locator("#coordinates path.trial").count() == page.locator("#curve path.trial").count() == 6
     for figure in ("#coordinates", "#curve"):

@@ -106,6 +106,11 @@ def test_the_result_is_json_with_every_trial_best_first(half_done):
     assert result_of(about._replace(total=len(done)), ledger, done, curves, {}, over=True)["state"] == "done"
     assert result["best"] == rows[1].trial.name == result["trials"][0]["name"]
     assert result["trials"][0]["command"] == "again"
+    assert result["trials"][0]["trust"] == ""
+    row = rows[1]._replace(
+        trial=rows[1].trial._replace(config={**rows[1].trial.config, "model": {"family": "lab.mine"}})
+    )
+    assert result_of(about, ledger, [row], curves, {}, over=True)["trials"][0]["trust"] == "--trust=lab.mine"
     assert result["tuned"] == {RATE: [1e-3, 1e-2, 1e-1], NORM: ["post", "pre"]}
     assert result["counts"] == "4 of 8 finished: 3 done, 1 diverged; 1 running, 3 pending"
     kept = result["trials"][0]["curve"]

@@ -358,7 +358,7 @@ def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
 
 
 def _flat(cell: Cell) -> dict[str, Any]:
-    kept = ("arm", "task", "seed", "tuned", "state", "chosen", "reported", "steps", "directory", "command")
+    kept = ("arm", "task", "seed", "tuned", "state", "chosen", "reported", "steps", "directory", "command", "trust")
     return {name: getattr(cell, name) for name in kept}
 
 

@@ -14,7 +14,8 @@ class Cell(NamedTuple):
     `chosen` is the last finite value of the metric that chooses among the tuned values, and `reported` the last of the
     one that the verdict is about: None where there is none. `curves` are metrics over steps, by "split/name", and
     `heads` statistics over steps by name and site, means over layers and heads. `flops` are the operations of one step
-    by formula. `steps` are those that it was to train for. `command` trains the cell again elsewhere.
+    by formula. `steps` are those that it was to train for. `command` trains the cell again elsewhere,
+    and `trust` are the words by which a command that reads its run is told to trust the code that it names.
     """
 
     arm: str
@@ -30,6 +31,7 @@ class Cell(NamedTuple):
     steps: int
     directory: str
     command: str
+    trust: str = ""
 
 
 def in_words(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """From the run directories of an ablation to its cells: what was trained, read back from the files that runs leave."""
 
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from transformer.runs.records import read_records
 from transformer.studies.ablation import Ablation
 from transformer.studies.arms import Planned
 from transformer.studies.cells import Cell, Point
+from transformer.trust import trust_words
 
 # What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token
 # (Xiao et al. 2023).
@@ -112,6 +114,7 @@ def _cell(spec: Ablation, ended: Ended) -> Cell:
         steps=planned.trial.config["steps"],
         directory=ended.directory,
         command=ended.command,
+        trust=shlex.join(trust_words(planned.trial.config)),
     )
 
 

@@ -1,6 +1,7 @@
 """What the page of a sweep shows: how far it is, its trials with their curves, and what each key matters."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from transformer.studies.collect import curve
 from transformer.studies.ledger import Ledger, State
 from transformer.studies.progress import Row, best_done, best_first, counts
 from transformer.studies.trials import Trial
+from transformer.trust import trust_words
 
 _POINTS = 200  # of one curve
 _GROUPS = 4  # of equally many trials, where a key has as many values as trials
@@ -84,6 +86,7 @@ def result_of(
                 "curve": curves.of(row),
                 "directory": str(ledger.directory(row.trial)),
                 "command": again.get(row.trial.name, ""),
+                "trust": shlex.join(trust_words(row.trial.config)),
             }
             for row in order
         ],

@@ -45,6 +45,8 @@ class RecordedRun(NamedTuple):
         checkpoint; DamagedCheckpoint for a damaged one that was asked for, or where all are.
         """
         path = self.directory.path
+        if not self.directory.checkpoints.is_dir():
+            raise self._untrained()
         with Checkpoints.reading(self.directory.checkpoints) as checkpoints:
 
             def read_one(at: int) -> T:
@@ -58,10 +60,14 @@ class RecordedRun(NamedTuple):
                 return step, read_one(step)
             sound = checkpoints.newest_sound(read_one)
             if sound is None:
-                words = ["python", "-m", "launch.train", f"--workdir={path}", *trust_words(self.directory.config())]
-                raise UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
+                raise self._untrained()
             checkpoints.tell(sound, set_aside=False)
             return sound.step, sound.value
+
+    def _untrained(self) -> UserError:
+        path = self.directory.path
+        words = ["python", "-m", "launch.train", f"--workdir={path}", *trust_words(self.directory.config())]
+        return UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
 
     def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
         """The parameters of these shapes that the run is judged by, at the step `at`: raw, or those of an average.

@@ -80,7 +80,7 @@ function cellRow(cell, columns) {
     const held = value(cell);
     return make("td", {}, typeof held === "string" ? visible(held) : exact(held, brief(held)));
   });
-  return make("tr", {}, ...parts, commandCell(mapsCommand(cell), cell), commandCell(String(cell.command ?? ""), cell));
+  return make("tr", {}, ...parts, commandCell(mapsOf(cell), cell), commandCell(String(cell.command ?? ""), cell));
 }
 
 const commandCell = (command, { directory }) =>
@@ -93,7 +93,7 @@ const commandCell = (command, { directory }) =>
   );
 
 /** What writes the page of a run's heads, beside those of the reference with the same seed and values. */
-function mapsCommand({ arm, task, seed, tuned, directory, state }) {
+function mapsOf({ arm, task, seed, tuned, directory, state, trust }) {
   if (!directory || !["done", "stuck"].includes(state)) return "";
   const alike = JSON.stringify(tuned);
   const other = data.cells.find(
@@ -101,9 +101,9 @@ function mapsCommand({ arm, task, seed, tuned, directory, state }) {
       each.arm === data.reference && each.task === task && each.seed === seed && JSON.stringify(each.tuned) === alike,
   );
   const study = data.about?.workdir;
-  const path = (each) => quoted(study ? `${study}/${each.directory}` : each.directory);
-  const against = arm !== data.reference && other?.directory ? ` --against=${path(other)}` : "";
-  return `python -m launch.maps --workdir=${path({ directory })}${against}`;
+  const path = (each) => (study ? `${study}/${each}` : each);
+  const against = arm !== data.reference && other?.directory ? path(other.directory) : "";
+  return mapsCommand(path(directory), trust, against);
 }
 
 const wholeResult = () => new Blob([JSON.stringify(data, null, 1), "\n"], { type: "application/json" });

@@ -62,6 +62,12 @@ const tunedWords = (value) =>
 /** A word for a shell: as it is where it is plain, else in single quotes. */
 const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
+/** What writes the page of the heads of a run in a directory, beside those of `against`; `trust` is for a shell already. */
+const mapsCommand = (directory, trust, against) =>
+  `python -m launch.maps --workdir=${quoted(directory)}` +
+  (against ? ` --against=${quoted(against)}` : "") +
+  (trust ? ` ${trust}` : "");
+
 /** One of many, chosen from a list: [[value, words], ...]. */
 function chooser(name, choices, chosen, choose) {
   const select = make("select", {}, ...choices.map(([value, words]) => make("option", { value }, words)));

@@ -31,7 +31,7 @@ function showBest() {
   const value = make("b", {}, exact(best.value, brief(best.value)));
   const lines = [make("p", { class: "answer" }, `${spaced(data.metric)} `, value, values.length ? ` with ${values.join(", ")}` : "")];
   if (best.command) lines.push(commandLine(best.command));
-  if (best.directory) lines.push(commandLine(`python -m launch.maps --workdir=${quoted(best.directory)}`));
+  if (best.directory) lines.push(commandLine(mapsCommand(best.directory, best.trust)));
   byId("best-trial").append(...lines);
 }
 

@@ -1,0 +1,120 @@
+"""Every command that the library prints runs as it is printed: of a run whose path needs quotes and its code trust."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import launch.convert
+import launch.evaluate
+import launch.maps
+import launch.train
+from launch import cli
+from launch.parsing import parse
+from launch.train import what_next
+from tests.training.written_run import CONFIG, MODEL, with_params, write_run
+from transformer.runs.directory import RunDirectory
+from transformer.training import rewinding
+from transformer.training.conversion import export_run
+from transformer.training.experiment import resolve
+from transformer.training.rewinding import Rewind
+
+NAME = """it's "my" run"""
+COMMANDS = {each.COMMAND.name: each for each in (launch.convert, launch.evaluate, launch.maps, launch.train)}
+OWN = """
+import dataclasses
+from transformer.models import decoder
+
+@dataclasses.dataclass(frozen=True)
+class OwnConfig(decoder.DecoderConfig):
+    pass
+
+FAMILY = dataclasses.replace(decoder.FAMILY, config=OwnConfig, sizes={})
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A run of a family of one's own, under a name with a space and quotes, and its config."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "printed_here").mkdir()
+    (folder / "printed_here" / "own.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        config = {**CONFIG, "model": {**MODEL, "family": "printed_here.own"}}
+        run = write_run(folder / NAME, config, with_params(0))
+        (run / "metrics.jsonl").write_text('{"step": 0, "split": "train", "loss": 2.0}\n')
+        yield run, config
+    del sys.modules["printed_here.own"]
+
+
+def printed(text: str) -> list[list[str]]:
+    """The words of each command that ends a line, as a shell has them, without python -m launch."""
+    lines = [line.partition("python -m launch.")[2] for line in text.splitlines() if "python -m launch." in line]
+    return [shlex.split(line) for line in lines]
+
+
+def call(name: str, *words: str) -> int:
+    return cli.run(COMMANDS[name].COMMAND, COMMANDS[name].main, words)
+
+
+def test_what_is_said_of_a_complete_run(own: tuple[Path, dict[str, Any]], capfd: pytest.CaptureFixture[str]) -> None:
+    run, config = own
+    commands = printed(what_next(run, config))
+    assert [name for name, *_ in commands] == ["maps", "evaluate"]
+    for words in commands:
+        assert call(*words) == 0, capfd.readouterr().err
+
+
+def test_how_a_run_without_a_checkpoint_is_trained(
+    own: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = own
+    copy = Path(shutil.copytree(run, tmp_path / NAME, ignore=shutil.ignore_patterns("checkpoints*")))
+    assert call("evaluate", f"--workdir={copy}", "--trust=printed_here.own") == 2
+    ((name, *words),) = printed(capsys.readouterr().err)
+    assert (name, parse(launch.train.COMMAND, words).workdir) == ("train", str(copy))
+
+
+def test_how_batches_that_are_not_finite_are_left_out(own: tuple[Path, dict[str, Any]]) -> None:
+    run, config = own
+    opened: Any = SimpleNamespace(experiment=resolve(config), directory=RunDirectory(run))
+    ((name, *words),) = printed(rewinding._command(opened, Rewind(4, 3)))
+    arguments = parse(launch.train.COMMAND, words)
+    assert (name, arguments.workdir, arguments.rewind, arguments.skip) == ("train", str(run), 4, 3)
+
+
+def test_how_a_published_model_becomes_a_run_and_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published = tmp_path / NAME
+    export_run(write_run(tmp_path / "written", CONFIG, with_params(0)), published)
+    assert call("maps", f"--workdir={published}") == 2
+    ((name, *words),) = printed(capsys.readouterr().err)
+    # Its tokenizer knows the letters of its own text alone.
+    assert call(name, *words, f"--dataset={CONFIG['task']['dataset']}") == 0, capsys.readouterr().err
+    ((name, *words),) = printed(capsys.readouterr().out)
+    assert (name, parse(launch.train.COMMAND, words).workdir) == ("train", f"{published}-run")
+
+
+def test_which_run_of_a_folder_is_meant(own: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    run, _ = own
+    assert call("maps", f"--workdir={run.parent}") == 2
+    (word,) = shlex.split(capsys.readouterr().err.partition("such as ")[2])
+    assert call("maps", word, "--trust=printed_here.own") == 0, capsys.readouterr().err
+
+
+def test_what_must_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "it's my text.txt"
+    shutil.copy(CONFIG["task"]["dataset"], text)
+    config = {**CONFIG, "task": {**CONFIG["task"], "dataset": str(text)}}
+    run = write_run(tmp_path / "run", config, with_params(0))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another account"))
+    assert call("evaluate", f"--workdir={run}") == 2
+    (word,) = shlex.split(capsys.readouterr().err.partition("add ")[2].removesuffix(" if you know what it does\n"))
+    assert call("evaluate", f"--workdir={run}", word) == 0, capsys.readouterr().err
