@@ -1,18 +1,19 @@
 """The gate: every experiment's step, compiled for the pod that its config names, and recorded."""
 
+import dataclasses
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.compile import mesh_text
 from launch.config_files import CHECKOUT, load_config
-from transformer.config import UserError
+from transformer.config import Amount, Positive, Range, UserError
 
 COMMAND = Command(
     name="pods",
@@ -34,34 +35,50 @@ ARGUMENTS: Mapping[str, Sequence[str]] = {
     "experiments/translation/wmt14.py": ("base", "big"),
     WEAK: ("v5p:2x2x1", "v5p:2x2x2", "v5p:2x2x4", "v5p:2x4x4", "v5p:4x4x4", "v5p:4x4x8", "v5p:8x8x4"),
 }
-# The recorded keys of a proof: apart from the seconds, those that a second run on the same machine repeats.
-KEPT = (
-    "name",
-    "topology",
-    "mesh",
-    "rules",
-    "accumulate",
-    "remat",
-    "rows",
-    "parameters",
-    "fits",
-    "memory",
-    "needed",
-    "held",
-    "temporaries",
-    "flops",
-    "collectives",
-    "step_seconds",
-    "compute_seconds",
-    "memory_seconds",
-    "link_seconds",
-    "utilisation",
-    "collective_share",
-    "waiting_share",
-    "compile_seconds",
-    "fingerprint",
-    "versions",
-)
+Bytes = Annotated[int, Range(0, 2**63 - 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Versions:
+    """What compiled a record's program."""
+
+    jax: str
+    libtpu: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PodRecord:
+    """What is recorded of a config's proof: apart from the seconds, what a second run on the same machine repeats."""
+
+    name: str
+    topology: str
+    mesh: Mapping[str, Positive]
+    rules: str
+    accumulate: Positive
+    remat: str | None
+    rows: Positive
+    parameters: Bytes
+    fits: bool
+    memory: Bytes | None
+    needed: Bytes | None
+    held: Mapping[str, Bytes]
+    temporaries: Bytes | None
+    flops: Amount
+    collectives: tuple[Mapping[str, Any], ...]
+    step_seconds: Amount | None
+    compute_seconds: Amount | None
+    memory_seconds: Amount | None
+    link_seconds: Amount | None
+    utilisation: Amount | None
+    collective_share: Amount | None
+    waiting_share: Amount | None
+    compile_seconds: Amount | None
+    fingerprint: str | None
+    versions: Versions
+    commit: str | None
+
+
+KEPT = tuple(field.name for field in dataclasses.fields(PodRecord) if field.name != "commit")
 WEAK_SCALING = """
 ## Weak scaling
 
@@ -81,7 +98,7 @@ def main(arguments: Arguments) -> None:
     if not chosen:
         raise UserError(f"--only={arguments.only} is in no config's name; known: {', '.join(configs())}")
     path = Path(arguments.results)
-    records: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    records = recorded(path)
     failed = []
     for name in chosen:
         proof = proven(name)
@@ -137,6 +154,22 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[
         return []
     versions = "" if before["versions"] == after["versions"] else f" (versions {before['versions']} before)"
     return [f"{key} was {before[key]}, is {after[key]}{versions}" for key in WATCHED if before[key] != after[key]]
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """The record before, by the names of the configs; empty where there is none.
+
+    Raises:
+        UserError: for another file than `record` writes.
+    """
+    from transformer.json_files import checked, read_object
+
+    if not path.exists():
+        return {}
+    records = read_object(path)
+    for name, entry in records.items():
+        checked(PodRecord, entry, f"{path}: {name!r}")
+    return records
 
 
 def record(path: Path, records: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,40 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     found["fingerprint"] = "other"
     assert cli.run(pods.COMMAND, pods.main, words) == 0
     assert "fingerprint was " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is no JSON object but a list"),
+        ("[" * 200_000, "too deep"),
+        ({"experiments/demo.py": []}, "experiments/demo.py"),
+        ({"experiments/demo.py": {}}, "name is missing"),
+        ({"mesh": {"data": "x"}}, r"mesh\['data'\]='x'"),
+        ({"versions": {}}, r"versions\.jax is missing"),
+        ({"step_seconds": "1"}, "step_seconds='1'"),
+        ({"needed": -1}, "needed=-1"),
+    ],
+)
+def test_a_record_of_pods_that_is_none_is_told_in_a_line(
+    change: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "proven", lambda name: pytest.fail("it compiles"))
+    results = tmp_path / "pods.json"
+    if isinstance(change, dict) and "experiments/demo.py" not in change:
+        records = json.loads((CHECKOUT / "experiments" / "results" / "pods.json").read_text())
+        change = {"experiments/demo.py": records["experiments/demo.py"] | change}
+    results.write_text(change if isinstance(change, str) else json.dumps(change))
+    assert cli.run(pods.COMMAND, pods.main, [f"--results={results}", "--only=weak_scaling"]) == 2
+    told = capsys.readouterr().err
+    assert re.search(says, told)
+    assert str(results) in told
+    assert told.count("\n") == 1
+
+
+def test_the_record_of_pods_is_as_its_schema_says() -> None:
+    assert pods.recorded(CHECKOUT / "experiments" / "results" / "pods.json")
 
 
 def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import contextlib
 import gc
 import json
+import os
 import re
 import resource
 import shutil
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -523,4 +525,17 @@ def test_no_array_reaches_tensorstore_that_is_not_the_manifests(tmp_path: Path, 
     said = json.loads(store.read("kernel/.zarray").result().value)
     store.write("kernel/.zarray", change if isinstance(change, str) else json.dumps(said | change)).result()
     with pytest.raises(DamagedCheckpoint, match=says):
+        Checkpoints.reading(tmp_path).restore(1, state)
+
+
+def test_a_manifest_of_arrays_that_is_larger_than_any_is_not_given_to_tensorstore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"kernel": np.ones((2, 3), np.float32)}
+    with contextlib.closing(Checkpoints(tmp_path, 1)) as checkpoints:
+        checkpoints.save(1, state, {})
+    os.truncate(tmp_path / "1" / "state" / "manifest.ocdbt", 2**40)
+    # It would end the process.
+    monkeypatch.setattr(tensorstore, "KvStore", types.SimpleNamespace(open=lambda spec: pytest.fail("it is opened")))
+    with pytest.raises(DamagedCheckpoint, match="leaf 'kernel' cannot be read"):
         Checkpoints.reading(tmp_path).restore(1, state)
