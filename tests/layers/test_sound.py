@@ -1,5 +1,6 @@
 """Log-mel features against values of another implementation, the norm and SpecAugment against their definitions."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.config import UserError
+from transformer.config import UserError, from_config
 from transformer.layers.sound import HearingConfig, SpecAugmentConfig, heard, log_mel, normed, spec_augment
 
 RENEW = (
@@ -101,6 +102,14 @@ def test_nothing_is_hidden_without_masks_or_without_a_key() -> None:
     assert frames.tolist() == [10, 7]
     np.testing.assert_array_equal(without_key, plain)
     assert (hidden != plain).any()
+
+
+@pytest.mark.parametrize("key", ["window", "hop", "augment.band_masks", "augment.frame_masks"])
+def test_spectrograms_beyond_any_memory_are_refused(key: str) -> None:
+    group, _, name = key.rpartition(".")
+    values = {group: {name: 10**9}} if group else {name: 10**9}
+    with pytest.raises(UserError, match=rf"config\.model\.hearing\.{re.escape(key)}=1000000000 must be at most"):
+        from_config(HearingConfig, values, "config.model.hearing")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from transformer.models.contract import Variables
 from transformer.models.listen_attend_spell import FAMILY, ListenAttendSpellConfig
 from transformer.tasks import spoken_digits
 from transformer.tasks.contract import Request, Sentences, View
+from transformer.tasks.registry import task_config
 from transformer.tasks.spoken_digits import (
     READER,
     Spelling,
@@ -215,6 +216,11 @@ def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitsTask,
     reading = READER.read(CONFIG, view, None, Sentences(["3 1"], ["three one"]))
     assert reading.labels.tokens["target"] == (("t", "h", "r", "e", "e", " ", "o", "n", "e", "<end>"),)
     assert reading.inputs["lengths"].tolist() == [len(read_wav(reading.labels.sounds["frames"][0], ""))]
+
+
+def test_strings_of_more_digits_than_any_are_refused_before_they_are_spelled() -> None:
+    with pytest.raises(UserError, match=r"config\.task\.most=1000000000 must be at most"):
+        task_config({"name": "spoken_digits", "most": 10**9})
 
 
 def test_other_texts_and_sounds_are_refused_in_one_line(task: SpokenDigitsTask, tmp_path: Path) -> None:

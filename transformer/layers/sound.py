@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Range, UserError
 from transformer.layers.lengths import real_positions
 
 RATE = 8000
@@ -17,6 +18,10 @@ RATE = 8000
 _FLOOR = 1e-6
 """The least energy of a band: 100 dB beneath that of a full-scale tone, and above what float32 rounds away."""
 _VARIANCE = 1e-5
+Samples = Annotated[int, Range(1, 2**12)]
+"""A number of samples of a window: the matrix of its Fourier transform has its square of entries."""
+Masks = Annotated[int, Range(0, 2**10)]
+"""A number of masks of one utterance: where each lies is looked up at every frame."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +33,9 @@ class SpecAugmentConfig:
     Errors: UserError for negative numbers.
     """
 
-    band_masks: int = 0
+    band_masks: Masks = 0
     bands: int = 8
-    frame_masks: int = 0
+    frame_masks: Masks = 0
     frames: int = 20
 
     def __post_init__(self) -> None:
@@ -49,8 +54,8 @@ class HearingConfig:
     """
 
     bands: int = 40
-    window: int = 200
-    hop: int = 80
+    window: Samples = 200
+    hop: Samples = 80
     lowest: float = 60.0
     highest: float = 4000.0
     augment: SpecAugmentConfig = dataclasses.field(default_factory=SpecAugmentConfig)

@@ -5,14 +5,14 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from transformer.attention.sites import Axis, AxisKind, Site, between
-from transformer.config import BatchRows, Beams, Examples, Looked, Positive, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, Range, UserError
 from transformer.data.batches import Source
 from transformer.data.datasets.spoken_digits import SpokenDigits, open_spoken
 from transformer.data.drawn import TEST, VALIDATION, Drawn
@@ -71,6 +71,10 @@ class Spelling(enum.Enum):
         return spelled
 
 
+Digits = Annotated[int, Range(1, 2**10)]
+"""A number of digits of a string: the longest string is spelled before any is said."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SpokenDigitsConfig:
     """Batches of `rows` strings of `fewest` to `most` digits, each said by one speaker within `seconds`.
@@ -85,8 +89,8 @@ class SpokenDigitsConfig:
     dataset: str = "synthetic"
     data_dir: str | None = None
     held_out: str = ""
-    fewest: Positive = 2
-    most: Positive = 4
+    fewest: Digits = 2
+    most: Digits = 4
     seconds: float = 3.0
     spelling: Spelling = Spelling.LETTERS
     rows: BatchRows = 32
