@@ -140,7 +140,7 @@ TRAINING = (
     Fault(
         "advice-that-counts-as-done",
         "transformer/training/rewinding.py",
-        "return way._replace(skip=way.skip + 1) if decided(done) else way",
+        "return way._replace(skip=way.skip + 1) if (done() if alone else decided(done)) else way",
         "return way",
         "A run that diverges again at the same steps names the request that it has already followed.",
         ("tests/training/test_rewinding.py",),

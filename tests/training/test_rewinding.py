@@ -16,6 +16,7 @@ from transformer.models.interface import Input, Interface
 from transformer.runs.directory import RunDirectory
 from transformer.runs.endings import Failed, NotFinite
 from transformer.storage.sealed import sealed
+from transformer.training import rewinding, vmapped
 from transformer.training.batches import BadBatch
 from transformer.training.faults import Diverged
 from transformer.training.rewinding import (
@@ -166,5 +167,47 @@ def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) 
     assert isinstance(found, Failed)  # which a command tells in one line, and ends with 1
     assert str(found).startswith("maps['self'] at step 630 holds NaN; the run goes on from step 500")
     assert trial.follow(str(found)) == Rewind(500, 130)
+    assert "python -m launch.train --workdir=" in str(found)
     begun = NotFinite(0, "maps['self'] at step 0 holds NaN")
     assert leads_past(begun, Trial(tmp_path).run) is begun
+
+
+def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(tmp_path)
+    for name in (
+        "300/manifest/metadata",
+        "500/manifest/metadata",
+        "700/manifest/metadata",
+        "damaged-600/manifest/metadata",
+    ):
+        file = trial.run.directory.checkpoints / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (trial.run.directory.checkpoints / "610").mkdir()  # of a save under way
+    monkeypatch.setattr(rewinding.jax, "process_count", lambda: 2)
+    trial.run.checkpoints = None  # which all processes ask together
+    monkeypatch.setattr(rewinding, "decided", None)
+    found = leads_past(NotFinite(630, "optimisers/x is not finite at step 630"), trial.run)
+    assert str(found).endswith("start each of its 2 processes again with --rewind=500 --skip=130")
+
+
+@pytest.mark.parametrize(
+    ("why", "way"),
+    [
+        (Diverged(506, 510, "loss is nan"), "--rewind=500 --skip=10"),
+        (NotFinite(508, "maps['self'] at step 508 holds NaN"), "--rewind=500 --skip=8"),
+    ],
+)
+def test_a_vmapped_run_that_ended_is_told_with_how_it_goes_on_by_itself(
+    tmp_path: Path, why: Diverged | NotFinite, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Trial(tmp_path, 500)
+    trial.run.directory.environment_file.write_text("[{}]")
+    vmapped._record_divergence(trial.run, why, trial.assembly)
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert said.startswith(f"{tmp_path}: ")
+    assert f"python -m launch.train --workdir={tmp_path} {way}" in said
+    assert trial.run.directory.facts()["diverged_at"] == why.step

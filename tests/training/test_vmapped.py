@@ -20,8 +20,9 @@ from transformer.maps.store import MapStore
 from transformer.models.paths import by_path
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
+from transformer.runs.endings import NotFinite
 from transformer.runs.records import read_records
-from transformer.training import assembly, experiment, mesh, programs, vmapped
+from transformer.training import assembly, experiment, mesh, programs, saving, vmapped
 from transformer.training import train as training
 from transformer.training.faults import Diverged
 from transformer.training.opened import OpenRun
@@ -308,6 +309,43 @@ class Kept(NullSink):
 
     def close(self) -> None:
         self.calls.append("closed")
+
+
+def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
+    class Refusing(NullSink):
+        def maps(self, step: int, maps: Mapping[str, Any]) -> None:
+            raise NotFinite(step, "maps['self'] holds NaN")
+
+    class Maps(NullSink):
+        def __init__(self) -> None:
+            self.kept: list[Any] = []
+
+        def maps(self, step: int, maps: Mapping[str, Any]) -> None:
+            self.kept.append((step, maps))
+
+    kept, ended = Maps(), []
+    sinks = VmappedSinks([Refusing(), kept], not_finite=lambda run, found: (ended.append(run), sinks.stop(run))[1])
+    for step in (1, 2):
+        sinks.maps(step, {"self": {0: "nan", 1: "sound"}})
+    assert ended == [0]
+    assert kept.kept == [(1, {"self": "sound"}), (2, {"self": "sound"})]
+    with pytest.raises(NotFinite):
+        VmappedSinks([Refusing()]).maps(1, {"self": {0: "nan"}})
+
+
+@pytest.mark.slow
+def test_a_state_that_is_not_finite_ends_its_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = saving.Saver.first_not_finite
+
+    def spoilt(self: saving.Saver, state: Any) -> str | None:
+        last = int(state.step) == STEPS and self._run.directory.path.name == "two"
+        return "optimisers/x" if last else found(self, state)
+
+    monkeypatch.setattr(saving.Saver, "first_not_finite", spoilt)
+    assert train(RUNS, tmp_path) == [vmapped.Ended(None), vmapped.Ended(STEPS)]
+    assert f"optimisers/x is not finite at step {STEPS}" in capsys.readouterr().out
 
 
 def test_every_run_is_told_its_own_until_it_is_stopped() -> None:

@@ -260,7 +260,9 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
                 outcomes = [
                     _result(setting, directory)
                     if step is None
-                    else Outcome(State.DIVERGED, None, step, f"a loss was not finite at step {step}")
+                    else Outcome(
+                        State.DIVERGED, None, step, f"a loss, the maps or the state was not finite at step {step}"
+                    )
                     for directory, step in zip(directories, diverged, strict=True)
                 ]
         except (InUse, Lost, _Unknown):

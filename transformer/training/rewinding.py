@@ -167,11 +167,8 @@ def passable(bad: BadBatch, run: OpenRun) -> BadBatch:
 
 def leads_past(found: NotFinite, run: OpenRun) -> NotFinite:
     """What a run cannot store, with the way past the batches that led there."""
-    if jax.process_count() > 1:  # of which others may go on, so that none can be asked
-        return NotFinite(
-            found.step, f"{found}; --rewind=STEP goes back to a checkpoint, and --skip=N past so many batches behind it"
-        )
-    way = _way_past(run, found.step)
+    # Of several processes others may go on, so that none can be asked.
+    way = _way_past(run, found.step, alone=jax.process_count() > 1)
     if not way.skip:  # before any batch
         return found
     return NotFinite(
@@ -181,9 +178,13 @@ def leads_past(found: NotFinite, run: OpenRun) -> NotFinite:
     )
 
 
-def _way_past(run: OpenRun, step: int) -> Rewind:
-    """What to ask for to go past the batches from the latest checkpoint up to that of `step`."""
-    latest = max((saved for saved in run.checkpoints.steps() if saved <= step), default=0)
+def _way_past(run: OpenRun, step: int, *, alone: bool = False) -> Rewind:
+    """What to ask for to go past the batches from the latest checkpoint up to that of `step`.
+
+    All processes call it together, unless it is asked for `alone`: of this process, by what the run directory holds.
+    """
+    steps = _steps_in(run.directory) if alone else run.checkpoints.steps()
+    latest = max((saved for saved in steps if saved <= step), default=0)
     way = Rewind(latest, step - latest)
 
     def done() -> bool:
@@ -191,10 +192,18 @@ def _way_past(run: OpenRun, step: int) -> Rewind:
         return recorded is not None and recorded.repeats(way)
 
     # The same request once more would count as done: one batch more makes it another.
-    return way._replace(skip=way.skip + 1) if decided(done) else way
+    return way._replace(skip=way.skip + 1) if (done() if alone else decided(done)) else way
+
+
+def _steps_in(directory: RunDirectory) -> list[int]:
+    folder = directory.checkpoints
+    saved = [each for each in folder.iterdir() if (each / "manifest" / "metadata").is_file()] if folder.is_dir() else []
+    return [int(each.name) for each in saved if each.name.isdecimal()]
 
 
 def _command(run: OpenRun, way: Rewind) -> str:
+    if jax.process_count() > 1:
+        return f"start each of its {jax.process_count()} processes again with {way}"
     trust = trust_words(run.experiment.to_config())
     words = ["python", "-m", "launch.train", f"--workdir={run.directory.path}", *trust]
     return f"{shlex.join(words)} {way}"

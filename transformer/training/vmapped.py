@@ -38,7 +38,7 @@ from transformer.training.optimizer import OptimizerConfig, hyper_of
 from transformer.training.placing import on_host_batches, traced_on
 from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
 from transformer.training.resuming import resume_together
-from transformer.training.rewinding import batches_of
+from transformer.training.rewinding import batches_of, explained, leads_past
 from transformer.training.saving import Saver
 from transformer.training.sinks import Console, Sinks
 from transformer.training.sinks.contract import NullSink, Sink
@@ -52,7 +52,7 @@ COMPARED = 8  # batches whose shapes are compared before anything compiles
 
 
 class Ended(NamedTuple):
-    """The end of a run: complete, or with a loss that was not finite, read from step `diverged_at`."""
+    """The end of a run: complete, or with a loss, maps or a state that was not finite at step `diverged_at`."""
 
     diverged_at: int | None
 
@@ -193,8 +193,17 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) ->
         for each, of_run in zip(runs, extents, strict=True)
     ]
     savers = [Saver(each, assembly.placement, files) for each, files in zip(runs, records, strict=True)]
-    sinks = VmappedSinks([Sinks(*each) for each in zip(records, also, strict=True)], Console(steps, sys.stdout))
     ends = [Ended(None)] * len(runs)
+
+    def end(number: int, why: Diverged | NotFinite) -> None:
+        ends[number] = Ended(why.step)
+        _record_divergence(runs[number], why, assembly)
+        sinks.stop(number)
+        if not sinks.going:
+            raise why
+
+    own = [Sinks(*each) for each in zip(records, also, strict=True)]
+    sinks = VmappedSinks(own, Console(steps, sys.stdout), not_finite=end)
 
     waiting = [Patience(each.experiment.faults.stop_after) for each in runs]
 
@@ -203,14 +212,10 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) ->
             try:
                 waiting[number].check(step, *({name: of[number] for name, of in each.items()} for each in numbers))
             except Diverged as diverged:
-                ends[number] = Ended(step)
-                _record_divergence(runs[number], diverged)
-                sinks.stop(number)
-                if not sinks.going:
-                    raise
+                end(number, diverged)
 
-    # The last run alone raises Diverged: each has recorded its own.
-    with closed_with_the_run(sinks), contextlib.suppress(Diverged):
+    # The last run alone raises what ended it: each has recorded its own.
+    with closed_with_the_run(sinks), contextlib.suppress(Diverged, NotFinite):
         run(
             state,
             on_host_batches(compiled, assembly.placement),
@@ -223,7 +228,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) ->
                 sink=sinks,
                 pulse=Pulse(),
             ),
-            save=lambda state, progress: _save(state, {number: savers[number] for number in sinks.going}),
+            save=lambda state, progress: _save(state, {number: savers[number] for number in sinks.going}, end),
             meter=Meter(check, _flops_of_one(first, assembly), peak_flops_of(assembly)),
         )
     return ends
@@ -234,19 +239,23 @@ def _begin(each: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
     return _with_numbers(begin(origin, assembly, key, each.directory, aloud=aloud), each.experiment, assembly)
 
 
-def _save(state: TrainState, going: Mapping[int, Saver]) -> None:
+def _save(state: TrainState, going: Mapping[int, Saver], end: Callable[[int, NotFinite], None]) -> None:
+    """Save the state of each run, and end those whose is not finite."""
     for saver in going.values():
         saver.wait()  # so that none begins the next until all have the last
     for number, saver in going.items():
-        # Of a run that is no longer finite the next loss says so, and ends it.
-        with contextlib.suppress(NotFinite):
+        try:
             saver(take_run(state, number), {})
+        except NotFinite as found:
+            end(number, found)
 
 
-def _record_divergence(each: OpenRun, diverged: Diverged) -> None:
+def _record_divergence(each: OpenRun, why: Diverged | NotFinite, assembly: Assembly) -> None:
+    """Note that a run has ended, and tell how it goes on by itself."""
     # Else a restart would take the others back to its last checkpoint, and it would diverge again.
-    each.directory.record(diverged_at=diverged.step)
-    print(f"{each.directory.path}: {diverged}", flush=True)
+    each.directory.record(diverged_at=why.step)
+    said = explained(why, each, batches_of(each, assembly)) if isinstance(why, Diverged) else leads_past(why, each)
+    print(f"{each.directory.path}: {said}", flush=True)
 
 
 def _of_each(evaluation: Measured, sinks: VmappedSinks, count: int) -> Measured:

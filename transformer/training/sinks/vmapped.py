@@ -1,12 +1,17 @@
 """The sink of vmapped runs, each with its own sink."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from transformer.runs.endings import NotFinite
 from transformer.training.sinks.contract import NullSink, Sink
+
+
+def _refuse(run: int, found: NotFinite) -> None:
+    raise found
 
 
 class VmappedSinks:
@@ -14,10 +19,13 @@ class VmappedSinks:
 
     Numbers, arrays and samples are sequences over the runs, with None for a run that has none; a plain number is every
     run's. A stopped run gets no more reports. `shared`, such as the console, gets the means over the unfinished runs.
+    `not_finite` is told of a run whose maps are not finite, and may stop it.
     """
 
-    def __init__(self, sinks: Sequence[Sink], shared: Sink | None = None):
-        self._going = dict(enumerate(sinks))
+    def __init__(
+        self, sinks: Sequence[Sink], shared: Sink | None = None, not_finite: Callable[[int, NotFinite], None] = _refuse
+    ):
+        self._going, self._not_finite = dict(enumerate(sinks)), not_finite
         self._shared = NullSink() if shared is None else shared
 
     @property
@@ -44,8 +52,11 @@ class VmappedSinks:
                 sink.samples(step, split, samples[run])
 
     def maps(self, step: int, maps: Mapping[str, Any]) -> None:
-        for run, sink in self._going.items():
-            sink.maps(step, {site: kept[run] for site, kept in maps.items()})
+        for run, sink in list(self._going.items()):
+            try:
+                sink.maps(step, {site: kept[run] for site, kept in maps.items()})
+            except NotFinite as found:
+                self._not_finite(run, found)
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         for run, sink in self._going.items():
