@@ -23,6 +23,7 @@ from transformer.maps.description import describe_site
 from transformer.maps.store import MapStore
 from transformer.maps.sums import DamagedMaps
 from transformer.maps.tiers import StoredMaps, Tiers, keep, levels_of
+from transformer.runs.endings import NotFinite
 from transformer.tasks.labels import Labels, Link
 
 LABELS = Labels(
@@ -252,7 +253,7 @@ def test_mistakes_in_writing_are_refused(tmp_path):
         broken = {name: weights.copy() for name, weights in some_weights(5).items()}
         broken["decoder/cross"][0, 0, 0, 0, 0] = value
         maps = {site.name: keep(cut_to_labels(broken[site.name], site), store.levels(site.name)) for site in SITES}
-        with pytest.raises(ValueError, match="decoder/cross"):
+        with pytest.raises(NotFinite, match="decoder/cross"):
             store.write(5, maps)
     assert MapStore.existing(tmp_path / "maps").steps == (4,)
     with pytest.raises(ValueError, match="lacks the axis 'source'"):

@@ -171,7 +171,7 @@ def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
     rows = []
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}: line {number}"
-        fields = as_object(parse(line, where, surrogates=True), where)
+        fields = as_object(parse(line, where), where)
         if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
             fields = fields["translation"]
         rows.append(tuple(_field(fields, name, where) for name in names))
