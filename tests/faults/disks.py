@@ -31,7 +31,7 @@ FAILURE = "(?:No space left on device|Input/output error)"
 # What a run can do without: it says so once, and goes on.
 OPTIONAL = re.compile(r"run/(log\.txt|tensorboard)(/|$)")
 # An older checkpoint that stays is in nobody's way.
-STAYS = re.compile(rf"that are older than is kept could not be removed yet: .*{FAILURE}")
+STAYS = re.compile(rf"that are older than is kept could not be removed yet: .*{FAILURE}.*; the run goes on$")
 # The disk has not taken a checkpoint whose commit had been reported: it may be gone after a power cut, so it is never
 # gone on from. One that a later checkpoint follows costs the run nothing, and a line says so; behind the last one the
 # run must fail, as its end state is not on the disk: the next start goes on from the one before.
@@ -67,29 +67,30 @@ def wrong(ended: Ended, fault: Fault, workdir: Path) -> list[str]:
     told = [line for line in lines if line.startswith("error: ")]
     beside = [line for line in lines if line not in told]
     optional = OPTIONAL.match(fault.operation.file) is not None
+    # On a disk that stays full, what the run can do without fails as well.
+    most = len({*beside}) if fault.lasting else 1
+    if len(beside) > most or not all("; the run goes on" in line for line in beside):
+        return [f"it said {len(lines)} lines: {ended.errors[:300]} ... {ended.errors[-300:]}"]
     if ended.code == 0:
         # What could not be removed may stay without a word.
         silent = fault.operation.name == "remove" and not lines
-        said = len(lines) == 1 and _goes_on(lines[0], optional, workdir)
+        said = not told and any(_goes_on(line, optional, workdir) for line in beside)
         return [] if silent or said else [f"it ended with 0 and {len(lines)} lines: {ended.errors[-300:]}"]
-    if ended.code != 1:
-        return [f"it ended with {ended.code}: {ended.errors[-300:]}"]
+    if ended.code != 1 or len(told) != 1:
+        return [f"it ended with {ended.code} and {len(lines)} lines: {ended.errors[-300:]}"]
     if optional and not fault.lasting:
         return [f"what it can do without stopped it: {ended.errors[-300:]}"]
-    # On a disk that stays full, what the run can do without has failed as well.
-    if len(told) != 1 or not all("; the run goes on" in line for line in beside) or len({*beside}) < len(beside):
-        return [f"it said {len(lines)} lines: {ended.errors[:300]} ... {ended.errors[-300:]}"]
     named = str(workdir) in told[0] and (SAYS.search(told[0]) or NOT_REPLACED.search(told[0]))
     return [] if named else [f"it does not say what to do: {told[0]}"]
 
 
 def _goes_on(line: str, optional: bool, workdir: Path) -> bool:
-    """Whether a run may end with 0 that has said this line alone."""
+    """Whether a run that has said this line may end with 0."""
     if replaced := REPLACED.search(line):
         steps = [int(entry.name) for entry in (workdir / "checkpoints").iterdir() if entry.name.isdecimal()]
         aside = workdir / "checkpoints" / f"damaged-{replaced[1]}"
         return aside.is_dir() and max(steps, default=0) > int(replaced[1])
-    return STAYS.search(line) is not None or (optional and "; the run goes on" in line)
+    return optional or STAYS.search(line) is not None
 
 
 def outcome(

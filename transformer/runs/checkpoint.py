@@ -294,7 +294,8 @@ class Checkpoints:
         try:
             self._remove([step for step in steps if step not in {*kept, *steps[-self._keep :]}], newest)
         except OSError as error:  # no reason to end a run whose newest checkpoint is sound
-            told(f"checkpoints in {self._directory} that are older than is kept could not be removed yet: {error}")
+            what = f"checkpoints in {self._directory} that are older than is kept could not be removed yet"
+            told(f"{what}: {error}; the run goes on")
 
     def _remove(self, steps: list[int], newest: int) -> None:
         if newest in self._listed():
