@@ -47,7 +47,8 @@ def chosen(operations: Sequence[Operation], count: int, seed: int) -> list[Fault
     kinds: dict[tuple[str, str], int] = {}
     for name, _, file in operations:
         kinds[name, file] = kinds.get((name, file), 0) + 1
-    draws = [Operation(name, draw.randint(1, times), file) for (name, file), times in kinds.items()]
+    # Sorted: threads of a run begin theirs in one order today and in another tomorrow.
+    draws = [Operation(name, draw.randint(1, times), file) for (name, file), times in sorted(kinds.items())]
     writes = [each for each in draws if each.name == "write"]
     others = [each for each in draws if each.name != "write"]
     draw.shuffle(writes)
