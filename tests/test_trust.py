@@ -33,6 +33,7 @@ def config(origin: str = "", **task: Any) -> dict[str, Any]:
         ("gs://bucket/run", {}, "initialise_from.run", "gs://bucket/run"),
         ("/somewhere/run", {}, "initialise_from.run", "/somewhere/run"),
         ("", {"data_dir": "/somewhere"}, "task.data_dir", "/somewhere"),
+        ("", {"data_dir": "/a,b"}, "task.data_dir", "/a,b"),
         ("", {"dataset": "FILE"}, "task.dataset", "FILE"),
         ("", {"dataset": "phrases", "test_files": "FILE"}, "task.test_files", "FILE"),
         ("", {"validation_files": "nothing,FILE"}, "task.validation_files", "FILE"),
@@ -52,6 +53,7 @@ def test_what_lies_outside_a_run_is_named_and_asked_for(
     with pytest.raises(UserError, match=says):
         check_trusted(values, (), training=True)
     check_trusted(values, [named], training=True)
+    check_trusted(values, named.split(","), training=True)  # as a command has the word
     check_trusted(values, (), said=[key], training=True)
     if origin:
         check_trusted(values, ())  # only a run that is trained reads what it begins with

@@ -44,7 +44,8 @@ def check_trusted(
         said = {*said, *_FILES}  # they are looked for in that folder alone
     code = [name for name in code_of(config) if name.key not in said]
     named = code + [name for name in outside_of(config, training=training) if name.key not in said]
-    strange = [name for name in named if name.value not in trusted]
+    # A path may hold commas, at which --trust is cut.
+    strange = [name for name in named if name.value not in trusted and not set(name.value.split(",")) <= set(trusted)]
     strange_code = [name for name in code if name in strange]
     if not strange or (not strange_code and _is_remembered(config)):
         return

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ import launch.maps
 import launch.train
 from launch import cli
 from launch.parsing import parse
+from launch.reproduce import train_command
 from launch.train import what_next
 from tests.training.written_run import CONFIG, MODEL, with_params, write_run
 from transformer.runs.directory import RunDirectory
+from transformer.studies.trials import make_trial
 from transformer.training import rewinding
 from transformer.training.conversion import export_run
 from transformer.training.experiment import resolve
@@ -87,6 +90,25 @@ def test_how_batches_that_are_not_finite_are_left_out(own: tuple[Path, dict[str,
     ((name, *words),) = printed(rewinding._command(opened, Rewind(4, 3)))
     arguments = parse(launch.train.COMMAND, words)
     assert (name, arguments.workdir, arguments.rewind, arguments.skip) == ("train", str(run), 4, 3)
+
+
+def test_how_a_run_of_a_study_is_trained_again_from_its_own_config(
+    own: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    run, config = own
+    (tmp_path / "study.py").write_text(
+        f"import ml_collections\n\ndef get_config():\n    return ml_collections.ConfigDict({config!r})\n"
+    )
+    # A whole group has no flag.
+    trial = make_trial(config, {"optimizer": {"learning_rate": 1e-3}})
+    again = tmp_path / "again" / NAME
+    command = train_command(str(tmp_path / "study.py"), [], trial, recorded=str(run), workdir=str(again))
+    copied, _, train = command.partition(" && python -m ")
+    copied = copied.partition(" && taskset")[0]
+    subprocess.run(["bash", "-c", copied], check=True)
+    assert (again / "config.json").read_bytes() == (run / "config.json").read_bytes()
+    ((name, *words),) = printed(f"python -m {train}")
+    assert (name, parse(launch.train.COMMAND, words).workdir) == ("train", str(again))
 
 
 def test_how_a_published_model_becomes_a_run_and_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
