@@ -110,6 +110,8 @@ Vocabulary = Annotated[int, Range(1, 2**24)]
 """A number of tokens: what trains a tokenizer takes memory for each before it has met one."""
 Layers = Annotated[int, Range(0, 2**12)]
 """A number of layers: what is known of each is written down one by one before anything is computed."""
+Heads = Annotated[int, Range(1, 2**12)]
+"""A number of heads of one attention: each has a name in its maps."""
 Hops = Annotated[int, Range(1, 2**12)]
 """A number of times that one attention is asked, each a layer to its maps."""
 BatchRows = Annotated[int, Range(1, 2**20)]

@@ -7,7 +7,9 @@ import pytest
 from tests.studies.tiny import BASE
 from transformer.config import UserError, flatten
 from transformer.models.published import PUBLISHED as SIZES
+from transformer.models.registry import model_config
 from transformer.overrides import Group, find, leaves
+from transformer.tasks.registry import task_config
 from transformer.training.experiment import resolve
 from transformer.training.schema import schema_of, show, with_overrides
 
@@ -26,6 +28,42 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
     for key in ("task.beams", "model.heads", "optimizer.beta2", "maps.rows", "sharding.data", "keep"):
         bare = {**BASE, "task": {"name": "translation"}, "model": {"family": "encoder_decoder"}, "optimizer": {}}
         assert find(tree, key).default == resolved(bare)[key]
+
+
+@pytest.mark.parametrize(
+    ("task", "key"),
+    [
+        ("walking", "mazes"),
+        ("walking", "held_out"),
+        ("walking", "clauses"),
+        ("summaries", "fillers"),
+        ("summaries", "known"),
+        ("few_shots", "side"),
+        ("episodes", "longest"),
+    ],
+)
+def test_what_a_task_makes_one_by_one_has_a_greatest_number(task: str, key: str) -> None:
+    with pytest.raises(UserError, match=rf"config\.task\.{key}=1000000000 must be at most"):
+        task_config({"name": task, key: 10**9})
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        ("recurrent", "heads"),
+        ("encoder_decoder", "heads"),
+        ("decoder", "heads"),
+        ("encoder", "heads"),
+        ("xlnet", "heads"),
+        ("vit", "heads"),
+        ("set_transformer", "heads"),
+        ("turing", "read_heads"),
+        ("turing", "write_heads"),
+    ],
+)
+def test_heads_are_no_more_than_their_maps_can_name(family: str, key: str) -> None:
+    with pytest.raises(UserError, match=rf"config\.model\.{key}=1000000000 must be at most"):
+        model_config({"family": family, key: 10**9})
 
 
 def test_an_override_may_set_what_the_config_does_not_say():

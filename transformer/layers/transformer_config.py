@@ -11,7 +11,7 @@ from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, unrelated
 from transformer.axes import Placement, SequenceParallel
-from transformer.config import UserError
+from transformer.config import Heads, UserError
 from transformer.layers.embedding import rows_for
 from transformer.layers.experts import ExpertsConfig
 from transformer.layers.feed_forward import Activation
@@ -142,7 +142,7 @@ class TransformerConfig:
     """
 
     width: int = 512
-    heads: int = 8
+    heads: Heads = 8
     kv_heads: int | None = None
     head_dim: int | None = None
     feed_forward: int = 2048

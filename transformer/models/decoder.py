@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
-from transformer.config import Layers
+from transformer.config import Heads, Layers
 from transformer.layers.beams import repeat_rows
 from transformer.layers.block import run_layers, windowed
 from transformer.layers.block_groups import each_layer
@@ -46,7 +46,7 @@ class DecoderConfig(TransformerConfig):
 
     layers: Layers = 12
     width: int = 768
-    heads: int = 12
+    heads: Heads = 12
     feed_forward: int = 3072
     activation: Activation = Activation.GELU_TANH
     norm_epsilon: float = 1e-5

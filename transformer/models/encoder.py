@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
-from transformer.config import Layers, UserError
+from transformer.config import Heads, Layers, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
 from transformer.layers.lengths import real_lengths
@@ -52,7 +52,7 @@ class EncoderConfig(TransformerConfig):
 
     layers: Layers = 12
     width: int = 768
-    heads: int = 12
+    heads: Heads = 12
     feed_forward: int = 3072
     activation: Activation = Activation.GELU
     norm_epsilon: float = 1e-12

@@ -6,7 +6,7 @@ import enum
 from transformer.attention.drop import check_rate
 from transformer.attention.normalisers import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.scores import SCORES, Score
-from transformer.config import Layers, UserError
+from transformer.config import Heads, Layers, UserError
 from transformer.layers.attention_cell import AttentionCellConfig, Extent, Projection
 from transformer.layers.initialisation import Initialisation, ScoreInitialisation
 from transformer.layers.recurrent import Direction, Links, RecurrentConfig
@@ -102,7 +102,7 @@ class RecurrentEncoderDecoderConfig:
     score: Score = AttentionCellConfig.score
     normaliser: Normaliser = AttentionCellConfig.normaliser
     projection: Projection = AttentionCellConfig.projection
-    heads: int = AttentionCellConfig.heads
+    heads: Heads = AttentionCellConfig.heads
     depth: int = AttentionCellConfig.depth
     extent: Extent = AttentionCellConfig.extent
     half_width: int = AttentionCellConfig.half_width

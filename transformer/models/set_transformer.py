@@ -23,7 +23,7 @@ from transformer.attention import (
     capture_at,
     captured_at,
 )
-from transformer.config import Layers, UserError
+from transformer.config import Heads, Layers, UserError
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
@@ -67,7 +67,7 @@ class SetTransformerConfig:
 
     layers: Layers = 2
     width: int = 64
-    heads: int = 4
+    heads: Heads = 4
     feed_forward: int = 128
     pooling: Pooling = Pooling.ATTENTION
     activation: Activation = Activation.RELU

@@ -22,7 +22,7 @@ from transformer.attention import (
 )
 from transformer.attention.blocks import normal
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Heads, UserError
 from transformer.layers import memory as slots_of
 from transformer.layers.attention_cell import Alignment, scan_steps
 from transformer.layers.initialisation import RecurrentInitialisation
@@ -73,8 +73,8 @@ class TuringConfig:
 
     controller: Controller = Controller.FEED_FORWARD
     width: int = 100
-    read_heads: int = 1
-    write_heads: int = 1
+    read_heads: Heads = 1
+    write_heads: Heads = 1
     slots: int = 128
     slot_width: int = 20
     shift_range: int = 1

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention import AttentionSpec, Axis, AxisKind, Backend, Capture, Mask, Score
 from transformer.attention.drop import dropout
 from transformer.axes import Placement
-from transformer.config import Layers, UserError
+from transformer.config import Heads, Layers, UserError
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
@@ -40,7 +40,7 @@ class VectorDecoderConfig:
 
     layers: Layers = 4
     width: int = 64
-    heads: int = 4
+    heads: Heads = 4
     feed_forward: int = 256
     activation: Activation = Activation.GELU_TANH
     norm_epsilon: float = 1e-5

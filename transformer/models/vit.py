@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention import AttentionSpec, Axis, AxisKind, Backend, Capture, Mask, Score
 from transformer.attention.drop import dropout
 from transformer.axes import Placement
-from transformer.config import Layers, UserError
+from transformer.config import Heads, Layers, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
@@ -67,7 +67,7 @@ class VitConfig:
     patch: int = 16
     layers: Layers = 12
     width: int = 768
-    heads: int = 12
+    heads: Heads = 12
     feed_forward: int = 3072
     positions: GridPositions = GridPositions.LEARNED
     readout: Readout = Readout.CLASS_TOKEN

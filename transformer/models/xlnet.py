@@ -12,7 +12,7 @@ from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.drop import dropout
 from transformer.attention.positions import Position
 from transformer.attention.sites import Site
-from transformer.config import Layers, UserError
+from transformer.config import Heads, Layers, UserError
 from transformer.layers.block import Layer, run_layers, windowed
 from transformer.layers.block_aux import in_order
 from transformer.layers.feed_forward import Activation
@@ -44,7 +44,7 @@ class XLNetConfig(TransformerConfig):
 
     layers: Layers = 12
     width: int = 768
-    heads: int = 12
+    heads: Heads = 12
     feed_forward: int = 3072
     activation: Activation = Activation.GELU
     norm_epsilon: float = 1e-12

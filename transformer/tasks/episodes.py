@@ -5,14 +5,14 @@ import enum
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, assert_never
+from typing import Annotated, Any, NamedTuple, assert_never
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Examples, ExamplesIfAny, Looked, UserError
+from transformer.config import BatchRows, Examples, ExamplesIfAny, Looked, Range, UserError
 from transformer.data import episodes
 from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.authors import AUTHORS, CHARACTERS, author_of, write
@@ -65,6 +65,10 @@ _ASKED_OF = {
 }
 
 
+Letters = Annotated[int, Range(1, 2**6)]
+"""A number of letters of a word: there are so many words as a power by it says."""
+
+
 @dataclasses.dataclass(frozen=True)
 class EpisodesConfig:
     """Batches of `rows` episodes, drawn anew at every step; `examples` that no run trains on are evaluated.
@@ -83,7 +87,7 @@ class EpisodesConfig:
     symbols: int = 26
     letters: int = 6
     shortest: int = 3
-    longest: int = 3
+    longest: Letters = 3
     shots: tuple[int, ...] = (0, 1, 2, 4, 8)
     length: int = 96
     prompt: int = 48

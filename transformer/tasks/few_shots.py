@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention.sites import AxisKind, Site, between
-from transformer.config import BatchRows, Examples, Looked, UserError
+from transformer.config import BatchRows, Examples, Looked, Pixels, UserError
 from transformer.data.batches import Batch as Rows
 from transformer.data.batches import Source
 from transformer.data.datasets.characters import CharacterSet, made_up, open_characters
@@ -44,7 +44,7 @@ class FewShotsConfig:
 
     dataset: str = "strokes"
     data_dir: str | None = None
-    side: int = 28
+    side: Pixels = 28
     ways: int = 5
     shots: tuple[int, ...] = (1,)
     turned: Turned = Turned.ROTATIONS

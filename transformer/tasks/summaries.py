@@ -5,14 +5,14 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Examples, Looked, Positive, Share, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, Positive, Range, Share, UserError
 from transformer.data.articles import KINDS, Article, ArticleKind, links, summary
 from transformer.data.batches import Source
 from transformer.data.copied_words import Lexicon
@@ -54,6 +54,12 @@ class Unseen(enum.Enum):
     UNKNOWN = "unknown"
 
 
+Fillers = Annotated[int, Range(0, 2**8)]
+"""A number of sentences of one article that do not count."""
+Names = Annotated[int, Range(1, 2**14)]
+"""A number of names that are made one by one."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SummariesConfig:
     """Batches of `rows` articles with `fewest` to `most` facts that count between `fillers` sentences that do not.
@@ -68,8 +74,8 @@ class SummariesConfig:
 
     fewest: Positive = 1
     most: Positive = 5
-    fillers: int = 2
-    known: Positive = 100
+    fillers: Fillers = 2
+    known: Names = 100
     fresh: Share = 0.5
     unseen: Unseen = Unseen.COPIED
     tested: tuple[int, ...] = (3, 5)

@@ -4,14 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt8
 
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Examples, Looked, Positive, UserError
+from transformer.config import BatchRows, Beams, Examples, Looked, Range, UserError
 from transformer.data import instructions, mazes
 from transformer.data.batches import Source
 from transformer.data.drawn import TEST, VALIDATION, Drawn
@@ -37,6 +37,12 @@ _SEARCHED = 200
 _SHOWN = 5  # walks to read beside what was right
 
 
+Mazes = Annotated[int, Range(1, 2**16)]
+"""A number of mazes that are drawn one by one."""
+Clauses = Annotated[int, Range(1, 2**5)]
+"""A number of clauses of one instruction."""
+
+
 @dataclasses.dataclass(frozen=True)
 class WalkingConfig:
     """Batches of `rows` instructions of 1 to `clauses` clauses, each from anywhere in one of `mazes` training mazes.
@@ -48,10 +54,10 @@ class WalkingConfig:
     Errors: UserError for values out of range.
     """
 
-    mazes: Positive = 200
-    held_out: Positive = 50
+    mazes: Mazes = 200
+    held_out: Mazes = 50
     side: int = 6
-    clauses: Positive = 3
+    clauses: Clauses = 3
     longest: int = 13
     rows: BatchRows = 32
     examples: Examples = 1000
