@@ -96,7 +96,7 @@ DAMAGES: tuple[Damage, ...] = (
     *(_flip, _flip, _flip, _cut, _cut, _empty, _fill, _delete, _folder, _unreadable, _another),
     *(_lock, _times, _whole_folder, _open_to_all),
 )
-# After these there is no folder to mend: nothing is kept, and what others may write to is not read.
+# After these there is no folder to mend: nothing is kept, and what others may write to is not read, which is told.
 UNUSED = (_whole_folder, _open_to_all)
 
 
@@ -128,7 +128,10 @@ def faults_of(home: Path, whole: Outcome, damage: Damage, drawn: random.Random) 
     damage(drawn.choice(sorted(folder.glob("*-cache"))), drawn)
     first, second = run(home), run(home)
     faults = [f"other figures: {each.figures}" for each in (first, second) if each.figures != whole.figures]
-    faults += [f"complains: {each.complaints[-300:]}" for each in (first, second) if each.complaints.strip()]
+    if damage is _open_to_all:
+        faults += ["is not told" for each in (first, second) if "others may write to" not in each.complaints]
+    else:
+        faults += [f"complains: {each.complaints[-300:]}" for each in (first, second) if each.complaints.strip()]
     if damage in UNUSED:
         faults += ["reads what others may write to"] if first.hits or second.hits else []
     elif second.misses:

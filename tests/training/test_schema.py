@@ -39,6 +39,7 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
         ("summaries", "fillers"),
         ("summaries", "known"),
         ("few_shots", "side"),
+        ("translation", "tokens_per_batch"),
         ("episodes", "longest"),
     ],
 )

@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from transformer.attention.sites import Site, between
-from transformer.config import Beams, Looked, Positive, UserError, Vocabulary
+from transformer.config import Beams, Looked, Positive, Range, UserError, Vocabulary
 from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.own_files import HeldOut
@@ -22,6 +22,10 @@ from transformer.tasks.labels import Labels, Link
 
 # The axes of the maps that show which source token a target token comes from.
 ALIGNED = ("target", "source")
+
+
+BatchTokens = Annotated[int, Range(1, 2**24)]
+"""A number of positions of a batch: the host makes arrays of as many."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +55,7 @@ class TranslationConfig:
     languages: tuple[str, ...] = ()
     vocabulary: Vocabulary = 8000
     lengths: tuple[int, ...] = (32, 64, 128)
-    tokens_per_batch: Positive = 4096
+    tokens_per_batch: BatchTokens = 4096
     label_smoothing: float = 0.1
     validation: str = "validation"
     test: str = "test"
