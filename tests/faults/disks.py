@@ -35,9 +35,9 @@ STAYS = re.compile(rf"that are older than is kept could not be removed yet: .*{F
 # The disk has not taken a checkpoint whose commit had been reported: it may be gone after a power cut, so it is never
 # gone on from. One that a later checkpoint follows costs the run nothing, and a line says so; behind the last one the
 # run must fail, as its end state is not on the disk: the next start goes on from the one before.
-UNVERIFIED = rf"checkpoints/(\d+) was not written as it was saved: .*{FAILURE}.*; it is kept as damaged-\1, and .*; "
-REPLACED = re.compile(UNVERIFIED + "the run goes on$")
-NOT_REPLACED = re.compile(UNVERIFIED + "start the same command again to go on$")
+UNVERIFIED = rf"checkpoints/(\d+) was not written as it was saved: .*{FAILURE}.*; it is kept as damaged-\1, and .*"
+REPLACED = re.compile(UNVERIFIED + "; the run goes on$")
+NOT_REPLACED = re.compile(UNVERIFIED + "; start the same command again to go on$")
 SAYS = re.compile(rf"{FAILURE}; .*, then start the same command again")
 
 
@@ -68,9 +68,11 @@ def wrong(ended: Ended, fault: Fault, workdir: Path) -> list[str]:
     told = [line for line in lines if line.startswith("error: ")]
     beside = [line for line in lines if line not in told]
     optional = OPTIONAL.match(fault.operation.file) is not None
-    # On a disk that stays full, what the run can do without fails as well.
+    # On a disk that stays full, what the run can do without fails as well; or the run, before it has told of a
+    # checkpoint that was set aside, which explains from where the next start goes on.
     most = len({*beside}) if fault.lasting else 1
-    if len(beside) > most or not all("; the run goes on" in line for line in beside):
+    extra = [line for line in beside if "; the run goes on" not in line]
+    if len(beside) > most or not all(told and fault.lasting and re.search(UNVERIFIED, line) for line in extra):
         return [f"it said {len(lines)} lines: {ended.errors[:300]} ... {ended.errors[-300:]}"]
     if ended.code == 0:
         # What could not be removed may stay without a word.
