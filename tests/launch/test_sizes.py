@@ -158,7 +158,7 @@ def test_a_run_that_cannot_be_counted_is_told_in_one_line(
     for words, says in (
         ([f"--workdir={run}"], f"add {trust} if"),
         ([f"--workdir={run}", "--name=gpt2"], "--name=gpt2 is of a published size and --workdir of a run: give one"),
-        ([f"--workdir={tmp_path / 'new'}", trust], "has saved no checkpoint yet"),
+        ([f"--workdir={tmp_path / 'new'}", trust], "has no checkpoint yet; train it with python -m launch.train"),
         ([f"--workdir={tmp_path / 'none'}"], "is missing; make a run"),
     ):
         assert cli.run(sizes.COMMAND, sizes.main, words) == 2
