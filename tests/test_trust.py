@@ -49,7 +49,7 @@ def test_what_lies_outside_a_run_is_named_and_asked_for(
     named, values = named.replace("FILE", str(file)), config(origin, **task)
     assert [tuple(name) for name in outside_of(values, training=True)] == [(key, named)]
     assert named in names_in(values)
-    says = rf"config\.{key}='{named}' is outside the run .*: add --trust={named} if"
+    says = rf"config\.{key}='{named}' is outside the run, .*: add --trust={named} if"
     with pytest.raises(UserError, match=says):
         check_trusted(values, (), training=True)
     check_trusted(values, [named], training=True)

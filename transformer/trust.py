@@ -50,10 +50,14 @@ def check_trusted(
     if not strange or (not strange_code and _is_remembered(config)):
         return
     are = "is" if len(strange) == 1 else "are"
-    what = "code from outside this library" if strange_code else "outside the run"
+    what = (
+        "code from outside this library that only the run's own config.json names"
+        if strange_code
+        else "outside the run, and nobody but the run's own config.json asks for it"
+    )
     raise UserError(
-        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in strange)} {are} {what} that only the run's own "
-        f"config.json names: add {shlex.quote(_trust(named))} if you know what it does"
+        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in strange)} {are} {what}: add "
+        f"{shlex.quote(_trust(named))} if you know what it does"
     )
 
 

@@ -151,11 +151,13 @@ def hostile_report(run, tmp_path_factory):
     count = len(HOSTILE)
     weights = np.full((1, count, 1, count, count), 1 / count, np.float32)
     store.write(1, {site.name: keep(weights, store.levels(site.name))})
-    (directory / "config.json").write_text(json.dumps({"name": ATTACK, **{text: text for text in HOSTILE}}))
+    # Half a surrogate pair is refused in a run's config and in its records.
+    texts = [text for text in HOSTILE if not any("\ud800" <= each <= "\udfff" for each in text)]
+    (directory / "config.json").write_text(json.dumps({"name": ATTACK, **{text: text for text in texts}}))
     (directory / "metrics.jsonl").write_text(
         "".join(json.dumps({"step": 1, "split": text, ATTACK: 1.0, text: 2.0}) + "\n" for text in HOSTILE[:20])
     )
-    samples = [{"step": 1, "split": ATTACK, "source": t, "target": t, "output": t + " </table>"} for t in HOSTILE]
+    samples = [{"step": 1, "split": ATTACK, "source": t, "target": t, "output": t + " </table>"} for t in texts]
     (directory / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     return write_report(directory)
 
