@@ -12,6 +12,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import Matching, Range, convert
 from transformer.maps.plan import Sizes
 from transformer.maps.tiers import Tiers
+from transformer.runs.records import Sha256
 from transformer.tasks.labels import Labels, Link
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
@@ -20,7 +21,6 @@ Path = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, 
 Shown = Annotated[
     str, Matching(f"{_PART}(/{_PART})*/(picture|spectrogram|sound)", "AXIS/picture, AXIS/spectrogram or AXIS/sound")
 ]
-Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
 MOST_POSITIONS = 2**24
 """Of an axis of a stored map."""
 Period = Annotated[int, Range(2, MOST_POSITIONS)]

@@ -64,13 +64,15 @@ class Reached(NamedTuple):
 RecordsName = Annotated[str, Matching(r"(metrics|samples|heads)\.jsonl", "the name of a file of records")]
 Step = Annotated[int, Range(0, 2**53)]
 """A step of a run, as it stands in a file."""
+Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
+"""A digest, as it stands in a file."""
 
 
 class Extent(NamedTuple):
     """How long a file of records was, and the SHA-256 of that content."""
 
     length: Annotated[int, Range(0, 2**53)]
-    sha256: Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
+    sha256: Sha256
 
 
 def extent_of(content: bytes) -> Extent:

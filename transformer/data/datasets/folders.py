@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.data.datasets.own_files import check_inside
+from transformer.terminal import printable
 
 _SPELLINGS = {
     "train": ("train", "training"),
@@ -142,9 +143,8 @@ def said_of_left_out(names: Sequence[str]) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
     text = ", ".join(names[:_SHOWN])
-    # A stranger has chosen the names: what would steer a terminal is shown as it is written in Python.
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-    return shown + (f" and {more:,} more" if more > 0 else "")
+    # A stranger has chosen the names.
+    return printable(text) + (f" and {more:,} more" if more > 0 else "")
 
 
 def joined(parts: Iterable[str]) -> str:
