@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.data.datasets.digit_words import WORDS
 from transformer.data.datasets.spoken_digits import open_spoken
-from transformer.data.speaker import WORDS, Voice
+from transformer.data.speaker import Voice
 from transformer.data.spoken import Recording, Recordings, joined
 from transformer.data.wav import read_wav, wav
 from transformer.layers.sound import RATE

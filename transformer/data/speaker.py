@@ -36,8 +36,6 @@ _K = Phone(voice=0, hiss=0.4, band=(1300.0, 2400.0), seconds=0.03)
 _R, _N = Phone((420.0, 1200.0, 1600.0), 0.7, seconds=0.07), Phone((250.0, 1350.0, 2350.0), 0.45, seconds=0.08)
 _W = Phone((300.0, 700.0, 2200.0), 0.6, seconds=0.06)
 
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-"""The digits by number."""
 _PHONES: tuple[tuple[Phone, ...], ...] = (
     (_Z, _vowel(310, 2200, 2900), _R, _vowel(500, 900, 2400), _vowel(380, 800, 2300, seconds=0.06)),
     (_W, _vowel(640, 1200, 2400), _N),

@@ -14,10 +14,11 @@ from jaxtyping import Array, Bool, Key
 from transformer.attention.sites import Axis, AxisKind, Site, between
 from transformer.config import BatchRows, Beams, Examples, Looked, Range, UserError
 from transformer.data.batches import Source
+from transformer.data.datasets.digit_words import WORDS
 from transformer.data.datasets.spoken_digits import SpokenDigits, open_spoken
 from transformer.data.drawn import TEST, VALIDATION, Drawn
 from transformer.data.fingerprint import fingerprint
-from transformer.data.speaker import WORDS, Voice
+from transformer.data.speaker import Voice
 from transformer.data.spoken import Recordings, Spoken, say
 from transformer.data.wav import read_wav, wav
 from transformer.layers.sound import RATE, HearingConfig, log_mel

@@ -1,0 +1,75 @@
+"""Where run directories lie: on a disk or in a bucket, behind one small contract chosen by the path's scheme.
+
+A bucket is reached by gcsfs and google-cloud-storage, which orbax needs anyway: its paths go through etils and fsspec,
+and it removes checkpoints with Google's own client. obstore (0.12 was tried) would be one dependency more and not one
+fewer. It writes on condition as a lease needs (`mode="create"`, or the generation that is replaced as `version`), but
+it cannot delete on condition, which is how a lease is released; and it speaks the XML interface, where orbax and
+tensorstore speak JSON, so that the loopback server of the tests would have to speak both.
+"""
+
+import re
+from importlib.util import find_spec
+from os import PathLike, fspath
+from pathlib import Path
+from typing import cast
+
+from transformer.config import UserError
+from transformer.storage.contract import Storage
+
+# One slash or two: pathlib has folded those of a URL that went through it.
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.+)", re.DOTALL)
+# What gcsfs takes for a pattern or the number of a generation, and what no object's name may hold.
+_UNUSABLE = re.compile(r"[][*?#\x00-\x1f]")
+
+
+def locate(name: str | PathLike[str]) -> Path:
+    """The path that a name stands for: of "gs://bucket/folder" one in that bucket, of anything else one on the disk.
+
+    A path in a bucket is read, listed and joined like any other; it is written through `storage_of` alone. What follows
+    ./ is a name on the disk, as of ./~x.
+
+    Errors: UserError for another scheme, for a bucket where the extra `gcs` is not installed, and for characters that
+    no path in a bucket may have.
+    """
+    text = fspath(name)
+    url = _URL.fullmatch(text)
+    if url is None:
+        path = Path(name)
+        if text.startswith("./") and (fspath(path).startswith("~") or _URL.fullmatch(fspath(path))):
+            return path.absolute()  # since pathlib drops the ./
+        try:
+            return path.expanduser()  # a shell leaves the ~ of --workdir=~/runs as it is
+        except RuntimeError as error:
+            raise UserError(f"{text} cannot be used: {error}") from error
+    scheme, rest = url.groups()
+    if scheme != "gs":
+        raise UserError(f"{scheme}://{rest} cannot be used: name a directory of a disk, or gs://BUCKET/FOLDER")
+    unusable = _UNUSABLE.search(rest)
+    if unusable is not None:
+        raise UserError(
+            f"gs://{rest} cannot be used: no path in a bucket may hold {unusable[0]!r}; name another folder"
+        )
+    if "/" not in rest.strip("/"):
+        raise UserError(f"gs://{rest} is a whole bucket: name a folder in it, as gs://{rest.strip('/')}/runs/one")
+    if find_spec("gcsfs") is None:
+        raise UserError(
+            f"gs://{rest} lies in a bucket, for which an extra is missing: pip install gcsfs google-cloud-storage"
+        )
+    from transformer.storage.bucket import BucketPath
+
+    # No pathlib.Path by class, but with every method of it that this library calls.
+    return cast(Path, BucketPath(f"gs://{rest}"))
+
+
+def storage_of(path: str | PathLike[str]) -> Storage:
+    """What keeps the files under `path`.
+
+    Errors: as `locate`.
+    """
+    if fspath(locate(path)).startswith("gs://"):
+        from transformer.storage.bucket import Bucket
+
+        return Bucket()
+    from transformer.storage.disk import Disk
+
+    return Disk()
