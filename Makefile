@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow mutants faults bench pods pages docs lock clean
+.PHONY: help demo test install lint format slow faults bench pods pages docs lock clean
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -35,10 +35,6 @@ format: ## rewrite the sources in the project's style
 slow: ## run the tests that `make test` leaves out
 	@.ci/install dev
 	$(PYTEST) -m slow -n 2 --dist loadfile
-
-mutants: ## plant small faults, one at a time, and see that the tests notice at least 95 % (a quarter of an hour on two cores)
-	@.ci/install dev
-	$(PYTHON) -m tests.mutants.run
 
 faults: ## kill, tear, fill, flip and plant, and see that no run is lost and nothing changes in silence (an hour on two cores)
 	@.ci/install dev

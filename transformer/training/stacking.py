@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.axes import Placement
 from transformer.config import UserError
-from transformer.data.batches import Batch, Source
-from transformer.tasks.contract import Report
+from transformer.data.batches import Source
+from transformer.tasks.contract import Batch, Report
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
 
