@@ -14,18 +14,18 @@ from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
 
 if TYPE_CHECKING:
-    from transformer.studies.ablation import Ablation
-    from transformer.studies.arms import Planned
-    from transformer.studies.collect import Ended
-    from transformer.studies.ledger import Ledger
+    from transformer.studies.ablations.ablation import Ablation
+    from transformer.studies.ablations.arms import Planned
+    from transformer.studies.ablations.collect import Ended
+    from transformer.studies.sweeps.trial_store import Ledger
 
 
 def _become_worker(arguments: Arguments) -> None:
     """Prepare a worker process before jax is imported, which reading a config's words does."""
     if not arguments.worker:
         return
-    from transformer.storage import locate
-    from transformer.studies.ledger import Ledger
+    from transformer.storage.locate import locate
+    from transformer.studies.sweeps.trial_store import Ledger
 
     told = {"workers": arguments.workers, "seeds": arguments.seeds}
     idle = [name for name, value in told.items() if value is not None]
@@ -70,9 +70,9 @@ def main(arguments: Arguments) -> None:
         divide_machine(arguments.workers, range(arguments.workers))
     spec = _spec(arguments)
     _checks_on_cpu()
-    from transformer.studies.arms import plan
-    from transformer.studies.initial_gradients import check_stacks
-    from transformer.training.sinks.tracking import asked_for
+    from transformer.studies.ablations.arms import plan
+    from transformer.studies.ablations.initial_gradients import check_stacks
+    from transformer.training.writers.tracking import asked_for
 
     asked_for(arguments.trackers)
     planned = plan(spec, arguments.config)
@@ -86,10 +86,10 @@ def main(arguments: Arguments) -> None:
 
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
-    from transformer.storage import locate
-    from transformer.studies.ledger import Ledger
-    from transformer.studies.trials import check_recorded
-    from transformer.training.sinks.tracking import asked_for
+    from transformer.storage.locate import locate
+    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.trials import check_recorded
+    from transformer.training.writers.tracking import asked_for
     from transformer.trust import names_in
 
     ledger = Ledger.existing(locate(arguments.workdir))
@@ -110,7 +110,7 @@ def _work(arguments: Arguments) -> None:
 
 def _spec(arguments: Arguments) -> "Ablation":
     """The study of the config file, with the seeds of the flag."""
-    from transformer.studies.ablation import Ablation, build_ablation, with_seeds
+    from transformer.studies.ablations.ablation import Ablation, build_ablation, with_seeds
 
     file = arguments.config_file
     get_ablation = load_function(file, "get_ablation")
@@ -139,9 +139,9 @@ def _begin(arguments: Arguments, spec: "Ablation", planned: "Sequence[Planned]")
 
     A refused study leaves no directory, so that the corrected one can use it.
     """
-    from transformer.storage import locate
-    from transformer.studies.about import check_arms, check_seeds, facts, read_about, write_about
-    from transformer.studies.ledger import Ledger
+    from transformer.storage.locate import locate
+    from transformer.studies.ablations.metadata import check_arms, check_seeds, facts, read_about, write_about
+    from transformer.studies.sweeps.trial_store import Ledger
 
     path, base = locate(arguments.workdir), arguments.config
     begun = (path / "sweep.json").is_file()
@@ -167,7 +167,7 @@ def _train(
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials, then measure the gradients at initialisation."""
-    from transformer.studies.about import measure_initial_gradients, write_about
+    from transformer.studies.ablations.metadata import measure_initial_gradients, write_about
     from transformer.trust import names_in
 
     if arguments.retry_failed:
@@ -211,11 +211,11 @@ def _report(
     """Analyse the ended runs, write page, JSON and CSV, print the table and their paths."""
     import datetime
 
-    from transformer.studies.about import write_result
-    from transformer.studies.analysis import analyse
-    from transformer.studies.collect import collect, provenance
-    from transformer.studies.page import render
-    from transformer.studies.table import arms_table, cells_csv
+    from transformer.studies.ablations.analysis import analyse
+    from transformer.studies.ablations.collect import collect, provenance
+    from transformer.studies.ablations.metadata import write_result
+    from transformer.studies.ablations.page import render
+    from transformer.studies.ablations.text import arms_table, cells_csv
 
     ended = _ended(arguments, planned, ledger)
     if not ended:
@@ -247,7 +247,7 @@ def _report(
 
 def _ended(arguments: Arguments, planned: "Sequence[Planned]", ledger: "Ledger") -> "list[Ended]":
     """The runs that have ended, each with its directory and the command that trains it again."""
-    from transformer.studies.collect import Ended
+    from transformer.studies.ablations.collect import Ended
 
     ended = []
     for each in planned:

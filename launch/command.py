@@ -88,7 +88,7 @@ class Arguments(types.SimpleNamespace):
         values = dict(self.base)
         if self.config_words:
             # imports jax
-            from transformer.training.schema import with_words
+            from transformer.training.config import with_words
 
             values = with_words(values, self.overrides.items())
         return values

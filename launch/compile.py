@@ -12,9 +12,9 @@ from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 if TYPE_CHECKING:
-    from transformer.pods.prove import Proof
-    from transformer.pods.search import Suggestion, Tried
-    from transformer.training.experiment import Experiment
+    from transformer.costs.pods.aot import Proof
+    from transformer.costs.pods.mesh_search import Suggestion, Tried
+    from transformer.training.config import Experiment
 
 
 def _prepare_compiler(arguments: Arguments) -> None:
@@ -53,8 +53,8 @@ def main(arguments: Arguments) -> None:
     """Compile, print, and leave with 1 where it does not fit."""
     if arguments.tries < 1:
         raise UserError(f"--tries={arguments.tries} must be at least 1")
-    from transformer.pods.prove import prove, topology_of
-    from transformer.training.experiment import resolve
+    from transformer.costs.pods.aot import prove, topology_of
+    from transformer.training.config import resolve
 
     experiment = resolve(arguments.config)
     topology = topology_of(experiment, arguments.topology)
@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _search(experiment: Any, topology: str, tries: int) -> list["Tried"]:
-    from transformer.pods.search import search
+    from transformer.costs.pods.mesh_search import search
 
     results = []
     for tried in search(experiment, topology, tries):
@@ -84,8 +84,8 @@ def entry(proof: "Proof") -> dict[str, Any]:
     """A proof as plain values: bytes of one device, seconds, operations of all devices."""
     import jax
 
+    from transformer.costs.pods.mesh_search import advise
     from transformer.costs.program import totals
-    from transformer.pods.search import advise
 
     program, expected, experiment = proof.program, proof.estimate, proof.experiment
     return {
@@ -142,7 +142,7 @@ def _remat(experiment: "Experiment") -> str | None:
 
 def page(proof: "Proof") -> str:
     """A proof as text."""
-    from transformer.pods.search import advise
+    from transformer.costs.pods.mesh_search import advise
 
     experiment = proof.experiment
     lines = [

@@ -80,7 +80,7 @@ def recorded_config(workdir: str | None) -> dict[str, Any] | None:
     if not workdir:
         return None
     from transformer.runs.directory import RunDirectory
-    from transformer.storage import locate, storage_of
+    from transformer.storage.locate import locate, storage_of
 
     directory = RunDirectory(locate(workdir))
     try:

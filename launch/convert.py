@@ -44,7 +44,7 @@ def main(arguments: Arguments) -> None:
     for name in ("step", "trust"):
         if source is not None and getattr(arguments, name) is not None:
             raise UserError(f"--{name} goes with --to alone")
-    from transformer.storage import locate
+    from transformer.storage.locate import locate
     from transformer.training.conversion import Fitting, export_run, import_run
 
     workdir = locate(arguments.workdir)

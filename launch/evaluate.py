@@ -42,7 +42,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate, print."""
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.reading import load_ensemble, weighed_by
+    from transformer.training.restore import load_ensemble, weighed_by
 
     changes = {
         "data_dir": arguments.data_dir,

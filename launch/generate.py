@@ -54,14 +54,14 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Print the answers, and the path of the page."""
     texts = texts_of(arguments)
-    from transformer.maps.alone import store_alone
-    from transformer.maps.report import render_alone, write_page
+    from transformer.maps.report.page import render_alone, write_page
+    from transformer.maps.report.single_text import store_alone
     from transformer.models.contract import count_parameters
-    from transformer.storage import locate
+    from transformer.storage.locate import locate
     from transformer.tasks.contract import Request
+    from transformer.training.config import config_hash
     from transformer.training.evaluate import view_of
-    from transformer.training.experiment import config_hash
-    from transformer.training.reading import load_ensemble, weighed_by
+    from transformer.training.restore import load_ensemble, weighed_by
 
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
@@ -117,7 +117,7 @@ def texts_of(arguments: Arguments) -> list[str]:
     if arguments.prompt_file is None:
         if arguments.text is not None:
             return [arguments.text]
-        from transformer.text_lines import split_lines
+        from transformer.text import split_lines
 
         # Not as text: what a C locale cannot decode it passes on as surrogates, which no tokenizer takes.
         lines = split_lines(_read("standard input", sys.stdin.buffer.read))

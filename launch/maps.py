@@ -51,7 +51,8 @@ def main(arguments: Arguments) -> None:
     if arguments.text is not None:
         _look(arguments, budget)
         return
-    from transformer.maps import report, serve
+    from transformer.maps.report import page as report
+    from transformer.maps.report import server as serve
     from transformer.runs.directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
@@ -66,7 +67,7 @@ def main(arguments: Arguments) -> None:
         )
         return
     if against is None and not run.maps.exists() and run.checkpoints.exists():
-        from transformer.looking.probed import report_of_checkpoint
+        from transformer.interpret.show import report_of_checkpoint
 
         page = report_of_checkpoint(run, budget, arguments.data_dir, arguments.trusted)
     else:
@@ -91,8 +92,8 @@ def _check(arguments: Arguments) -> None:
 
 def _look(arguments: Arguments, budget: int) -> None:
     """The page of one text."""
-    from transformer.looking.load import load
-    from transformer.storage import locate
+    from transformer.interpret.load import load
+    from transformer.storage.locate import locate
 
     source = getattr(arguments, "from") or arguments.workdir
     folder = Path.cwd() if arguments.workdir is None else locate(source) / "looks"
@@ -130,7 +131,7 @@ def _other_run(against: str | None, directory: Path) -> Path | None:
     if against is None:
         return None
     from transformer.runs.directory import RunDirectory
-    from transformer.storage import locate
+    from transformer.storage.locate import locate
 
     other = locate(against)
     if not RunDirectory(other).is_run():

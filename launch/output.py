@@ -39,7 +39,7 @@ class Output:
         if self._needed:
             error.filename = "the standard output"
             raise error
-        from transformer.runs.pulse import say
+        from transformer.runs.preemption import say
 
         say(f"the standard output cannot be written: {error.strerror}; the run goes on")
 

@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformer.runs.endings import AGAIN
+from transformer.runs.exit_codes import AGAIN
 
 # Device files of TPUs (direct and by VFIO group), of NVIDIA cards (bare and under WSL) and of AMD cards.
 ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
@@ -29,7 +29,7 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
 
 def keep_memory(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Keep the memory of one step for the next where the steps run on a CPU, and say whether that was done."""
-    from transformer.training.host_memory import keep_freed_memory
+    from transformer.training.malloc_settings import keep_freed_memory
 
     return environment.get("JAX_PLATFORMS") == "cpu" and keep_freed_memory(environment)
 
@@ -70,7 +70,7 @@ def leave(code: int) -> NoReturn:
     elif several and jax.process_index() == 0:
         # The others end with the first process: first let those that fail too report it.
         time.sleep(1)
-    trackers = sys.modules.get("transformer.training.sinks.in_a_thread")
+    trackers = sys.modules.get("transformer.training.writers.tracking")
     if code or (trackers is not None and trackers.any_hangs()):
         # Without waiting for threads: some still compile, those of a failed save may wait for ever, and the library of
         # a tracker may hang.

@@ -24,7 +24,7 @@ COMMAND = Command(
     ),
     example="python -m launch.pods --only=gpt2",
     flags=(
-        Flag("results", "the record", default="experiments/results/pods.json"),
+        Flag("results", "the record", default="experiments/pods/results/pods.json"),
         Flag("only", "those configs alone whose name has this in it; the others' records stay"),
     ),
 )

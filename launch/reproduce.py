@@ -10,7 +10,7 @@ from launch.command import split_override
 from launch.config_files import load_config
 
 if TYPE_CHECKING:
-    from transformer.studies.trials import Trial
+    from transformer.studies.sweeps.trials import Trial
 
 
 def train_command(
@@ -48,9 +48,8 @@ def _on_as_many_cores(recorded: str) -> list[str]:
 def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
     """The resolved config of a file with these words; None where they do not express it."""
     from transformer.config import UserError
-    from transformer.studies.trials import plain
-    from transformer.training.experiment import resolve
-    from transformer.training.schema import with_words
+    from transformer.studies.sweeps.trials import plain
+    from transformer.training.config import resolve, with_words
 
     try:
         values = with_words(load_config(file).to_dict(), map(split_override, words))

@@ -12,7 +12,7 @@ from transformer.config import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from transformer.studies.scaling import Fit, Scaled
+    from transformer.studies.scaling_laws import Fit, Scaled
 
 FILE = "scaling.json"
 
@@ -41,9 +41,8 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"--workdir={arguments.workdir} and --runs={arguments.runs}: give one of them")
     if arguments.draws < 0 or arguments.seed < 0:
         raise UserError(f"--draws={arguments.draws} and --seed={arguments.seed} must be at least 0")
-    from transformer.storage import locate, storage_of
-    from transformer.studies.scaled_runs import read_runs
-    from transformer.studies.scaling import falls, fits
+    from transformer.storage.locate import locate, storage_of
+    from transformer.studies.scaling_laws import falls, fits, read_runs
 
     given = [arguments.workdir] if arguments.runs is None else arguments.runs.split(",")
     # A run that is named twice is one, not two seeds that agree.
@@ -61,7 +60,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _target(arguments: Arguments) -> Path | None:
-    from transformer.storage import locate
+    from transformer.storage.locate import locate
 
     if arguments.to is not None:
         return locate(arguments.to)
@@ -103,7 +102,7 @@ def table(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool | 
         lines.append(f"{name}: {fit.form}")
         lines += [f"  {key} = {value:.4g}{_interval(fit, key)}" for key, value in fit.values.items()]
         if {"alpha", "beta"} <= fit.values.keys():
-            from transformer.studies.scaling import shares
+            from transformer.studies.scaling_laws import shares
 
             a, b = shares(fit)
             lines.append(f"  at the least loss for so many operations: N ~ C^{a:.2f}, D ~ C^{b:.2f}")

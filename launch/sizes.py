@@ -11,7 +11,7 @@ from launch.command import TRUST, Arguments, Command, Flag
 from transformer.config import UserError, choice
 
 if TYPE_CHECKING:
-    from transformer.training.run_sizes import RunSizes
+    from transformer.training.restore import RunSizes
 
 COMMAND = Command(
     name="sizes",
@@ -68,7 +68,7 @@ def main(arguments: Arguments) -> None:
             raise UserError(f"--{asked[0]} is about published models: leave --workdir out")
         if arguments.name is not None:
             raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
-        from transformer.training.run_sizes import run_sizes
+        from transformer.training.restore import run_sizes
 
         trained = run_sizes(arguments.workdir, arguments.trusted)
         print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))
@@ -100,7 +100,7 @@ def main(arguments: Arguments) -> None:
 
 def cost_entry(each: dict[str, Any], tokens: float | None, rate: float | None, price: float | None) -> dict[str, Any]:
     """What training a model size would cost, beside the operations that its source prints."""
-    from transformer.costs.price import estimate
+    from transformer.costs.training_cost import estimate
 
     tokens = each["training_tokens"] if tokens is None else tokens
     entry = {"name": each["name"], "parameters": each["parameters"], "tokens": tokens}
@@ -118,7 +118,7 @@ def cost_entry(each: dict[str, Any], tokens: float | None, rate: float | None, p
 
 def trained_entries(price: float) -> list[dict[str, Any]]:
     """Published trainings: the operations of their devices and hours, those that are printed, and their rent."""
-    from transformer.costs.price import TRAINED
+    from transformer.costs.training_cost import TRAINED
 
     return [
         {

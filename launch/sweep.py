@@ -14,11 +14,11 @@ from transformer.config import UserError
 
 if TYPE_CHECKING:
     from transformer.runs.records import Metric
-    from transformer.studies.ledger import Ledger
-    from transformer.studies.proposers import Proposer
-    from transformer.studies.space import Space
-    from transformer.studies.sweep_page import SweepPage
-    from transformer.studies.trials import Trial
+    from transformer.studies.sweeps.page import SweepPage
+    from transformer.studies.sweeps.search import Proposer
+    from transformer.studies.sweeps.space import Space
+    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.trials import Trial
 
 
 def _become_worker(arguments: Arguments) -> None:
@@ -37,7 +37,7 @@ COMMAND = Command(
         "trial goes on from its last checkpoint. With --worker this process is one worker, for Slurm or Kubernetes "
         "to start as many as they like on one shared disk."
     ),
-    example="python -m launch.sweep --config=experiments/sweeps/demo_learning_rate.py --workdir=runs/sweep --workers=2",
+    example="python -m launch.sweep --config=experiments/translation/demo_learning_rate.py --workdir=runs/sweep --workers=2",
     flags=(
         Flag("workdir", "the sweep's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
@@ -65,8 +65,8 @@ def main(arguments: Arguments) -> None:
     if not arguments.worker:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.records import parse_metric
-    from transformer.studies.progress import best_done, look, summarise, write_csv
-    from transformer.training.sinks.tracking import asked_for
+    from transformer.studies.sweeps.progress import best_done, look, summarise, write_csv
+    from transformer.training.writers.tracking import asked_for
 
     metric = parse_metric(arguments.metric)
     trackers = asked_for(arguments.trackers)
@@ -105,8 +105,8 @@ def main(arguments: Arguments) -> None:
 
 
 def _page(arguments: Arguments, sweep: "_Sweep", metric: "Metric") -> "SweepPage":
-    from transformer.studies.sweep_page import SweepPage
-    from transformer.studies.sweep_result import About
+    from transformer.studies.sweeps.page import SweepPage
+    from transformer.studies.sweeps.results import About
 
     command = shlex.join(["python", "-m", "launch.sweep", *arguments.without("retry-failed", "no-retry-failed")])
     name = str(arguments.config["name"])
@@ -140,10 +140,10 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     Errors: UserError for invalid flags, and for a directory that holds another sweep.
     """
-    from transformer.storage import locate
-    from transformer.studies.ledger import Ledger
-    from transformer.studies.proposers import PLANNED, any_drawn, check_total, choose_engine, planned
-    from transformer.studies.trials import check_recorded
+    from transformer.storage.locate import locate
+    from transformer.studies.sweeps.search import PLANNED, any_drawn, check_total, choose_engine, planned
+    from transformer.studies.sweeps.trial_store import Ledger
+    from transformer.studies.sweeps.trials import check_recorded
     from transformer.trust import names_in
 
     base = arguments.config
@@ -175,7 +175,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         return _Sweep(ledger, len(trials), None, vouched)
     if not arguments.worker:
         return _Sweep(ledger, total, None, vouched)  # each worker asks the engine itself
-    from transformer.studies.optuna_proposer import connect
+    from transformer.studies.sweeps.optuna_search import connect
 
     maximise = arguments.better == "higher"
     proposer = connect(engine, ledger, base, space, seed=seed, maximise=maximise, url=arguments.storage)
@@ -183,7 +183,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
 
 def _space(arguments: Arguments) -> "Space":
-    from transformer.studies.space import Sweep
+    from transformer.studies.sweeps.space import Sweep
 
     name = arguments.config_file
     get_sweep = load_function(name, "get_sweep")
@@ -203,9 +203,9 @@ def _space(arguments: Arguments) -> "Space":
 
 def _check_flags(arguments: Arguments, engine: str) -> None:
     """Errors: UserError for a flag that has no effect with this engine, and for a missing package."""
-    from transformer.storage import locate
-    from transformer.studies.optuna_proposer import check_installed, resources
-    from transformer.studies.proposers import PLANNED
+    from transformer.storage.locate import locate
+    from transformer.studies.sweeps.optuna_search import check_installed, resources
+    from transformer.studies.sweeps.search import PLANNED
 
     optuna = engine not in PLANNED
     if engine == "grid" and arguments.seed is not None:

@@ -53,14 +53,14 @@ def main(arguments: Arguments) -> None:
     """Check the config, then train; or show it."""
     values = arguments.with_data()
     if arguments.show_config:
-        from transformer.training.schema import show
+        from transformer.training.config import show
 
         print(show(values, (*arguments.overrides, *(() if arguments.data_dir is None else ("task.data_dir",)))))
         return
-    from transformer.runs.attended import attended
-    from transformer.runs.telling import told
-    from transformer.storage import locate
-    from transformer.training.sinks.tracking import asked_for, tracking
+    from transformer.runs.distributed import told
+    from transformer.runs.lifecycle import attended
+    from transformer.storage.locate import locate
+    from transformer.training.writers.tracking import asked_for, tracking
 
     if arguments.watchdog is not None and not arguments.watchdog >= 0:
         raise UserError(f"--watchdog={arguments.watchdog} must be a number of seconds, or 0 for none")
@@ -70,15 +70,15 @@ def main(arguments: Arguments) -> None:
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
     with tracked as sinks, attended(*where, heartbeat=arguments.heartbeat, watchdog=arguments.watchdog) as pulse:
         from transformer.data.datasets.preparation import downloads
-        from transformer.runs.processes import primary
-        from transformer.training.experiment import resolve
-        from transformer.training.rewinding import Rewind
-        from transformer.training.sinks import Sinks
+        from transformer.runs.distributed import primary
+        from transformer.training.config import resolve
+        from transformer.training.rollback import Rewind
         from transformer.training.train import train
+        from transformer.training.writers.contract import Sinks
 
         if arguments.serve:
-            from transformer.training.sinks.contract import OptionalSink
-            from transformer.training.sinks.live_page import LivePage
+            from transformer.training.writers.contract import OptionalSink
+            from transformer.training.writers.live_page import LivePage
 
             sinks = (*sinks, OptionalSink("the page of --serve", lambda: LivePage(workdir)))
         asked = (arguments.rewind, arguments.skip or 0)

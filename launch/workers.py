@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.compiled import keep
 from transformer.config import UserError
-from transformer.runs.endings import Failed
+from transformer.runs.exit_codes import Failed
 
 if TYPE_CHECKING:
-    from transformer.studies.ledger import Ledger
-    from transformer.studies.progress import Row
-    from transformer.studies.proposers import Proposer
+    from transformer.studies.sweeps.progress import Row
+    from transformer.studies.sweeps.search import Proposer
+    from transformer.studies.sweeps.trial_store import Ledger
 
 # Deaths of one worker in a row, without a trial finished in between, after which it is not replaced. A trial that kills
-# its workers is recorded as failed by the first after `transformer.studies.worker.ATTEMPTS` of them: more than that.
+# its workers is recorded as failed by the first after `transformer.studies.sweeps.worker.ATTEMPTS` of them: more than that.
 DEATHS = 7
 UNFIT = 3  # the exit code of a worker in which one trial after another or the disk failed: a new one would fail as well
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
@@ -90,8 +90,8 @@ def run_workers(
     Errors: UserError with the message of a worker's; Failed where all died again and again or are UNFIT.
     """
     from transformer.runs.records import parse_metric
-    from transformer.storage import storage_of
-    from transformer.studies.progress import look, open_watch
+    from transformer.storage.locate import storage_of
+    from transformer.studies.sweeps.progress import look, open_watch
 
     places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
     trials = ledger.trials()[:total]
@@ -161,11 +161,11 @@ def work_here(
     told of every trial. Where one trial after another fails, or a disk does, it says so in one line and ends with the
     exit code UNFIT.
 
-    Errors: UserError, as `transformer.studies.worker.work`.
+    Errors: UserError, as `transformer.studies.sweeps.worker.work`.
     """
     from transformer.storage.failures import disk_failure, explained
-    from transformer.studies.training import ModelTrainer
-    from transformer.studies.worker import Unfit, work
+    from transformer.studies.sweeps.training import ModelTrainer
+    from transformer.studies.sweeps.worker import Unfit, work
 
     workers = int(os.environ.get(_WORKERS, "1"))
     trainer = ModelTrainer(data_dir, vouched, trackers)

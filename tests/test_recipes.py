@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from launch.parsing import parse
-from tests.looking.conftest import write_gpt2
+from tests.interpret.conftest import write_gpt2
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -20,28 +20,28 @@ ORDER = (
     "config",
     "json_files",
     "private_folders",
-    "text_lines",
+    "text",
     "overrides",
-    "named",
+    "exports",
     "trust",
-    "terminal",
     "storage",
     "attention",
     "layers",
     "models",
-    "decode",
+    "decoding",
     "data",
     "tasks",
 )
-ORDER += ("runs", "pages", "maps", "costs", "interop", "training", "pods", "benchmarks", "looking", "studies", "launch")
+ORDER += ("runs", "pages", "maps", "costs", "huggingface", "training", "costs.pods", "benchmarks", "interpret")
+ORDER += ("studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
-BARE = {"axes", "config", "overrides", "named", "attention", "layers", "models"}
+BARE = {"axes", "config", "overrides", "exports", "attention", "layers", "models"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/module.py"
 FORBIDDEN = {"tensorflow", "torch", "pickle", "cPickle", "cloudpickle", "dill", "joblib"}
 # Scripts that run where the peers are installed: they record golden values, and are timed beside us.
-RECORDS, PEERS = ("tests/golden/make", "tests/golden/check_exports"), "experiments/peers/"
+RECORDS, PEERS = ("tests/golden/make", "tests/golden/check_exports"), "experiments/benchmarks/"
 OURS = {"transformer", "launch", "experiments", "tests"}
 FORBIDDEN_CALLS = {"eval", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 # What runs a module or a text by its name, and the files that may: each says whose name it takes.
@@ -51,9 +51,9 @@ MAY_RUN = {
     "launch/config_files.py",  # the file that a person gives by --config
     "transformer/__init__.py",  # its own parts, once they are asked for
     "transformer/data/datasets/preparation.py",  # TFDS's own modules
-    "transformer/named.py",  # families and tasks, after transformer.trust
-    "transformer/studies/optuna_proposer.py",  # optuna
-    "transformer/training/sinks/tensorboard.py",  # tensorboardX
+    "transformer/exports.py",  # families and tasks, after transformer.trust
+    "transformer/studies/sweeps/optuna_search.py",  # optuna
+    "transformer/training/writers/tensorboard.py",  # tensorboardX
 }
 FORBIDDEN_ENDS = {call.rpartition(".")[2] for call in FORBIDDEN_CALLS}
 MACHINE = re.compile(
@@ -79,6 +79,8 @@ class File:
     @property
     def group(self) -> str:
         """Where the file stands in ORDER: "layers", "launch"; other folders by their own name."""
+        if self.module.startswith("transformer.costs.pods"):
+            return "costs.pods"  # which trains nothing, but compiles what training builds
         first, *rest = self.module.split(".")
         return (rest or [""])[0] if first == "transformer" else first
 
@@ -157,17 +159,26 @@ def direction(files: Sequence[File]) -> list[str]:
     return faults
 
 
-def experiments_alone(files: Sequence[File]) -> list[str]:
-    """An experiment is a config: it imports ml_collections, types and other experiments; peers import none of ours."""
-    return [
-        f"{file.path}:{found.line} imports {found.module}"
-        for file, found in imports_by_file(files, "experiments")
-        if (
-            found.package in OURS
-            if file.path.startswith(PEERS)
-            else found.package not in ("ml_collections", "experiments", "typing")
-        )
-    ]
+def projects_alone(files: Sequence[File]) -> list[str]:
+    """A config imports ml_collections, types and other configs, a project's code the library and its own folder.
+
+    So no project imports another's task or model; scripts that time other libraries import nothing of ours.
+    """
+    configs = {file.module for file in sources(files, "experiments") if "def get_config(" in (file.text or "")}
+    faults = []
+    for file, found in imports_by_file(files, "experiments"):
+        here = f"{file.path}:{found.line} imports {found.module}"
+        own = found.module.startswith(f"{file.module.rpartition('.')[0]}.") and file.module.count(".") == 2
+        if file.path.startswith(PEERS):
+            faults += [here] if found.package in OURS else []
+        elif file.module in configs:
+            allowed = found.package in ("ml_collections", "typing") or found.module in configs
+            faults += [] if allowed else [f"{here}; a config imports other configs alone"]
+        elif found.package == "experiments" and not own:
+            faults.append(f"{here}, which is another project's")
+        elif found.package in ("launch", "tests"):
+            faults.append(f"{here}; a project imports the library and its own folder")
+    return faults
 
 
 def bare_machine(files: Sequence[File]) -> list[str]:
@@ -192,7 +203,7 @@ def light_launch(files: Sequence[File]) -> list[str]:
         if found.on_import
         and not found.standard
         and found.package not in ("launch", "ml_collections")
-        and found.module not in ("transformer", "transformer.config", "transformer.runs.endings")
+        and found.module not in ("transformer", "transformer.config", "transformer.runs.exit_codes")
     ]
 
 
@@ -269,11 +280,11 @@ def sizes(files: Sequence[File]) -> list[str]:
 
 
 def one_block_a_variant(files: Sequence[File]) -> list[str]:
-    """A score or a position scheme is one class: besides exports and interop, at most two files name it in code."""
+    """A score or a position scheme is one class: besides exports and huggingface, at most two files name it in code."""
     trees = {
         file.path: ast.parse(file.text or "")
         for file in sources(files, "transformer")
-        if file.group != "interop" and not file.path.endswith("__init__.py")
+        if file.group != "huggingface" and not file.path.endswith("__init__.py")
     }
     named = {path: set(names_in(tree)) for path, tree in trees.items()}
     faults = []
@@ -315,7 +326,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
 Rule = Callable[[Sequence[File]], list[str]]
 RULES: tuple[Rule, ...] = (
     direction,
-    experiments_alone,
+    projects_alone,
     bare_machine,
     light_launch,
     cycles,
@@ -360,8 +371,11 @@ CLEAN = {
     "transformer/training/loop.py": '"""."""\nfrom transformer.layers import linear',
     "launch/cli.py": '"""."""\nimport sys',
     "launch/train.py": '"""."""\nfrom launch import cli\ndef main():\n from transformer.training import loop',
-    "experiments/demo.py": '"""."""\nfrom ml_collections import ConfigDict\nfrom experiments import base',
-    "experiments/base.py": '"""."""\nfrom ml_collections import ConfigDict',
+    "experiments/demo.py": '"""."""\nfrom experiments import base\ndef get_config(): 0',
+    "experiments/base.py": '"""."""\nfrom ml_collections import ConfigDict\ndef get_config(): 0',
+    "experiments/walks/walk.py": '"""."""\nfrom experiments import base\ndef get_config(): 0',
+    "experiments/walks/task.py": '"""."""\nimport jax\nfrom transformer import config\nfrom experiments.walks import model',
+    "experiments/walks/model.py": '"""."""\nfrom transformer.layers import linear',
     "tests/test_x.py": '"""."""\nfrom launch import cli',
     "tests/golden/make.py": '"""."""\nimport torch',
     "requirements/run.txt": "jax==0.12.0 --hash=sha256:00",
@@ -398,11 +412,24 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (direction, "launch/train.py", "from experiments import demo", "nothing imports experiments"),
         (direction, "transformer/__init__.py", "from transformer import config", "imports nothing of ours"),
         (direction, "transformer/misc/x.py", "import os", "stands in no group"),
-        (experiments_alone, "experiments/demo.py", "import transformer.config", "transformer.config"),
-        (experiments_alone, "experiments/demo.py", "from launch import cli", "launch.cli"),
-        (experiments_alone, "experiments/demo.py", "import jax", "jax"),
-        (experiments_alone, "experiments/demo.py", "import os", "os"),
-        (experiments_alone, "experiments/peers/x.py", "import transformer.config", "transformer.config"),
+        (
+            projects_alone,
+            "experiments/demo.py",
+            "import transformer.config\ndef get_config(): 0",
+            "other configs alone",
+        ),
+        (projects_alone, "experiments/demo.py", "from launch import cli\ndef get_config(): 0", "other configs alone"),
+        (projects_alone, "experiments/demo.py", "import jax\ndef get_config(): 0", "other configs alone"),
+        (
+            projects_alone,
+            "experiments/sets/sort.py",
+            "from experiments.walks import model\ndef get_config(): 0",
+            "other configs alone",
+        ),
+        (projects_alone, "experiments/sets/task.py", "from experiments.walks import model", "another project's"),
+        (projects_alone, "experiments/sets/task.py", "from experiments.walks import walk", "another project's"),
+        (projects_alone, "experiments/sets/task.py", "from launch import cli", "its own folder"),
+        (projects_alone, "experiments/benchmarks/x.py", "import transformer.config", "transformer.config"),
         (bare_machine, "transformer/models/x.py", "import grain", "models does without"),
         (bare_machine, "transformer/attention/x.py", "import optax", "attention does without"),
         (bare_machine, "transformer/attention/x.py", "import flax.nnx", "attention does without"),
@@ -416,7 +443,7 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (light_launch, "launch/train.py", "import jax", "outside a function"),
         (light_launch, "launch/train.py", "from transformer.training import loop", "outside a function"),
         (cycles, "transformer/layers/module.py", "from transformer.layers import linear", "linear -> "),
-        (cycles, "experiments/base.py", "def f():\n from experiments import demo", "experiments.base -> "),
+        (cycles, "experiments/base.py", "def get_config():\n from experiments import demo", "experiments.base -> "),
         (forbidden, "transformer/data/x.py", "import tensorflow as tf", "imports tensorflow"),
         (forbidden, "tests/test_x.py", "def f():\n import torch.nn", "imports torch"),
         (forbidden, "tests/golden/test_x.py", "import torch", "imports torch"),

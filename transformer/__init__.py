@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transformer.looking.loaded import Loaded
+    from transformer.interpret.load import Loaded
 
 
 def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> "Loaded":
@@ -23,7 +23,7 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
 
     Errors: transformer.config.UserError for what is neither, and for a model that cannot be read.
     """
-    from transformer.looking.load import load
+    from transformer.interpret.load import load
 
     return load(source, step=step, trust=trust)
 

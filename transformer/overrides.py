@@ -1,7 +1,7 @@
 """Overrides: setting any key of a config, whether the config says it or not, by what its schema knows of the key.
 
 The schema is a tree that is read from the dataclasses of a config; which dataclasses those are, the caller says
-(transformer.training.schema).
+(transformer.training.config).
 """
 
 import ast

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError, check_several, hash_of
+from transformer.exports import is_project
 from transformer.private_folders import NotPrivate, private_folder
 
 # Keys of the task that name files, where the folder of the data does not hold them all.
@@ -72,13 +73,13 @@ def trust_words(config: Mapping[str, Any]) -> list[str]:
 
 
 def code_of(config: Mapping[str, Any]) -> list[Name]:
-    """The modules outside this library that a config names.
+    """The modules outside this library and the projects of its checkout that a config names.
 
     Raises:
         UserError: for a section that is no group of keys.
     """
     names = [_name(config, "task.name"), _name(config, "model.family")]
-    return [name for name in names if "." in name.value]
+    return [name for name in names if "." in name.value and not is_project(name.value)]
 
 
 def outside_of(config: Mapping[str, Any], *, training: bool) -> list[Name]:

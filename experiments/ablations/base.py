@@ -92,7 +92,7 @@ def recurrent() -> ConfigDict:
 def stack(family: str) -> dict:
     """A decoder or an encoder alone, of width 64 on Python's documentation, whose initial gradients are measured."""
     task = {
-        "name": "language_modelling" if family == "decoder" else "masked_language_modelling",
+        "name": "language_modeling" if family == "decoder" else "masked_lm",
         "tokenizer": "characters",
         "context": 32,
         "probed": 1,

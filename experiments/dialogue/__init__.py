@@ -1,1 +1,1 @@
-"""Questions and what is answered to them."""
+"""Questions to a help desk and their answers."""

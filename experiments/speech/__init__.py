@@ -1,1 +1,1 @@
-"""Experiments on sound."""
+"""Strings of spoken digits: Listen, Attend and Spell (Chan et al. 2016), and a Transformer."""

@@ -6,7 +6,7 @@ r"""A language model of digits in words, whose score a listener's hypotheses can
 
 A Transformer decoder over characters, for about a minute on one core. Every digit is as likely, so that nothing is
 known beyond spelling: its loss can come down to (ln 10 + ln 3 / 3) / 5 = 0.53 nats a character. Expect 0.59,
-and no fewer errors by it: experiments/results/speech.md.
+and no fewer errors by it: experiments/speech/results/speech.md.
 """
 
 from ml_collections import ConfigDict
@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
             "maps_every": 100,
             "checkpoint_every": 200,
             "task": {
-                "name": "language_modelling",
+                "name": "language_modeling",
                 "dataset": "digit_words",
                 "tokenizer": "characters",
                 "context": 64,

@@ -12,7 +12,7 @@ r"""Listen, Attend and Spell (Chan et al. 2016), and a Transformer, on strings o
 DIR holds recordings.zip of the Free Spoken Digit Dataset; `synthetic` needs no files. A run takes five to eight
 minutes on one core. Expect a character error rate of 0.010 by the official split and 0.065 on the speaker held out,
 Spearman's correlation of a letter's number with where it is read of 0.98 and 0.87, 1.0 over the first letter of each
-digit (`spearman_of_digits`), and 0.996 of single digits right: experiments/results/speech.md. The Transformer and the
+digit (`spearman_of_digits`), and 0.996 of single digits right: experiments/speech/results/speech.md. The Transformer and the
 synthetic speaker are not yet measured.
 `python -m launch.generate --workdir=runs/speech --text='3 1 4'` has the synthetic speaker say that, writes what the
 model hears and maps where it listened, with the sound to be played; `--text=FILE.wav` reads a recording.
@@ -33,9 +33,9 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
             "log_every": 25,
             "eval_every": 250,
             "maps_every": 125,
-            "task": {"name": "spoken_digits", "dataset": "fsdd", "rows": 24, "examples": 240},
+            "task": {"name": "experiments.speech.task", "dataset": "fsdd", "rows": 24, "examples": 240},
             "model": {
-                "family": "listen_attend_spell",
+                "family": "experiments.speech.listen_attend_spell",
                 "listener": 48,
                 "speller": 96,
                 "speller_layers": 1,
@@ -56,7 +56,7 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
     )
     if case == "transformer":
         config.model = {
-            "family": "speech_transformer",
+            "family": "experiments.speech.speech_transformer",
             "width": 96,
             "heads": 4,
             "encoder_layers": 3,

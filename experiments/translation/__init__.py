@@ -1,1 +1,1 @@
-"""Translation experiments."""
+"""Translation by Transformers, recurrence and convolutions, with attention and without."""

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 from launch.clusters.training import DRY_RUN, Training, shown, start, train_command
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
-from transformer.runs.endings import AGAIN
+from transformer.runs.exit_codes import AGAIN
 
 COMMAND = Command(
     name="clusters.local",

@@ -25,7 +25,7 @@ from launch.clusters.training import (
 )
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
-from transformer.runs.endings import AGAIN
+from transformer.runs.exit_codes import AGAIN
 
 COMMAND = Command(
     name="clusters.tpu_vm",

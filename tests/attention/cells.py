@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.oracles import algebra
+from transformer.attention.api import Attended, attend
 from transformer.attention.backends import BACKENDS, Variant, unsupported
 from transformer.attention.capture import Capture
-from transformer.attention.composition import Attended, attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalisers import Reweighting
+from transformer.attention.normalizers import Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.spec import AttentionSpec, Backend, Parameters

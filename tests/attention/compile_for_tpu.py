@@ -14,8 +14,8 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, NamedSharding
 
 from transformer.attention import masks
+from transformer.attention.api import attend
 from transformer.attention.capture import Capture, Captured
-from transformer.attention.composition import attend
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
 from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed

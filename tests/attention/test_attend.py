@@ -10,14 +10,14 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.oracles import attention as oracle
+from transformer.attention.api import attend
 from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalisers import Normaliser
+from transformer.attention.normalizers import Normaliser
+from transformer.attention.positions import sinusoidal
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.attention.waves import sinusoidal
 
 B, Q, K, H, D = 3, 5, 7, 2, 4
 FACTS: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.attention.api import attend
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS

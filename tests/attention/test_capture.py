@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.attention.api import attend
 from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
-from transformer.attention.capture import Capture, Captured
-from transformer.attention.composition import attend
+from transformer.attention.capture import Capture, Captured, capture_products
 from transformer.attention.masks import Mask
-from transformer.attention.measure import capture_products
 from transformer.attention.positions import T5, Position
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import STATISTICS, Reduction, added, the_first

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from tests.attention.test_capture import BACKENDS, B, D, H, K, Q, arrays, blocks_and_map, expected_map, mask, run
-from transformer.attention import measure
+from transformer.attention import capture as measure
 from transformer.attention.blockwise import LogitForm, LogitTerms
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, block_of, capture_products, evenly, pool
 from transformer.attention.masks import Mask
-from transformer.attention.measure import capture_products
-from transformer.attention.pooling import block_of, evenly, pool
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from transformer.attention import statistics
+from transformer.attention.api import attend
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
 from transformer.attention.positions import T5, Position, Rotary, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score

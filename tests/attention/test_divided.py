@@ -16,11 +16,11 @@ from tests.attention import cells
 from tests.attention.cells import Cell, Sizes
 from tests.attention.test_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import algebra
+from transformer.attention.api import attend
 from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, unsupported
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalisers import Normaliser
+from transformer.attention.normalizers import Normaliser
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.sharded import shards_of

@@ -18,11 +18,11 @@ import pytest
 
 import transformer.attention
 from launch import cli, support
+from transformer.attention.api import attend
 from transformer.attention.backends import BACKENDS, BESIDE_THE_MASK, Variant, meaningless, unsupported
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import FACTS, Mask
-from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.normalizers import Normaliser, Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.attention.api import attend
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
-from transformer.attention.drop import check_rate, dropout
+from transformer.attention.dropout import check_rate, dropout
 from transformer.attention.masks import Mask
-from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.normalizers import Normaliser, Reweighting
 from transformer.attention.positions import Position, Shaw
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import ENTROPY, LARGEST_WEIGHT

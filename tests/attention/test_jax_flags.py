@@ -26,9 +26,9 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.tasks.synthetic import abstract_batch
-from transformer.training.assembly import assemble, compile_step
-from transformer.training.mesh import ShardingConfig, make_placement
+from transformer.training.build import assemble, compile_step
 from transformer.training.optimizer import Algorithm
+from transformer.training.partitioning import ShardingConfig, make_placement
 
 LENGTH = 4
 # The second example is padded; the last query of it sees no key.

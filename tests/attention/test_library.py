@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from transformer.attention import kernels
+from transformer.attention.api import attend
 from transformer.attention.backends import CallShape, Variant, choose
 from transformer.attention.blockwise import LogitForm, LogitTerms
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, Position
 from transformer.attention.spec import AttentionSpec, Backend, Parameters

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from transformer.attention import (
-    AttentionSpec,
-    Backend,
-    Mask,
-    Normaliser,
-    Position,
-    attend,
-)
+from transformer.attention import AttentionSpec, Backend, Mask, Normaliser, Position, attend
 from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 BATCH, LENGTH, HEADS, GROUPS, DEPTH = 2, 6, 4, 2, 8

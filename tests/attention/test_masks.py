@@ -13,19 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer.attention import kernels
+from transformer.attention.api import attend
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.kernels import rows_that_see
-from transformer.attention.masks import (
-    FACTS,
-    Mask,
-    dense,
-    local_monotonic,
-    local_predictive,
-    predicted_centre,
-    visible,
-)
-from transformer.attention.normalisers import Reweighting
+from transformer.attention.masks import FACTS, Mask, dense, local_monotonic, local_predictive, predicted_centre, visible
+from transformer.attention.normalizers import Reweighting
 from transformer.attention.spec import AttentionSpec, Backend
 
 B, H, Q, K, D = 2, 3, 5, 6, 4

@@ -6,7 +6,7 @@ from tests.attention import cells
 from tests.attention.cells import Cell
 from tests.attention.test_support import cover, faults_of, faults_of_all
 from transformer.attention.backends import Variant
-from transformer.attention.normalisers import Normaliser
+from transformer.attention.normalizers import Normaliser
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend

@@ -7,12 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.composition import attend, prepare_keys, score
+from transformer.attention.api import attend, prepare_keys, score
 from transformer.attention.masks import local_monotonic
-from transformer.attention.positions import T5, Alibi, Position, Rotary, Shaw, TransformerXL, alibi_slopes, t5_bucket
+from transformer.attention.positions import (
+    T5,
+    Alibi,
+    Combination,
+    Position,
+    Rotary,
+    Shaw,
+    TransformerXL,
+    alibi_slopes,
+    combine,
+    rotary,
+    sinusoidal,
+    t5_bucket,
+)
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Parameters
-from transformer.attention.waves import Combination, combine, rotary, sinusoidal
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 POSITIONS = np.arange(256)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.oracles import algebra as oracle
+from transformer.attention.api import attend
 from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
-from transformer.attention.normalisers import SAMPLERS, Normaliser
+from transformer.attention.normalizers import SAMPLERS, Normaliser
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, Parameters

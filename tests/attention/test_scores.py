@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.attention.api import attend, prepare_keys, score
 from transformer.attention.checks import check_call
-from transformer.attention.composition import attend, prepare_keys, score
 from transformer.attention.masks import Mask
-from transformer.attention.normalisers import softmax
+from transformer.attention.normalizers import softmax
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
 from transformer.attention.spec import AttentionSpec, Backend, Parameters

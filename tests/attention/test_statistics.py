@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from transformer.attention import statistics
+from transformer.attention.api import attend
 from transformer.attention.blockwise import LogitForm, LogitTerms
-from transformer.attention.capture import Capture, Captured
-from transformer.attention.composition import attend
+from transformer.attention.capture import Capture, Captured, capture_products, capture_weights
 from transformer.attention.masks import Mask
-from transformer.attention.measure import capture_products, capture_weights
 from transformer.attention.positions import T5, Alibi, Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, Parameters

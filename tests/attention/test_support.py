@@ -16,6 +16,7 @@ import pytest
 from tests.attention import cells
 from tests.attention.cells import Cell, Sizes
 from tests.oracles import algebra
+from transformer.attention.api import attend, read
 from transformer.attention.backends import (
     BACKENDS,
     CallShape,
@@ -27,10 +28,9 @@ from transformer.attention.backends import (
     unfit,
     unsupported,
 )
-from transformer.attention.composition import attend, read
+from transformer.attention.capture import capture_weights
 from transformer.attention.masks import Mask
-from transformer.attention.measure import capture_weights
-from transformer.attention.normalisers import SAMPLERS, Normaliser, normalise
+from transformer.attention.normalizers import SAMPLERS, Normaliser, normalise
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
@@ -231,7 +231,7 @@ def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fault: Any, says: str) -> None:
     cell = Cell(Backend.EINSUM, Variant(position=Position.ROTARY, facts=frozenset({"causal"})))
     assert faults_of(cell) == []
-    monkeypatch.setattr(f"transformer.attention.composition.{name}", fault)
+    monkeypatch.setattr(f"transformer.attention.api.{name}", fault)
     assert any(f"{cell}: {says}" in found for found in faults_of(cell))
 
 

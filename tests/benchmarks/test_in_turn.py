@@ -85,11 +85,14 @@ def test_without_peers_theirs_are_left_out_and_said_to_be(fake: Any, tmp_path: P
 
 
 def test_a_record_does_not_say_where_the_data_lay(tmp_path: Path) -> None:
-    config = {"name": "work", "task": {"name": "captions", "data_dir": "/data/of/one/machine", "rows": 8}}
+    config = {
+        "name": "work",
+        "task": {"name": "experiments.captioning.task", "data_dir": "/data/of/one/machine", "rows": 8},
+    }
     benchmark = Benchmark("the work", {"ours": Program((), {"config": config})}, 10, "tokens")
     file = record("work", benchmark, Result((), {"ours": {}}, ()), tmp_path)
     kept = json.loads(file.read_text())["programs"]["ours"]["settings"]["config"]
-    assert kept == {"name": "work", "task": {"name": "captions", "data_dir": "DIR", "rows": 8}}
+    assert kept == {"name": "work", "task": {"name": "experiments.captioning.task", "data_dir": "DIR", "rows": 8}}
 
 
 def test_a_program_that_fails_ends_with_its_last_line(fake: Any, tmp_path: Path) -> None:

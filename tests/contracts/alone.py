@@ -7,11 +7,11 @@ from typing import Any
 import jax
 
 from tests.contracts.cases import Case
-from transformer.training.assembly import compile_once, numbers_of
-from transformer.training.experiment import Experiment
+from transformer.training.build import compile_once, numbers_of
+from transformer.training.config import Experiment
 from transformer.training.initial_state import init_state
-from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, make_optimizer
+from transformer.training.partitioning import one_device
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
 

@@ -11,11 +11,10 @@ import jax
 import numpy as np
 
 from transformer.axes import Placement
-from transformer.models.contract import Variables
-from transformer.models.paths import by_path
-from transformer.training.assembly import Assembly, assemble
-from transformer.training.experiment import Experiment, resolve
-from transformer.training.initialise_from import InitialiseFrom, take
+from transformer.models.contract import Variables, by_path
+from transformer.training.build import Assembly, assemble
+from transformer.training.config import Experiment, resolve
+from transformer.training.init_from import InitialiseFrom, take
 from transformer.training.optimizer import Algorithm
 from transformer.training.state import TrainState
 from transformer.training.train import train
@@ -55,7 +54,7 @@ COPYING = {
 }
 
 MARKED_TEXTS = {
-    "name": "marked_texts",
+    "name": "experiments.attention_probes.task",
     "dataset": "two_places/kinds=2,far=2,questions=2",
     "rows": 16,
     "examples": 16,
@@ -65,7 +64,7 @@ MARKED_TEXTS = {
 LANGUAGE_MODELLING = {
     "name": "contract",
     "task": {
-        "name": "language_modelling",
+        "name": "language_modeling",
         "dataset": "python_docs",
         "tokenizer": "characters",
         "batching": "packed",
@@ -97,7 +96,7 @@ PROJECTIONS = ("query", "key", "value", "output", "feed_forward")
 
 MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
     "task": {
-        "name": "masked_language_modelling",
+        "name": "masked_lm",
         "dataset": "python_docs",
         "tokenizer": "bytes",
         "context": 32,
@@ -121,7 +120,7 @@ MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
 ALGORITHMS = {
     "name": "contract",
     "task": {
-        "name": "algorithms",
+        "name": "experiments.neural_turing_machine.task",
         "bits": 2,
         "longest": 3,
         "lengths": (8,),
@@ -156,7 +155,7 @@ CLASSIFICATION = {
 PICTURES = {
     "name": "contract",
     "task": {
-        "name": "picture_classification",
+        "name": "image_classification",
         "dataset": "digits/size=8,train=64,validation=16,test=16",
         "rows": 16,
         "probed": 3,
@@ -164,7 +163,12 @@ PICTURES = {
 }
 QUESTIONS = {
     "name": "contract",
-    "task": {"name": "questions", "dataset": "scenes/pixels=8,validation=16,test=16", "rows": 16, "probed": 3},
+    "task": {
+        "name": "experiments.visual_question_answering.task",
+        "dataset": "scenes/pixels=8,validation=16,test=16",
+        "rows": 16,
+        "probed": 3,
+    },
 }
 PLACES = {"channels": (8, 8), "strides": (2, 2)}
 
@@ -173,9 +177,17 @@ OF_THE_CLASSIFIER = "embedding/*", "encoder/*", "query", "attention/*", "output/
 CAPTIONS = {
     "name": "contract",
     # Two items have ten steps: two devices can share them.
-    "task": {"name": "captions", "fewest": 1, "most": 2, "pixels": 4, "rows": 16, "examples": 16, "probed": 3},
+    "task": {
+        "name": "experiments.captioning.task",
+        "fewest": 1,
+        "most": 2,
+        "pixels": 4,
+        "rows": 16,
+        "examples": 16,
+        "probed": 3,
+    },
     "model": {
-        "family": "captioner",
+        "family": "experiments.captioning.model",
         "encoder": {"channels": (8,), "strides": (2,)},
         "width": 8,
         "embedding": 8,
@@ -187,7 +199,7 @@ SPOKEN_DIGITS = {
     "name": "contract",
     # One digit by its number and the end are two steps: two devices can share them.
     "task": {
-        "name": "spoken_digits",
+        "name": "experiments.speech.task",
         "dataset": "synthetic/speakers=1,takes=3",
         "fewest": 1,
         "most": 1,
@@ -198,7 +210,7 @@ SPOKEN_DIGITS = {
         "probed": 3,
     },
     "model": {
-        "family": "listen_attend_spell",
+        "family": "experiments.speech.listen_attend_spell",
         # Eight bands every 40 ms, two of which become one.
         "hearing": {"bands": 8, "window": 320, "hop": 320},
         "listener": 8,
@@ -460,7 +472,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "language_modelling x decoder",
+        "language_modeling x decoder",
         LANGUAGE_MODELLING,
         steps=24,
         learning_rate=0.01,
@@ -469,7 +481,7 @@ CASES = (
         slow=("vectorised",),
     ),
     Case(
-        "language_modelling x recurrent_decoder",
+        "language_modeling x recurrent_decoder",
         LANGUAGE_MODELLING
         | {
             "task": LANGUAGE_MODELLING["task"] | {"batching": "windows"},
@@ -487,7 +499,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "language_modelling x decoder with experts",
+        "language_modeling x decoder with experts",
         LANGUAGE_MODELLING
         | {"model": {**LANGUAGE_MODELLING["model"], "feed_forward": 16, "experts": {"count": 4, "every": 2}}},
         steps=24,
@@ -497,7 +509,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "language_modelling x decoder with LoRA and a new head",
+        "language_modeling x decoder with LoRA and a new head",
         UNTIED
         | {
             "model": UNTIED["model"] | {"lora": {"rank": 2, "alpha": 4.0, "where": PROJECTIONS}},
@@ -511,7 +523,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "masked_language_modelling x encoder",
+        "masked_lm x encoder",
         MASKED_LANGUAGE_MODELLING,
         steps=24,
         learning_rate=0.01,
@@ -520,7 +532,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "masked_language_modelling x encoder of pairs",
+        "masked_lm x encoder of pairs",
         MASKED_LANGUAGE_MODELLING
         | {
             "task": {
@@ -539,23 +551,33 @@ CASES = (
     ),
     Case(
         "algorithms x turing",
-        ALGORITHMS | {"model": {"family": "turing", "width": 8, "write_heads": 2, "slots": 6, "slot_width": 4}},
+        ALGORITHMS
+        | {
+            "model": {
+                "family": "experiments.neural_turing_machine.ntm",
+                "width": 8,
+                "write_heads": 2,
+                "slots": 6,
+                "slot_width": 4,
+            }
+        },
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # The other family of this task keeps its road; the machine itself is held by tests/models/test_turing.py.
+        # The other family of this task keeps its road; the machine itself is held by tests/experiments/neural_turing_machine/test_ntm.py.
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
         "algorithms x controller_only",
-        ALGORITHMS | {"model": {"family": "controller_only", "width": 16, "layers": 2}},
+        ALGORITHMS
+        | {"model": {"family": "experiments.neural_turing_machine.lstm_controller", "width": 16, "layers": 2}},
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "language_modelling x bidirectional_language_model",
+        "language_modeling x bidirectional_language_model",
         BIDIRECTIONAL,
         steps=24,
         learning_rate=0.03,
@@ -645,11 +667,11 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         meshes=("fsdp",),
-        # As a road it is that of picture_classification x vit.
+        # As a road it is that of image_classification x vit.
         slow=("plain", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "picture_classification x vit",
+        "image_classification x vit",
         PICTURES
         | {
             "model": {
@@ -670,7 +692,7 @@ CASES = (
         slow=("mapped", "vectorised"),
     ),
     Case(
-        "picture_classification x convolutional_classifier",
+        "image_classification x convolutional_classifier",
         PICTURES
         | {
             "model": {
@@ -690,7 +712,7 @@ CASES = (
             "name": "contract",
             # One fact and two sentences have 32 words, and a summary ten: two devices can share both.
             "task": {
-                "name": "summaries",
+                "name": "experiments.summarization.task",
                 "most": 1,
                 "known": 20,
                 "tested": (1,),
@@ -698,7 +720,7 @@ CASES = (
                 "examples": 16,
                 "probed": 3,
             },
-            "model": {"family": "pointer_generator", "width": 8, "embedding": 8, "coverage": 1.0},
+            "model": {"family": "experiments.summarization.model", "width": 8, "embedding": 8, "coverage": 1.0},
         },
         steps=40,
         learning_rate=0.01,
@@ -710,7 +732,14 @@ CASES = (
         {
             "name": "contract",
             # Three dimensions have fourteen steps: two devices can share them.
-            "task": {"name": "linear_functions", "dimensions": 3, "fewest": 1, "rows": 16, "examples": 16, "probed": 3},
+            "task": {
+                "name": "experiments.in_context_learning.linear_regression_task",
+                "dimensions": 3,
+                "fewest": 1,
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
             "model": {
                 "family": "vector_decoder",
                 "layers": 1,
@@ -731,7 +760,7 @@ CASES = (
             "name": "contract",
             # Two pairs of twelve characters: two devices can share them.
             "task": {
-                "name": "episodes",
+                "name": "experiments.in_context_learning.task",
                 "problem": "edits",
                 "symbols": 8,
                 "longest": 4,
@@ -761,7 +790,7 @@ CASES = (
             "name": "contract",
             # Three ways and one shot have four steps: two devices can share them.
             "task": {
-                "name": "few_shots",
+                "name": "experiments.few_shot.task",
                 "dataset": "strokes/train=6,validation=3,test=3,hands=3",
                 "side": 8,
                 "ways": 3,
@@ -789,7 +818,7 @@ CASES = (
         {
             "name": "contract",
             "task": {
-                "name": "unknown_worlds",
+                "name": "experiments.meta_rl.task",
                 "actions": 2,
                 "episodes": 4,
                 "rows": 16,
@@ -814,8 +843,21 @@ CASES = (
         "point_clouds x set_transformer",
         {
             "name": "contract",
-            "task": {"name": "point_clouds", "fewest": 12, "most": 24, "rows": 16, "examples": 16, "probed": 3},
-            "model": {"family": "set_transformer", "layers": 1, "width": 16, "heads": 2, "feed_forward": 16},
+            "task": {
+                "name": "experiments.point_clouds.task",
+                "fewest": 12,
+                "most": 24,
+                "rows": 16,
+                "examples": 16,
+                "probed": 3,
+            },
+            "model": {
+                "family": "experiments.point_clouds.model",
+                "layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 16,
+            },
         },
         steps=120,
         learning_rate=0.01,
@@ -828,7 +870,7 @@ CASES = (
             "name": "contract",
             # Triangles of at most four points have ten steps: two devices can share both.
             "task": {
-                "name": "planar",
+                "name": "experiments.pointer_networks.task",
                 "problem": "delaunay",
                 "fewest": 3,
                 "most": 4,
@@ -837,7 +879,11 @@ CASES = (
                 "examples": 16,
                 "probed": 3,
             },
-            "model": {"family": "pointer", "encoder": {"width": 8, "direction": "bidirectional"}, "fed": "encoded"},
+            "model": {
+                "family": "experiments.pointer_networks.model",
+                "encoder": {"width": 8, "direction": "bidirectional"},
+                "fed": "encoded",
+            },
         },
         steps=40,
         learning_rate=0.01,
@@ -846,7 +892,15 @@ CASES = (
     ),
     Case(
         "questions x spatial_memory",
-        QUESTIONS | {"model": {"family": "spatial_memory", "width": 16, "picture": PLACES, "embedding_rows": 32}},
+        QUESTIONS
+        | {
+            "model": {
+                "family": "experiments.visual_question_answering.smem_vqa",
+                "width": 16,
+                "picture": PLACES,
+                "embedding_rows": 32,
+            }
+        },
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
@@ -857,7 +911,7 @@ CASES = (
         QUESTIONS
         | {
             "model": {
-                "family": "stacked_glimpses",
+                "family": "experiments.visual_question_answering.stacked_attention_vqa",
                 "embedding": 8,
                 "encoder": {"width": 8},
                 "hidden": 16,
@@ -876,7 +930,7 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # What it computes tests/models/test_captioner.py and tests/tasks/test_captions.py hold.
+        # What it computes tests/experiments/captioning/test_model.py and tests/experiments/captioning/test_task.py hold.
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
@@ -895,7 +949,7 @@ CASES = (
         {
             "name": "contract",
             "task": {
-                "name": "approaching_person",
+                "name": "experiments.handshake_rl.task",
                 "steps": 4,
                 "worlds": 8,
                 "rows": 16,
@@ -905,7 +959,7 @@ CASES = (
                 "probed": 2,
             },
             "model": {
-                "family": "recurrent_q_network",
+                "family": "experiments.handshake_rl.model",
                 "encoder": {"channels": (4,), "strides": (3,)},
                 "width": 8,
             },
@@ -923,7 +977,7 @@ CASES = (
             "name": "contract",
             # Strings of at most three glyphs have four steps: two devices can share them.
             "task": {
-                "name": "text_pictures",
+                "name": "experiments.scene_text.task",
                 "fewest": 1,
                 "most": 3,
                 "pixels": 24,
@@ -933,7 +987,7 @@ CASES = (
                 "probed": 3,
             },
             "model": {
-                "family": "text_reader",
+                "family": "experiments.scene_text.model",
                 "encoder": {"channels": (8,), "strides": (4,)},
                 "width": 8,
                 "layers": 1,
@@ -949,7 +1003,7 @@ CASES = (
         {
             "name": "contract",
             "task": {
-                "name": "paired_canvases",
+                "name": "experiments.sagan.task",
                 "digits": "17",
                 "pixels": 8,
                 "noise": 4,
@@ -957,7 +1011,7 @@ CASES = (
                 "examples": 16,
                 "probed": 3,
             },
-            "model": {"family": "sagan", "channels": (4, 8), "attention": (4,), "reduction": 1},
+            "model": {"family": "experiments.sagan.model", "channels": (4, 8), "attention": (4,), "reduction": 1},
         },
         steps=40,
         learning_rate=0.01,
@@ -992,7 +1046,7 @@ CASES = (
         SPOKEN_DIGITS
         | {
             "model": {
-                "family": "speech_transformer",
+                "family": "experiments.speech.speech_transformer",
                 "encoder_layers": 1,
                 "decoder_layers": 1,
                 "width": 16,
@@ -1011,11 +1065,11 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "permutation_language_modelling x xlnet",
+        "permutation_lm x xlnet",
         {
             "name": "contract",
             "task": {
-                "name": "permutation_language_modelling",
+                "name": "permutation_lm",
                 "dataset": "python_docs",
                 "tokenizer": "bytes",
                 "context": 16,
@@ -1046,11 +1100,11 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
-        "segment_language_modelling x transformer_xl",
+        "segment_lm x transformer_xl",
         {
             "name": "contract",
             "task": {
-                "name": "segment_language_modelling",
+                "name": "segment_lm",
                 "dataset": "python_docs",
                 "tokenizer": "bytes",
                 "context": 16,
@@ -1083,7 +1137,7 @@ CASES = (
             "name": "contract",
             # Ten words and eight steps: two devices can share them.
             "task": {
-                "name": "walking",
+                "name": "experiments.instruction_following.task",
                 "mazes": 4,
                 "held_out": 2,
                 "side": 3,
@@ -1093,7 +1147,12 @@ CASES = (
                 "examples": 16,
                 "probed": 3,
             },
-            "model": {"family": "walker", "width": 8, "embedding": 8, "embedding_rows": 64},
+            "model": {
+                "family": "experiments.instruction_following.model",
+                "width": 8,
+                "embedding": 8,
+                "embedding_rows": 64,
+            },
         },
         steps=40,
         learning_rate=0.03,

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from transformer.data.drawn import Drawn
+from transformer.data.batches import Drawn
 from transformer.models.interface import Interface
 from transformer.tasks.contract import Kind
 from transformer.tasks.labels import Labels, Link

@@ -5,15 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Toy, kind, labelled, no_choice
-from transformer.attention.capture import captured_at
-from transformer.attention.composition import read
-from transformer.attention.measure import capture_weights
+from transformer.attention.api import read
+from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
-from transformer.models.contract import Aux, Model
+from transformer.models.contract import Aux, Model, Stateless
 from transformer.models.family import Family
-from transformer.models.stateless import Stateless
 from transformer.tasks.contract import LossAux, Objective
 
 PLACES, FEATURES, DECAY = 6, 4, 0.9

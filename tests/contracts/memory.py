@@ -7,12 +7,11 @@ import numpy as np
 from tests.contracts.defaults import Toy, kind, labelled, no_choice
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at, captured_at
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.initialization import Initialisation, Initialise
 from transformer.layers.module import Functional
-from transformer.models.contract import Aux, AuxiliaryLoss, Model
+from transformer.models.contract import Aux, AuxiliaryLoss, Model, Stateless
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, signature
-from transformer.models.stateless import Stateless
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 

@@ -11,14 +11,13 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.initialization import Initialisation, Initialise
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
-from transformer.models.contract import Aux, Model
+from transformer.models.contract import Aux, Model, Stateless
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, Modality, signature
-from transformer.models.stateless import Stateless
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss

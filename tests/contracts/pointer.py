@@ -4,20 +4,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.contracts.defaults import Toy, kind, labelled, no_choice
-from transformer.attention.capture import captured_at
-from transformer.attention.composition import score
+from transformer.attention.api import score
+from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.masks import Mask, dense
-from transformer.attention.measure import capture_weights
-from transformer.attention.normalisers import softmax
+from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.initialization import Initialisation, Initialise
 from transformer.layers.module import Functional
-from transformer.models.contract import Aux, Model
+from transformer.models.contract import Aux, Model, Stateless
 from transformer.models.family import Family
 from transformer.models.interface import Input, Interface, signature
-from transformer.models.stateless import Stateless
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 

@@ -20,27 +20,25 @@ from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.attention.capture import Capture
 from transformer.config import UserError
+from transformer.maps.plan import MapsConfig, StoredMaps
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import MapsConfig, StoredMaps
-from transformer.models.paths import by_path
+from transformer.models.contract import by_path
 from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.pulse import Pulse
+from transformer.runs.preemption import Pulse
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, synthetic
-from transformer.training.assembly import Assembly, assemble, preflight
 from transformer.training.batches import Vetted
-from transformer.training.evaluate import compile_evaluations
-from transformer.training.experiment import resolve
+from transformer.training.build import Assembly, assemble, preflight
+from transformer.training.config import resolve
+from transformer.training.evaluate import compile_evaluations, compile_probe
 from transformer.training.initial_state import trained_parameters
 from transformer.training.loop import Cadence, Look, Measured, run
-from transformer.training.mesh import one_device
-from transformer.training.probe import compile_probe
-from transformer.training.sinks import Sinks
-from transformer.training.sinks.contract import NullSink
-from transformer.training.sinks.maps import Maps
-from transformer.training.stacking import StackedBatches, stack_states, take_run, vectorise
+from transformer.training.partitioning import one_device
 from transformer.training.state import TrainState, key_for
+from transformer.training.vmapped import StackedBatches, stack_states, take_run, vectorise
+from transformer.training.writers.contract import NullSink, Sinks
+from transformer.training.writers.maps import Maps
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4

@@ -14,15 +14,19 @@ from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
-from transformer.models.paths import by_path
+from transformer.models.contract import by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Task
-from transformer.training.assembly import Assembly, compile_once, numbers_of
-from transformer.training.experiment import Experiment
+from transformer.training.build import Assembly, compile_once, numbers_of
+from transformer.training.config import Experiment
 from transformer.training.initial_state import init_state
-from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.placing import on_host_batches, traced_on
-from transformer.training.sharding import state_shardings
+from transformer.training.partitioning import (
+    ShardingConfig,
+    make_placement,
+    on_host_batches,
+    state_shardings,
+    traced_on,
+)
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
 

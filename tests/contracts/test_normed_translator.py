@@ -11,9 +11,9 @@ from tests import programs
 from tests.contracts.alone import Alone
 from tests.contracts.bahdanau import SITE
 from transformer.attention import Capture
-from transformer.decode.beam import Beam
-from transformer.decode.generate import Tokens, generate
-from transformer.decode.greedy import Greedy
+from transformer.decoding.beam import Beam
+from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.greedy import Greedy
 from transformer.layers.stateful_norm import BatchStatistics
 from transformer.models.contract import Cache, Model, Variables
 

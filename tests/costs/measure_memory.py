@@ -43,7 +43,7 @@ def measure(case: str) -> dict[str, float]:
     from transformer.costs.program import read_program
     from transformer.layers.transformer_config import Remat
     from transformer.models.decoder import DecoderConfig
-    from transformer.training.mesh import ShardingConfig
+    from transformer.training.partitioning import ShardingConfig
 
     chosen = CASES[case]
     config = DecoderConfig(

@@ -15,10 +15,8 @@ from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.initial_state import init_state
-from transformer.training.mesh import ShardingConfig, make_placement
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.placing import batch_sharding, traced_on
-from transformer.training.sharding import state_shardings
+from transformer.training.partitioning import ShardingConfig, batch_sharding, make_placement, state_shardings, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
 

@@ -12,13 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.config import UserError
-from transformer.costs.compiler import (
-    OutOfMemoryError,
-    compile_lowered,
-    environment,
-    parse_topology,
-    topology_devices,
-)
+from transformer.costs.compiler import OutOfMemoryError, compile_lowered, environment, parse_topology, topology_devices
 
 
 @pytest.mark.parametrize(

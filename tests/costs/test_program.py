@@ -16,7 +16,7 @@ from transformer.costs.execution import Exchange, endless, exchanges, executed, 
 from transformer.costs.hlo import Module, parse
 from transformer.costs.program import Program, Total, fingerprint, read_program, split_arguments, totals
 from transformer.models.decoder import DecoderConfig
-from transformer.training.mesh import ShardingConfig
+from transformer.training.partitioning import ShardingConfig
 
 P = PartitionSpec
 

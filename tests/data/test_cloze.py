@@ -3,8 +3,8 @@
 import numpy as np
 
 from transformer.data.cloze import CANDIDATES, WORD, Lexicon, Question, questions
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizer_training import byte_tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.training import byte_tokenizer
 
 NAMES = ["Ada", "Bela", "Cora", "Dora", "Edna", "Fred", "Gina", "Hugo", "Ines", "Jens", "Kurt", "Lena"]
 THINGS = ["apple", "bread", "chair", "drums", "eagle", "flute", "grape", "house", "igloo", "jelly", "knife", "lemon"]

@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.test_picture_sets import png, write_omniglot
+from experiments.few_shot.data import open_characters
+from experiments.speech.data import open_spoken
+from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
-from transformer.data.datasets.characters import open_characters
-from transformer.data.datasets.folders import own_names, split_of
-from transformer.data.datasets.labelled import open_labelled
-from transformer.data.datasets.own_files import HeldOut
-from transformer.data.datasets.pictures import PictureSet, open_pictures
-from transformer.data.datasets.spoken_digits import open_spoken
+from transformer.data.datasets.classification import open_labelled
+from transformer.data.datasets.images import PictureSet, open_pictures
 from transformer.data.datasets.text import TextSet, open_text
 from transformer.data.datasets.translation import open_translation
+from transformer.data.datasets.user_files import HeldOut, own_names, split_of
 from transformer.data.wav import wav
 from transformer.tasks.registry import build, task_config
 
@@ -149,7 +148,7 @@ def test_a_split_with_files_twice_is_refused(tmp_path: Path) -> None:
 
 
 LONG = "a line of text that is too long to stand twice by chance, number {}\n"
-TEXT_TASK = {"name": "language_modelling", "tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1}
+TEXT_TASK = {"name": "language_modeling", "tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1}
 
 
 def test_text_in_two_splits_is_told(tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ def test_pictures_in_two_splits_are_told(tmp_path: Path) -> None:
 def test_further_splits_are_told(tmp_path: Path) -> None:
     pictures(tmp_path, {"test/a/0.png": PICTURE, "extra/b/0.png": png(np.full((4, 4), 9, np.uint8))})
     (tmp_path / "run").mkdir()
-    values = {"name": "picture_classification", "dataset": "pets", "data_dir": str(tmp_path)}
+    values = {"name": "image_classification", "dataset": "pets", "data_dir": str(tmp_path)}
     assert build(task_config(values), tmp_path / "run").said == (
         "data pets: 6 train, 6 validation, 1 test pictures; splits that are not used: extra",
     )
@@ -334,7 +333,7 @@ def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_folder_of_data_that_is_missing_is_refused(tmp_path: Path) -> None:
-    for values in ({"name": "translation", "dataset": "copy"}, {"name": "picture_classification"}):
+    for values in ({"name": "translation", "dataset": "copy"}, {"name": "image_classification"}):
         config = task_config({**values, "data_dir": str(tmp_path / "missing")})
         refused(
             lambda config=config: build(config, tmp_path), r"missing \(--data_dir\) is no folder: name the one that"

@@ -7,7 +7,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.grammar import PEOPLE, PROBLEMS, grammar
-from transformer.data.labelled import Example
+from transformer.data.labeled_texts import Example
 
 SIZES = "train=300,validation=20,test=20"
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.lanes import Lanes
 from transformer.data.permutations import Permutations, Permuted, Unpredicted
+from transformer.data.windows import Lanes
 
 LENGTH, ROWS = 24, 20_000
 

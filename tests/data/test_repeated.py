@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.repeated import ALPHABET, SPLITS, Repeated
+from transformer.data.datasets.symbols import ALPHABET, SPLITS, Repeated
 from transformer.data.datasets.text import open_text
 
 OPTIONS = "repeated/symbols=16,shortest=3,longest=7,length=20,train=600,validation=40,test=40"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer.data.scenes import COLOURS, Item, SceneKind, paint
-from transformer.data.strokes import GLYPHS, NO_VARIATION, cover, draw_glyphs
+from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, cover, draw_glyphs
 
 
 @pytest.mark.parametrize(("filled", "area"), [(True, 0.5**2), (False, 2 * 0.1 * (0.6 + 0.4))])

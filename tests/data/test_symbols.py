@@ -7,8 +7,7 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.data.datasets.repeated import ALPHABET, SPLITS
-from transformer.data.datasets.symbols import Symbols
+from transformer.data.datasets.symbols import ALPHABET, SPLITS, Symbols
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TranslationConfig, load_splits, words_of

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.config import UserError
-from transformer.data.any_tokenizer import load_tokenizer
-from transformer.data.tokenizer import ROLES, Tokenizer
-from transformer.data.tokenizer_training import byte_tokenizer, characters, train_bpe, train_byte_bpe
-from transformer.decode.stops import stop_table
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
+from transformer.data.tokenizers.training import byte_tokenizer, characters, train_bpe, train_byte_bpe
+from transformer.decoding.stop_sequences import stop_table
 from transformer.tasks.decoding import Decoding
 from transformer.trust import check_trusted
 

@@ -12,12 +12,12 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from tests.test_text_lines import SEEDS, random_lines
+from tests.test_text import SEEDS, random_lines
 from transformer.config import UserError
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizer_pieces import Writing, writing_of
-from transformer.data.tokenizer_training import byte_tokenizer, characters, train_bpe, train_byte_bpe
-from transformer.decode.stops import stop_table
+from transformer.data.tokenizers.pieces import Writing, writing_of
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.training import byte_tokenizer, characters, train_bpe, train_byte_bpe
+from transformer.decoding.stop_sequences import stop_table
 from transformer.tasks.continuation import _continued, encode_prompts
 
 WORDS = ("the", "cat", "sat", "on", "mat", ".", "no", "not", "犬")

@@ -18,7 +18,7 @@ from typing import Any
 import launch.train
 from launch.cli import run
 from launch.platform import leave
-from transformer.runs.pulse import Pulse, say
+from transformer.runs.preemption import Pulse, say
 
 
 def attack(plan: dict[str, Any]) -> None:

@@ -27,8 +27,8 @@ MODULES = (
     "tensorboardX.proto.event_pb2",
     "rich.progress",
     "transformer.training.train",
-    "transformer.maps.report",
-    "transformer.runs.attended",
+    "transformer.maps.report.page",
+    "transformer.runs.lifecycle",
 )
 
 

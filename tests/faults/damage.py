@@ -19,11 +19,11 @@ from tests.faults.subject import config, forked, trained, use_cache
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
-from transformer.studies.ledger import Ledger
-from transformer.studies.trials import named
-from transformer.training import experiment
-from transformer.training.opened import opened
-from transformer.training.resuming import resume
+from transformer.studies.sweeps.trial_store import Ledger
+from transformer.studies.sweeps.trials import named
+from transformer.training import config as experiment
+from transformer.training.checkpointing import resume
+from transformer.training.run_setup import opened
 
 KINDS = ("deleted", "halved", "emptied")
 STEPS = 10

@@ -18,18 +18,18 @@ from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
 from tests.faults.wrong_values import Wrong, some, wrong
 from transformer.config import RunConfig, hash_of
-from transformer.data.tokenizer import RolesFile
+from transformer.data.tokenizers.tokenizer import RolesFile
 from transformer.maps.store import StoreFile, WrittenFile
 from transformer.maps.zarr_files import ArrayFile
 from transformer.runs.checkpoint import SavedLast
+from transformer.runs.checkpoint_files import Manifest
 from transformer.runs.directory import Start
-from transformer.runs.manifest import Manifest
 from transformer.storage.sealed import sealed, unsealed
-from transformer.studies.about import About
-from transformer.studies.ledger import AttemptLine, OutcomeFile, TrialLine
-from transformer.studies.worker import Gain
+from transformer.studies.ablations.metadata import About
+from transformer.studies.sweeps.trial_store import AttemptLine, OutcomeFile, TrialLine
+from transformer.studies.sweeps.worker import Gain
 from transformer.training.provenance import SavedBeside
-from transformer.training.rewinding import RecordedRewind
+from transformer.training.rollback import RecordedRewind
 
 _D = "--workdir={run}"
 RUN_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {

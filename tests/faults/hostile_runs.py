@@ -252,7 +252,7 @@ def _line(change: Mapping[str, Any]) -> Spoil:
 
 def _honest_hash(run: Path, places: Places) -> None:
     """A trial of a stranger's code under the name that its config has."""
-    from transformer.studies.trials import named
+    from transformer.studies.sweeps.trials import named
 
     places.code(run.parent, "hostile_family")
     (run.parent / "hostile_package").mkdir()

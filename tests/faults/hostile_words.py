@@ -109,7 +109,7 @@ def keys(originals: Originals) -> Iterator[Case]:
     """Every number of the config with values that it cannot have, and every text with some that it should not."""
     from tests.faults.originals import TRANSLATION
     from transformer.overrides import Leaf, find, leaves
-    from transformer.training.schema import schema_of
+    from transformer.training.config import schema_of
 
     tree = schema_of(TRANSLATION)
     for key in leaves(tree):
@@ -179,7 +179,7 @@ def values(originals: Originals) -> Iterator[Case]:
     """Every number of the config at 0 and below, up to where a run would begin, which a model beyond any machine does not."""
     from tests.faults.originals import TRANSLATION
     from transformer.overrides import Leaf, find, leaves
-    from transformer.training.schema import schema_of
+    from transformer.training.config import schema_of
 
     tree = schema_of(TRANSLATION)
     for key in leaves(tree):

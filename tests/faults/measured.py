@@ -14,7 +14,7 @@ from typing import Any
 import launch.train
 from launch.cli import run
 from launch.platform import leave
-from transformer.runs.pulse import Pulse
+from transformer.runs.preemption import Pulse
 
 seen: list[tuple[int, int, int, int]] = []
 

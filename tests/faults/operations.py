@@ -23,7 +23,7 @@ from tests.faults.outcome import Row
 from tests.faults.subject import forked
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
-from transformer.training.sinks import MetricsFile
+from transformer.training.writers.jsonl import MetricsFile
 
 KINDS = ("kill", "torn", "EIO", "ENOSPC")
 CALLS = ("write", "fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "ftruncate")

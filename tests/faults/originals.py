@@ -50,7 +50,7 @@ PREPARED: dict[str, Any] = {**TRANSLATION, "task": {**TRANSLATION["task"], "data
 LANGUAGE: dict[str, Any] = {
     **_COMMON,
     "task": {
-        "name": "language_modelling",
+        "name": "language_modeling",
         "dataset": str(ROOT / "LICENSE"),
         "tokenizer": "bytes",
         "context": 16,
@@ -162,7 +162,7 @@ def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     from tests.greetings import prepare
     from transformer.runs.directory import write_json
     from transformer.tasks.translation_data import load_splits
-    from transformer.training.experiment import resolve
+    from transformer.training.config import resolve
 
     experiment = resolve(config)
     run = root / "translation"

@@ -14,11 +14,12 @@ from tests.faults.outcome import Row
 from tests.faults.subject import config, differences, forked, result, use_cache
 from tests.training.small_run import Killed
 from transformer.runs import checkpoint
-from transformer.training import experiment, loop
+from transformer.training import config as experiment
+from transformer.training import loop
 from transformer.training import train as training
-from transformer.training.sinks.contract import NullSink
-from transformer.training.sinks.jsonl import JsonLines
 from transformer.training.state import TrainState
+from transformer.training.writers.contract import NullSink
+from transformer.training.writers.jsonl import JsonLines
 
 STEPS, STOPPED = 20, 13
 

@@ -13,20 +13,23 @@ import numpy as np
 
 from tests.faults import small_config
 from transformer.config import UserError
-from transformer.models.paths import by_path
+from transformer.models.contract import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
-from transformer.training import assembly, experiment, mesh, rewinding
+from transformer.training import build as assembly
+from transformer.training import config as experiment
+from transformer.training import partitioning as mesh
+from transformer.training import rollback as rewinding
 from transformer.training.batches import Vetted
-from transformer.training.faults import Diverged
-from transformer.training.rewinding import Rewind
+from transformer.training.rollback import Rewind
 from transformer.training.train import train
+from transformer.training.update_guard import Diverged
 
 Batch = dict[str, Any]
 VECTORS: dict[str, Any] = {
     "name": "vectors",
     "task": {
-        "name": "algorithms",
+        "name": "experiments.neural_turing_machine.task",
         "problem": "copy",
         "bits": 3,
         "rows": 4,
@@ -34,7 +37,7 @@ VECTORS: dict[str, Any] = {
         "evaluated": [2],
         "sequences": 4,
     },
-    "model": {"family": "controller_only", "layers": 1, "width": 8},
+    "model": {"family": "experiments.neural_turing_machine.lstm_controller", "layers": 1, "width": 8},
     "maps_every": 0,
     "head_statistics_every": 0,
     "averages": {},

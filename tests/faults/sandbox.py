@@ -275,12 +275,12 @@ def import_all() -> None:
         "tensorflow_datasets",
         "tensorflow_datasets.proto",
         "transformer.training.conversion",
-        "transformer.maps.report",
-        "transformer.maps.serve",
-        "transformer.studies.training",
+        "transformer.maps.report.page",
+        "transformer.maps.report.server",
+        "transformer.studies.sweeps.training",
         "transformer.training.train",
         "transformer.tasks.registry",
-        "transformer.pods",
+        "transformer.costs.pods",
         *(f"launch.{name}" for name in COMMANDS),
     ):
         importlib.import_module(name)

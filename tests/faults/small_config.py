@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
             "head_statistics_every": 10,
             "checkpoint_every": 20,
             "task": {
-                "name": "language_modelling",
+                "name": "language_modeling",
                 "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
                 "tokenizer": "characters",
                 "batching": "packed",

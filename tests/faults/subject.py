@@ -21,9 +21,9 @@ import jax
 from tests.training.small_run import without_clock
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
-from transformer.training import experiment
+from transformer.training import config as experiment
 from transformer.training import train as training
-from transformer.training.sinks.contract import NullSink
+from transformer.training.writers.contract import NullSink
 
 STEPS, SAVED_EVERY = 60, 5
 LIMIT = 300  # seconds for a child
@@ -49,7 +49,7 @@ def config(folder: Path, **changes: Any) -> dict[str, Any]:
         "checkpoint_every": SAVED_EVERY,
         "keep": 3,
         "task": {
-            "name": "language_modelling",
+            "name": "language_modeling",
             "dataset": str(text),
             "tokenizer": "characters",
             "batching": "packed",

@@ -22,18 +22,18 @@ from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
 from transformer.config import RunConfig, UserError, from_config
 from transformer.json_files import read_as
-from transformer.maps.curves import read_curves, read_samples
-from transformer.maps.history import read_heads
+from transformer.maps.report.data import read_curves, read_samples
+from transformer.maps.report.head_history import read_heads
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
-from transformer.studies.about import read_about, write_about
-from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.trials import check_recorded, make_trial
-from transformer.studies.worker import Gain, _note_gain
-from transformer.training.initial_sources import _reading
+from transformer.studies.ablations.metadata import read_about, write_about
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trials import check_recorded, make_trial
+from transformer.studies.sweeps.worker import Gain, _note_gain
+from transformer.training.init_from import _reading
 from transformer.training.provenance import check_saved
-from transformer.training.rewinding import recorded_rewind
+from transformer.training.rollback import recorded_rewind
 
 # How many of them are refused at least, where some of it may be anything or a wrong line is told and left out.
 LEAST = {"checkpoints.json": 0, "samples.jsonl": 1, "sweep.json": 0, "ledger/*/attempts.jsonl": 0}

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer.interop.entries import attention, linear, norm, table
-from transformer.interop.family import Entry, Family
-from transformer.interop.layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
+from transformer.huggingface.family import Entry, Family, attention, linear, norm, table
+from transformer.huggingface.layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
 
 Weights = Mapping[str, np.ndarray]
 

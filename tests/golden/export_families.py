@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.golden.recorded import EXCHANGED, model_of, recording
-from transformer.interop.huggingface import read_folder, write_folder
+from transformer.huggingface.convert import read_folder, write_folder
 from transformer.models.contract import Variables
 from transformer.models.registry import model_config
 

@@ -13,11 +13,10 @@ import jax
 
 from transformer.axes import RULES, Placement
 from transformer.layers.module import Precision
+from transformer.models.contract import by_path
 from transformer.models.interface import Interface
-from transformer.models.paths import by_path
 from transformer.models.registry import build, model_config
-from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.sharding import is_names
+from transformer.training.partitioning import ShardingConfig, is_names, make_placement
 
 FILE = Path(__file__).with_name("specs.json")
 SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "max_length": 16}

@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 
 from tests.golden.arrangements import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
-from transformer.interop.huggingface import read_folder
-from transformer.interop.parameters import from_tensors, plan, shapes_of
+from transformer.huggingface.convert import read_folder
+from transformer.huggingface.parameters import from_tensors, plan, shapes_of
 from transformer.layers.module import Precision
 from transformer.models.contract import Model, PyTree
 from transformer.models.interface import Interface

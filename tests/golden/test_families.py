@@ -12,8 +12,8 @@ import pytest
 
 from tests.golden.recorded import CASES, Recording, model_of, recording
 from transformer.attention.capture import Capture
-from transformer.decode.generate import Tokens, generate
-from transformer.decode.greedy import Greedy
+from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.greedy import Greedy
 from transformer.models.contract import PyTree, Variables
 
 RENEW = (

@@ -14,9 +14,9 @@ import transformer
 from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
-from transformer.data.pictures import Normalisation
-from transformer.interop.huggingface import read_folder, write_folder
-from transformer.interop.preprocessor import read_preprocessor, written_preprocessor
+from transformer.data.images import Normalisation
+from transformer.huggingface.convert import read_folder, write_folder
+from transformer.huggingface.preprocessor import read_preprocessor, written_preprocessor
 from transformer.layers.module import Precision
 from transformer.models.contract import Variables
 from transformer.models.registry import build, model_config
@@ -178,10 +178,10 @@ def test_a_way_of_reading_files_that_ours_is_not_is_refused_by_its_key(wrong: di
 
 def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None:
     for values in ({"side": 12}, {"side": 12, "resize_side": 16, "resample": "bicubic"}):
-        task = task_config({"name": "picture_classification", "dataset": "pets", **values})
+        task = task_config({"name": "image_classification", "dataset": "pets", **values})
         said = written_preprocessor("vit", 12, task, 3)
         read = read_preprocessor(said, "vit", 12)
-        assert task_config({"name": "picture_classification", "dataset": "pets", **read}) == dataclasses.replace(
+        assert task_config({"name": "image_classification", "dataset": "pets", **read}) == dataclasses.replace(
             task, normalisation=Normalisation((0.5,) * 3, (0.5,) * 3)
         )
 

@@ -11,8 +11,7 @@ import pytest
 
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
 from transformer.layers.module import Functional
-from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
-from transformer.layers.recurrent_cells import Cell
+from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.stateful_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
 
 RENEW = (

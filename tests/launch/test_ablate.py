@@ -17,10 +17,11 @@ from launch.reproduce import train_command
 from tests.studies.tiny import BASE, PLAIN
 from tests.training import small_run
 from tests.training.small_run import without_clock
-from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.trials import Trial, make_trial
-from transformer.training import assembly, mesh
-from transformer.training.schema import with_overrides
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trials import Trial, make_trial
+from transformer.training import build as assembly
+from transformer.training import partitioning as mesh
+from transformer.training.config import with_overrides
 
 
 def write_study(path: Path, base: Mapping[str, Any], fields: Mapping[str, Any]) -> Path:
@@ -85,7 +86,7 @@ def fakes(monkeypatch) -> Fakes:
     """Nothing is trained, and arms are taken to be fair."""
     found = Fakes()
     monkeypatch.setattr(ablate, "run_workers", found.run_workers)
-    monkeypatch.setattr("transformer.studies.about.check_arms", about_the_arms)
+    monkeypatch.setattr("transformer.studies.ablations.metadata.check_arms", about_the_arms)
     return found
 
 

@@ -11,11 +11,12 @@ from launch import align, cli
 from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation
 from transformer.tasks.aligned_texts import alignment_of, read_aligned
-from transformer.training import assembly, mesh
+from transformer.training import build as assembly
+from transformer.training import partitioning as mesh
 from transformer.training import train as training
-from transformer.training.experiment import resolve
-from transformer.training.programs import measured
-from transformer.training.reading import load
+from transformer.training.config import resolve
+from transformer.training.restore import load
+from transformer.training.run_setup import measured
 
 DATASET = "reversal/length=4,symbols=6,train=64,validation=8,test=9"
 

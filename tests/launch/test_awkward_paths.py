@@ -17,7 +17,8 @@ from tests.launch.test_sweep import CONFIG
 from tests.training.small_run import without_clock
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
-from transformer.training import assembly, mesh
+from transformer.training import build as assembly
+from transformer.training import partitioning as mesh
 
 # Together what the slow test tries one by one.
 MANY = "a[b] *?~$HOME#%20;c:d&'e\"漢字{f}=,@!..."

@@ -24,7 +24,12 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
     monkeypatch.setattr(in_turn, "run_in_turn", fake)
     monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "bench")
-    words = ("--name=loop", "--experiment=experiments/language/shakespeare_large.py:cpu", "--data_dir=DIR", "--record")
+    words = (
+        "--name=loop",
+        "--experiment=experiments/language_modeling/shakespeare_large.py:cpu",
+        "--data_dir=DIR",
+        "--record",
+    )
     assert cli.run(bench.COMMAND, bench.main, words) == 0
     assert [path.name for path in (tmp_path / "bench").iterdir()] == ["loop_shakespeare_large_cpu.json"]
     (program,) = measured[0].programs.values()

@@ -15,8 +15,7 @@ from launch import cli, parsing
 from launch.command import Arguments, Command, Flag
 from launch.platform import ACCELERATORS, choose_platform
 from transformer.config import UserError, flatten
-from transformer.training.experiment import resolve
-from transformer.training.schema import with_words
+from transformer.training.config import resolve, with_words
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -139,13 +138,13 @@ def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
 
 
 def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
-    words = ["--config.model.types=3", "--config.model.family=encoder", "--config.task.name=masked_language_modelling"]
+    words = ["--config.model.types=3", "--config.model.family=encoder", "--config.task.name=masked_lm"]
     bare = tmp_path / "bare.py"
     bare.write_text(CONFIG.replace('"lengths": (16, 24)', "").replace(', "encoder_layers": 3', ""))
     for order in (words, words[::-1]):
         config = parsed(str(bare), *order, "--config.task.masked=0.5").config
         assert config["model"] == {"family": "encoder", "width": 64, "types": 3}
-        assert config["task"] == {"name": "masked_language_modelling", "masked": 0.5}
+        assert config["task"] == {"name": "masked_lm", "masked": 0.5}
     with pytest.raises(UserError) as told:
         parsed(config_file, words[1]).config  # noqa: B018
     assert "config.model.encoder_layers=3 is said in the config, but the family encoder, which" in str(told.value)

@@ -11,9 +11,9 @@ import pytest
 from launch import cli, compile, pods
 from launch.config_files import CHECKOUT, load_config
 from transformer.costs.compiler import parse_topology
-from transformer.pods import prove as proving
-from transformer.pods import search
-from transformer.training.experiment import resolve
+from transformer.costs.pods import aot as proving
+from transformer.costs.pods import mesh_search as search
+from transformer.training.config import resolve
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 def get_config(pod="cpu:2"):
     return ConfigDict(dict(
         name="small", steps=10, accumulate=1, pod=pod,
-        task=dict(name="language_modelling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16, rows=8,
+        task=dict(name="language_modeling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16, rows=8,
                   test="", probed_length=8),
         model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=16, remat="none"),
         optimizer=dict(algorithm="adam", warmup=2),

@@ -14,7 +14,7 @@ from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recorded import recording
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training.reading import load
+from transformer.training.restore import load
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow grey cat. " * 20
 # The names of a family's special tokens; the last is the unknown's.
@@ -29,7 +29,7 @@ SPECIAL = {
     },
     "t5": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
 }
-TASKS = {"gpt2": "language_modelling", "bert": "masked_language_modelling", "t5": "translation"}
+TASKS = {"gpt2": "language_modeling", "bert": "masked_lm", "t5": "translation"}
 
 
 @pytest.fixture

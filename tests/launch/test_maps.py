@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch import cli, maps
-from tests.looking.conftest import folders  # noqa: F401  a fixture
+from tests.interpret.conftest import folders  # noqa: F401  a fixture
 from tests.maps.conftest import write_run
 from transformer.config import UserError
 
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_the_server_quietly(directory, tmp_path, root):
 SERVING = """
 import os, sys
 from pathlib import Path
-from transformer.training.sinks.live_page import LivePage
+from transformer.training.writers.live_page import LivePage
 page = LivePage(Path(sys.argv[1]))
 page.maps(0, {})  # of a model without attention: nothing to serve
 page.maps(0, {"a site": None})

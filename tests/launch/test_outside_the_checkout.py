@@ -14,8 +14,9 @@ import pytest
 from launch import cli, compile, evaluate, generate, maps, sizes, sweep, train
 from tests import documented
 from transformer.maps.store import MapStore
-from transformer.studies.ledger import Ledger, State
-from transformer.training import assembly, mesh
+from transformer.studies.sweeps.trial_store import Ledger, State
+from transformer.training import build as assembly
+from transformer.training import partitioning as mesh
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}

@@ -21,11 +21,11 @@ from launch.reproduce import train_command
 from launch.train import what_next
 from tests.training.written_run import CONFIG, MODEL, with_params, write_run
 from transformer.runs.directory import RunDirectory
-from transformer.studies.trials import make_trial
-from transformer.training import rewinding
+from transformer.studies.sweeps.trials import make_trial
+from transformer.training import rollback as rewinding
+from transformer.training.config import resolve
 from transformer.training.conversion import export_run
-from transformer.training.experiment import resolve
-from transformer.training.rewinding import Rewind
+from transformer.training.rollback import Rewind
 
 NAME = """it's "my" run"""
 COMMANDS = {each.COMMAND.name: each for each in (launch.convert, launch.evaluate, launch.maps, launch.train)}

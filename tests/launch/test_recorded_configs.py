@@ -18,12 +18,12 @@ from launch import cli
 from launch.maps import _other_run
 from tests.training.written_run import CONFIG, with_params, write_run
 from transformer.config import UserError
-from transformer.looking.load import load
+from transformer.interpret.load import load
 from transformer.runs import directory
-from transformer.runs.manifest import _sha256
-from transformer.studies.scaled_runs import _directories
+from transformer.runs.checkpoint_files import _sha256
+from transformer.studies.scaling_laws import _directories
 from transformer.training.conversion import export_run
-from transformer.training.initial_sources import open_source
+from transformer.training.init_from import open_source
 
 TRUST = f"--trust=lab.retired,{CONFIG['task']['dataset']}"
 COMMANDS = {

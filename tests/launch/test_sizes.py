@@ -20,7 +20,7 @@ CONFIG = """
 from ml_collections import ConfigDict
 
 def get_config():
-    return ConfigDict(dict(task=dict(name="language_modelling"), model=dict(family="decoder", width=None, dropout=0.1)))
+    return ConfigDict(dict(task=dict(name="language_modeling"), model=dict(family="decoder", width=None, dropout=0.1)))
 """
 
 
@@ -143,7 +143,7 @@ def test_of_experts_those_are_counted_that_a_position_meets(tmp_path: Path, caps
     kernel = {"kernel": np.zeros((1, 4, 3, 5))}
     experts = {"router": {"kernel": np.zeros((1, 3, 4))}, "networks": {"expand": kernel, "contract": kernel}}
     params = {"layers": {"last": {"experts": experts}}}
-    left_behind(tmp_path, "language_modelling x decoder with experts", params, {})
+    left_behind(tmp_path, "language_modeling x decoder with experts", params, {})
     assert "of which one position meets 72, by its choice among experts" in printed(capsys, f"--workdir={tmp_path}")
     found = json.loads(printed(capsys, f"--workdir={tmp_path}", "--json"))
     assert (found["parameters"], found["active_parameters"]) == (12 + 2 * 60, 12 + 60)

@@ -13,8 +13,8 @@ from launch import cli, sweep
 from launch.config_files import load_function
 from launch.workers import work_here
 from transformer.config import UserError
-from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.worker import Unfit
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.worker import Unfit
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -25,7 +25,7 @@ def get_config():
         "name": "smallest", "seed": 1, "steps": 4,
         "log_every": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0,
         "task": {
-            "name": "language_modelling", "tokenizer": "characters", "context": 32, "rows": 8, "prompts": (),
+            "name": "language_modeling", "tokenizer": "characters", "context": 32, "rows": 8, "prompts": (),
             "dataset": "repeated/symbols=8,shortest=4,longest=8,length=32,train=64,validation=8,test=8",
             "probed": 2, "probed_length": 8, "repeated": 0,
         },
@@ -166,7 +166,7 @@ def test_a_worker_of_an_unfit_machine_ends_with_a_line_and_a_code_of_its_own(tmp
     def work(*about, **settings):
         raise Unfit("3 trials in a row failed here, the last with: OSError: disk full")
 
-    monkeypatch.setattr("transformer.studies.worker.work", work)
+    monkeypatch.setattr("transformer.studies.sweeps.worker.work", work)
     with pytest.raises(SystemExit) as ended:
         work_here(None, None, total=1, metric="validation/loss", vectorise=False, data_dir=None, vouched=())
     assert ended.value.code == 3

@@ -16,9 +16,9 @@ from launch.workers import Place, divide_machine, run_workers
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
 from transformer.runs.records import parse_metric
-from transformer.studies.ledger import Ledger, State
-from transformer.studies.sweep_page import SweepPage
-from transformer.studies.sweep_result import About
+from transformer.studies.sweeps.page import SweepPage
+from transformer.studies.sweeps.results import About
+from transformer.studies.sweeps.trial_store import Ledger, State
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = {"JAX_PLATFORMS": "cpu"}
@@ -63,8 +63,8 @@ from pathlib import Path
 from launch.workers import become_worker
 from tests.studies.fake_worker import Sleeping
 from transformer.config import UserError
-from transformer.studies.ledger import Ledger
-from transformer.studies.worker import work
+from transformer.studies.sweeps.trial_store import Ledger
+from transformer.studies.sweeps.worker import work
 
 class Odd(Sleeping):
     def train(self, trial, directory, report):
@@ -187,7 +187,7 @@ def test_a_trial_that_kills_every_worker_has_failed_before_the_last_is_given_up(
 def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     ledger = sweep(tmp_path / "s", [trial(1000)])
     starter = (
-        "import sys, time\nfrom launch.workers import run_workers\nfrom transformer.studies.ledger import Ledger\n"
+        "import sys, time\nfrom launch.workers import run_workers\nfrom transformer.studies.sweeps.trial_store import Ledger\n"
         "from pathlib import Path\nledger = Ledger.existing(Path(sys.argv[1]))\n"
         "run_workers('odd_worker', [sys.argv[1]], ledger, workers=1, total=1, metric='validation/loss')"
     )

@@ -34,10 +34,10 @@ from transformer.layers.attention_cell import (
     scan_steps,
 )
 from transformer.layers.beams import as_rows, by_example, repeat_rows
-from transformer.layers.initialisation import RecurrentInitialisation
+from transformer.layers.initialization import RecurrentInitialisation
 from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.module import Builder, Functional, Module
-from transformer.layers.recurrent_cells import Cell, CellState, RecurrentCell
+from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 
 B, K, Q, WIDTH, MEMORY = 3, 5, 4, 4, 6
 LENGTHS = np.int32([5, 2, 0])

@@ -14,7 +14,7 @@ from transformer.axes import Placement, placed
 from transformer.layers.experts import Experts, ExpertsConfig
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.module import Builder, Functional
-from transformer.training.mesh import ShardingConfig, by_examples, make_placement
+from transformer.training.partitioning import ShardingConfig, by_examples, make_placement
 
 ROWS, LENGTH, WIDTH, HIDDEN, COUNT = 16, 4, 8, 12, 4
 CONFIG = ExpertsConfig(count=COUNT, room=1.0)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
-from transformer.attention.drop import dropout
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.axes import placed
 from transformer.layers.attention import MultiHeadAttention
@@ -21,7 +21,7 @@ from transformer.layers.module import Functional
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers, drop
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
-from transformer.training.mesh import ShardingConfig, make_placement
+from transformer.training.partitioning import ShardingConfig, make_placement
 
 
 def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:

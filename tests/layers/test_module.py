@@ -9,7 +9,7 @@ import pytest
 
 from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.initialization import Initialisation, Initialise
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, scan
 

@@ -12,10 +12,17 @@ from jax.test_util import check_grads
 from tests.oracles import recurrent as oracle
 from transformer.axes import RULES, resolve
 from transformer.config import UserError
-from transformer.layers.initialisation import RecurrentInitialisation
+from transformer.layers.initialization import RecurrentInitialisation
 from transformer.layers.module import Functional
-from transformer.layers.recurrent import Direction, Links, RecurrentConfig, RecurrentLayer, RecurrentStack
-from transformer.layers.recurrent_cells import Cell, CellState
+from transformer.layers.recurrent import (
+    Cell,
+    CellState,
+    Direction,
+    Links,
+    RecurrentConfig,
+    RecurrentLayer,
+    RecurrentStack,
+)
 
 B, T, INPUTS, WIDTH = 4, 5, 3, 4
 # A whole row, a short one, one position, and a row that only fills the batch.

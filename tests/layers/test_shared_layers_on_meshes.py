@@ -12,11 +12,9 @@ from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, Projection, scan_steps
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.module import Builder, Functional, Module
-from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
-from transformer.layers.recurrent_cells import Cell
+from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.stateful_norm import BatchNorm
-from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.placing import traced_on
+from transformer.training.partitioning import ShardingConfig, make_placement, traced_on
 
 B, T, INPUTS, WIDTH = 8, 6, 3, 8
 LENGTHS = np.int32([6, 4, 1, 0, 6, 5, 2, 3])

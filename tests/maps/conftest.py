@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.attention.capture import Top
-from transformer.attention.pooling import evenly, pool
+from transformer.attention.capture import Top, evenly, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import wav
-from transformer.layers.sound import RATE
-from transformer.maps.plan import statistic_names
+from transformer.layers.audio import RATE
+from transformer.maps.plan import StoredMaps, Tiers, keep, statistic_names
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import StoredMaps, Tiers, keep
 from transformer.tasks.labels import Labels, Link
 
 STEPS = (100, 200, 400, 600, 800, 1000, 1300, 1600)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from transformer.attention.sites import Axis, Site
+from transformer.maps.plan import keep
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import keep
 from transformer.tasks.labels import Labels
 
 CHECKPOINTED = 5

@@ -18,9 +18,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, Site
-from transformer.maps.report import write_report
+from transformer.maps.plan import Tiers, keep
+from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Tiers, keep
 from transformer.tasks.labels import Labels
 
 REPEATS = 5

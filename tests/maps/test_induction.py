@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from launch.config_files import load_config
+from transformer.maps.report.head_history import describe, head_roles
 from transformer.maps.roles import Role
 from transformer.maps.store import MapStore
-from transformer.maps.timelines import describe, head_roles
 from transformer.runs.records import read_records
-from transformer.training.experiment import resolve
+from transformer.training.config import resolve
 from transformer.training.train import train
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> None:
-    train(resolve(load_config(str(CHECKOUT / "experiments/language/induction.py")).to_dict()), tmp_path / "run")
+    train(resolve(load_config(str(CHECKOUT / "experiments/induction_heads/induction.py")).to_dict()), tmp_path / "run")
     store = MapStore.existing(tmp_path / "run" / "maps")
     found = [role for role in head_roles(store) if role.role is Role.INDUCTION]
     assert found

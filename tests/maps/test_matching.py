@@ -9,8 +9,8 @@ import pytest
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.maps.matching import assign, maps_similarity, match_heads, statistics_similarity
+from transformer.maps.plan import keep
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import keep
 from transformer.tasks.labels import Labels
 
 LAYERS, HEADS = 2, 5

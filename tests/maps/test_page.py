@@ -10,9 +10,9 @@ import pytest
 
 from tests.maps.conftest import write_run
 from tests.waiting import wait_until
-from transformer.maps.report import write_report
+from transformer.maps.plan import keep
+from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import keep
 from transformer.tasks.labels import Labels
 
 pytestmark = pytest.mark.browser

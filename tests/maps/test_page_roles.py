@@ -9,9 +9,9 @@ import pytest
 from tests.maps.conftest import make_kept, write_record
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.attention.sites import Axis, Site
-from transformer.maps.report import write_report
+from transformer.maps.report.head_roles import WORDS, summary
+from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.maps.summary import WORDS, summary
 from transformer.tasks.labels import Labels
 
 pytestmark = pytest.mark.browser

@@ -12,9 +12,9 @@ import pytest
 
 from tests.downloads import downloaded
 from tests.maps.test_page import address, browser, cell_centre, report, visit, wait_for  # noqa: F401  fixtures and helpers
-from transformer.maps.report import write_report
+from transformer.maps.plan import keep
+from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import keep
 from transformer.tasks.labels import Labels
 
 pytestmark = pytest.mark.browser

@@ -7,14 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.attention.api import attend
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
-from transformer.maps.plan import alignment_error, make_plan, statistic_names
-from transformer.maps.tiers import MapsConfig, Tiers, choose_tiers, levels_of
+from transformer.maps.plan import (
+    MapsConfig,
+    Tiers,
+    alignment_error,
+    choose_tiers,
+    levels_of,
+    make_plan,
+    statistic_names,
+)
 from transformer.tasks.labels import Labels, Link
 
 WHOLE = Capture(("here",))

@@ -9,10 +9,10 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.maps.report.head_history import HeadRole, describe, head_roles
+from transformer.maps.report.head_roles import WORDS, rows_of, summary, words_of
 from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, is_mark, read_heads
 from transformer.maps.store import MapStore
-from transformer.maps.summary import WORDS, rows_of, summary, words_of
-from transformer.maps.timelines import HeadRole, describe, head_roles
 from transformer.tasks.labels import Labels, Link
 
 TEXTS = (

@@ -7,9 +7,9 @@ import pytest
 
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import UserError
+from transformer.maps.plan import Tiers, keep
 from transformer.maps.rollout import is_self_attention, rollout, rollout_across, rollout_of, stacks_of
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Tiers, keep
 from transformer.tasks.labels import Labels
 
 LENGTHS = (5, 3, 7)

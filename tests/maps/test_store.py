@@ -19,11 +19,11 @@ from transformer.data.wav import wav
 from transformer.json_files import checked
 from transformer.maps import store as module
 from transformer.maps import store as store_module
+from transformer.maps.checksums import DamagedMaps
 from transformer.maps.description import describe_site
+from transformer.maps.plan import StoredMaps, Tiers, keep, levels_of
 from transformer.maps.store import MapStore
-from transformer.maps.sums import DamagedMaps
-from transformer.maps.tiers import StoredMaps, Tiers, keep, levels_of
-from transformer.runs.endings import NotFinite
+from transformer.runs.exit_codes import NotFinite
 from transformer.tasks.labels import Labels, Link
 
 LABELS = Labels(

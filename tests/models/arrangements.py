@@ -10,7 +10,7 @@ import numpy as np
 from tests.oracles import transformer as oracle
 from transformer.attention.scores import Score
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialisation import Initialisation
+from transformer.layers.initialization import Initialisation
 from transformer.layers.module import Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement

@@ -17,8 +17,8 @@ from tests.oracles import decoding
 from tests.oracles.decoding import NextToken
 from transformer.attention import Capture
 from transformer.config import UserError
-from transformer.decode.beam import Beam
-from transformer.decode.generate import Tokens, generate
+from transformer.decoding.beam import Beam
+from transformer.decoding.generate import Tokens, generate
 from transformer.layers.module import Precision
 from transformer.models.bytenet import ByteNetConfig
 from transformer.models.contract import Model, Variables

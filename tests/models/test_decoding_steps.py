@@ -9,8 +9,8 @@ import pytest
 
 from tests.models.arrangements import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
-from transformer.decode.generate import Tokens, generate
-from transformer.decode.greedy import Greedy
+from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.greedy import Greedy
 from transformer.layers.transformer_config import Positions
 from transformer.models.contract import Aux, Cache, Model, Variables
 

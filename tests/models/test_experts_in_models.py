@@ -14,13 +14,12 @@ from tests.oracles import experts as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.sizes import active_parameters
-from transformer.interop.huggingface import express
+from transformer.huggingface.convert import express
 from transformer.layers.experts import ExpertsConfig
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, Remat
-from transformer.models.contract import count_parameters
+from transformer.models.contract import by_path, count_parameters
 from transformer.models.decoder import DecoderConfig
-from transformer.models.paths import by_path
 from transformer.models.registry import operations
 
 COUNT = 4

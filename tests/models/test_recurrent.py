@@ -18,14 +18,21 @@ from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Normaliser, Score
 from transformer.config import UserError
 from transformer.layers.attention_cell import Extent, Projection
-from transformer.layers.initialisation import Initialisation
+from transformer.layers.initialization import Initialisation
 from transformer.layers.module import Precision
-from transformer.layers.recurrent import Direction, Links
-from transformer.layers.recurrent_cells import Cell
+from transformer.layers.recurrent import Cell, Direction, Links
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface
-from transformer.models.recurrent import SITE, build, operations
-from transformer.models.recurrent_config import Bridge, Context, Order, Readout, RecurrentEncoderDecoderConfig
+from transformer.models.recurrent import (
+    SITE,
+    Bridge,
+    Context,
+    Order,
+    Readout,
+    RecurrentEncoderDecoderConfig,
+    build,
+    operations,
+)
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11
 SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)

@@ -15,8 +15,7 @@ from transformer.attention import Capture, Score
 from transformer.config import UserError
 from transformer.layers.elmo import ElmoConfig
 from transformer.layers.module import Precision
-from transformer.layers.recurrent import Direction, RecurrentConfig
-from transformer.layers.recurrent_cells import Cell
+from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import CLASSIFICATION, Input, Interface
 from transformer.models.recurrent_classifier import FAMILY, SITE, Pooling, RecurrentClassifierConfig, operations

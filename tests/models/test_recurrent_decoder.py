@@ -16,7 +16,7 @@ from transformer.attention import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.config import UserError
 from transformer.layers.module import Precision
-from transformer.layers.recurrent_cells import Cell
+from transformer.layers.recurrent import Cell
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import CLASSIFICATION, Input, Interface
 from transformer.models.recurrent_decoder import SITE, Memory, RecurrentDecoderConfig, build, operations

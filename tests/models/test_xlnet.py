@@ -15,13 +15,12 @@ from tests.golden.recorded import Recording
 from tests.golden.weights import random_weights
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.interop.huggingface import read_folder, write_folder
-from transformer.interop.tensor_files import open_folder
+from transformer.huggingface.convert import read_folder, write_folder
+from transformer.huggingface.safetensors_files import open_folder
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions
-from transformer.models.contract import Model, Variables, count_parameters
+from transformer.models.contract import Model, Variables, by_path, count_parameters
 from transformer.models.interface import Interface
-from transformer.models.paths import by_path
 from transformer.models.registry import build, model_config, operations
 from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
 

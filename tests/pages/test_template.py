@@ -1,6 +1,6 @@
 """What every page is made of."""
 
-from transformer.maps.report import FOLDER, SCRIPTS
+from transformer.maps.report.page import FOLDER, SCRIPTS
 from transformer.pages.template import script_of, without_comments
 
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from transformer.maps import report
+from transformer.maps.report import page as report
 from transformer.pages.template import SCRIPTS, SHARED, STYLES, Folder, drawn_page, fill, still_page
-from transformer.studies import page as study
+from transformer.studies.ablations import page as study
 
 PAGES = {
     "maps": (report.FOLDER, report.STYLES, (*report.SCRIPTS, report.FOLLOWING), ("report.html", "waiting.html")),

@@ -3,7 +3,7 @@
 With the argument "killed" behind it they begin two more runs: with the parameters of the first, and one that a process
 does not survive.
 
-It is called with the environment that transformer.runs.processes reads, and leaves what it found in files.
+It is called with the environment that transformer.runs.distributed reads, and leaves what it found in files.
 """
 
 import json
@@ -22,17 +22,18 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from launch.platform import leave
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
+from transformer.maps.plan import StoredMaps, keep, levels_of
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import StoredMaps, keep, levels_of
-from transformer.runs import processes
+from transformer.runs import distributed as processes
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.digest import differing, digests
+from transformer.runs.checksums import differing, digests
 from transformer.tasks.labels import Labels
-from transformer.training import assembly, experiment
+from transformer.training import build as assembly
+from transformer.training import config as experiment
 from transformer.training import train as training
-from transformer.training.initialise_from import initialised
-from transformer.training.sinks import files
-from transformer.training.sinks.background import BackgroundMaps
+from transformer.training.init_from import initialised
+from transformer.training.writers import open_writers as files
+from transformer.training.writers.maps import BackgroundMaps
 
 SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
 DTYPES = {"half": jnp.bfloat16, "count": jnp.int32}

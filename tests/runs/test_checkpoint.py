@@ -23,9 +23,9 @@ import tensorstore
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from transformer.config import UserError
-from transformer.runs import verification
+from transformer.runs import checkpoint as verification
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
-from transformer.runs.endings import Failed
+from transformer.runs.exit_codes import Failed
 from transformer.storage.disk import Disk
 
 

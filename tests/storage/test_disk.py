@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.maps.plan import Tiers
 from transformer.maps.store import MapStore
-from transformer.maps.tiers import Tiers
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.storage.contract import InUse, Lost
 from transformer.storage.disk import REMOVED, Disk
-from transformer.studies.ledger import Ledger
+from transformer.studies.sweeps.trial_store import Ledger
 from transformer.tasks.labels import Labels
 
 

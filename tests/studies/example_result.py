@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer.studies.ablation import build_ablation
-from transformer.studies.analysis import analyse
-from transformer.studies.cells import Cell, Point
-from transformer.studies.page import render
+from transformer.studies.ablations.ablation import build_ablation
+from transformer.studies.ablations.analysis import analyse
+from transformer.studies.ablations.page import render
+from transformer.studies.ablations.results import Cell, Point
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup"
 RATES, WARMUPS = (3e-4, 1e-3, 3e-3, 1e-2), (0, 100, 400)

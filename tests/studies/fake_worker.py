@@ -9,9 +9,9 @@ from typing import Any
 
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
-from transformer.studies.ledger import Ledger
-from transformer.studies.trials import Trial, named
-from transformer.studies.worker import Report, work
+from transformer.studies.sweeps.trial_store import Ledger
+from transformer.studies.sweeps.trials import Trial, named
+from transformer.studies.sweeps.worker import Report, work
 
 HOLD = "hold"  # a file beside the trials' directories: while it is there, they stand still in their middle
 

@@ -5,8 +5,8 @@ from ml_collections import ConfigDict
 
 from tests.studies.tiny import PLAIN, ablation, base
 from transformer.config import UserError
-from transformer.studies.ablation import Better, Stack, build_ablation, with_seeds
-from transformer.studies.arms import differences, plan
+from transformer.studies.ablations.ablation import Better, Stack, build_ablation, with_seeds
+from transformer.studies.ablations.arms import differences, plan
 
 WRONG = {
     "unknown field": ({"arm": {}}, "unknown key ablation.arm: did you mean 'arms'?"),

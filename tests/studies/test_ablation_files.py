@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from launch.config_files import load_config, load_function
-from transformer.studies.ablation import Ablation, build_ablation
-from transformer.studies.about import check_arms
-from transformer.studies.arms import plan
-from transformer.training.experiment import resolve
-from transformer.training.schema import with_overrides
+from transformer.studies.ablations.ablation import Ablation, build_ablation
+from transformer.studies.ablations.arms import plan
+from transformer.studies.ablations.metadata import check_arms
+from transformer.training.config import resolve, with_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("__init__", "base"))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer.studies.ablation import Ablation, Better
-from transformer.studies.analysis import analyse
-from transformer.studies.cells import Cell, Point
-from transformer.studies.wording import rounded
+from transformer.studies.ablations.ablation import Ablation, Better
+from transformer.studies.ablations.analysis import analyse
+from transformer.studies.ablations.results import Cell, Point
+from transformer.studies.ablations.text import rounded
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup"
 T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5 %

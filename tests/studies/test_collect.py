@@ -10,8 +10,8 @@ import pytest
 from tests.maps.conftest import write_run as write_mapped_run
 from tests.studies.tiny import ablation, base, write_run
 from transformer.config import UserError
-from transformer.studies.arms import Planned, plan
-from transformer.studies.collect import Ended, collect, heads_over_training, provenance
+from transformer.studies.ablations.arms import Planned, plan
+from transformer.studies.ablations.collect import Ended, collect, heads_over_training, provenance
 
 # As a run writes them: a number that was not finite is null.
 RECORDS = (

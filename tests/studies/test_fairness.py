@@ -9,14 +9,14 @@ import pytest
 from tests.studies.tiny import ablation, base
 from tests.training import small_run
 from transformer.config import UserError
-from transformer.data.tokenizer_training import byte_tokenizer
-from transformer.models.paths import by_path
-from transformer.studies.arms import Planned, plan
-from transformer.studies.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
+from transformer.data.tokenizers.training import byte_tokenizer
+from transformer.models.contract import by_path
+from transformer.studies.ablations.arms import Planned, plan
+from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
 from transformer.tasks import translation
-from transformer.training.assembly import assemble
-from transformer.training.experiment import resolve
-from transformer.training.mesh import one_device
+from transformer.training.build import assemble
+from transformer.training.config import resolve
+from transformer.training.partitioning import one_device
 
 
 def planned(**changes) -> list[Planned]:

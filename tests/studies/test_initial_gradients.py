@@ -12,16 +12,14 @@ import pytest
 from launch.config_files import load_config, load_function
 from tests.contracts.cases import CASES
 from transformer.config import UserError
-from transformer.models.paths import by_path
-from transformer.studies import initial_gradients as module
-from transformer.studies.ablation import Ablation, Stack, build_ablation
-from transformer.studies.initial_gradients import gradient_norms, initial_gradients
-from transformer.training.assembly import assemble, compile_step
-from transformer.training.experiment import resolve
-from transformer.training.mesh import one_device
+from transformer.models.contract import by_path
+from transformer.studies.ablations import initial_gradients as module
+from transformer.studies.ablations.ablation import Ablation, Stack, build_ablation
+from transformer.studies.ablations.initial_gradients import gradient_norms, initial_gradients
+from transformer.training.build import assemble, compile_step
+from transformer.training.config import resolve, with_overrides
 from transformer.training.optimizer import Algorithm
-from transformer.training.placing import shard_batch
-from transformer.training.schema import with_overrides
+from transformer.training.partitioning import one_device, shard_batch
 
 FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/norm_placement.py"
 TINY = {
@@ -157,7 +155,7 @@ def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_d
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_blocks_of_experts_are_measured_where_all_are_alike(every: int, tmp_path: Path) -> None:
-    (case,) = (case for case in CASES if case.name == "language_modelling x decoder with experts")
+    (case,) = (case for case in CASES if case.name == "language_modeling x decoder with experts")
     model = {**case.config["model"], "experts": {"count": 4, "every": every}}
     experiment = dataclasses.replace(case, config={**case.config, "model": model}).experiment(Algorithm.SGD, 0.1)
     task = assemble(experiment, tmp_path, one_device()).task

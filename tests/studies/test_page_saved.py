@@ -15,8 +15,8 @@ from tests.downloads import downloaded
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.studies.example_result import RATE, WARMUP, whole_result, write_page
 from tests.studies.test_page import page, page_file, result, tip_of  # noqa: F401  fixtures and a helper
-from transformer.studies.page import render
-from transformer.studies.table import cells_csv
+from transformer.studies.ablations.page import render
+from transformer.studies.ablations.text import cells_csv
 
 ATTACK = "<img src=x onerror=alert(1)>"
 HOSTILE = (

@@ -21,8 +21,17 @@ from transformer.runs.records import (
     read_last_records,
     read_records,
 )
-from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.progress import best_done, best_first, counts, draw, look, open_watch, summarise, write_csv
+from transformer.studies.sweeps.progress import (
+    best_done,
+    best_first,
+    counts,
+    draw,
+    look,
+    open_watch,
+    summarise,
+    write_csv,
+)
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 
 ROOT = Path(__file__).resolve().parents[2]
 LOSS = Metric("validation", "loss")

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from transformer.studies.ablation import Ablation, Better
-from transformer.studies.cells import Cell
-from transformer.studies.choice import arrange
-from transformer.studies.comparisons import Comparison, comparisons
-from transformer.studies.statistics import t_test
+from transformer.studies.ablations.ablation import Ablation, Better
+from transformer.studies.ablations.comparisons import Comparison, comparisons
+from transformer.studies.ablations.results import Cell
+from transformer.studies.ablations.statistics import t_test
+from transformer.studies.ablations.tuned_selection import arrange
 
 RATES = (1e-4, 1e-3, 1e-2)
 
@@ -81,7 +81,7 @@ def told_apart(accuracies_AxS: np.ndarray) -> bool:
 @pytest.fixture
 def without_power(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a study could have seen takes most of its time, and decides nothing."""
-    monkeypatch.setattr("transformer.studies.comparisons._power", lambda *_: None)
+    monkeypatch.setattr("transformer.studies.ablations.comparisons._power", lambda *_: None)
 
 
 @pytest.mark.usefixtures("without_power")

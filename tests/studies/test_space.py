@@ -8,7 +8,7 @@ import random
 import pytest
 
 from transformer.config import UserError
-from transformer.studies.space import Chance, Sweep, permutation
+from transformer.studies.sweeps.space import Chance, Sweep, permutation
 
 sweep = Sweep()
 

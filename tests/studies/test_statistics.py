@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
-from transformer.studies.statistics import (
+from transformer.studies.ablations.statistics import (
     detectable_effect,
     holm,
     interquartile_interval,

@@ -7,11 +7,11 @@ import pytest
 
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from transformer.runs.records import parse_metric
-from transformer.studies import sweep_page
-from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.progress import look
-from transformer.studies.sweep_result import About, Curves, result_of
-from transformer.studies.trials import named
+from transformer.studies.sweeps import page as sweep_page
+from transformer.studies.sweeps.progress import look
+from transformer.studies.sweeps.results import About, Curves, result_of
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trials import named
 
 RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
 HOSTILE = "</script><img src=x onerror=alert(1)>"

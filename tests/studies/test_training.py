@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.studies.training import ModelTrainer
-from transformer.studies.trials import named
+from transformer.studies.sweeps.training import ModelTrainer
+from transformer.studies.sweeps.trials import named
 
 FAMILY = "lab_of_a_stranger.model"
 CONFIG = {"name": "x", "steps": 1, "task": {"name": "translation"}, "model": {"family": FAMILY}, "optimizer": {}}

@@ -16,10 +16,10 @@ import pytest
 
 from tests.studies.fake_worker import HOLD, Sleeping, sweep, trial
 from transformer.config import UserError
-from transformer.storage import InUse
-from transformer.studies import worker
-from transformer.studies.ledger import Ledger, Outcome, State
-from transformer.studies.worker import Unfit, work
+from transformer.storage.contract import InUse
+from transformer.studies.sweeps import worker
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.worker import Unfit, work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -440,8 +440,8 @@ def test_sixteen_workers_half_of_them_killed_twice_lose_and_double_nothing(tmp_p
 def test_a_worker_that_hangs_ends_itself_and_says_where(tmp_path):
     program = (
         "import sys, time\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[2])\n"
-        "from tests.studies.fake_worker import Sleeping\nfrom transformer.studies.ledger import Ledger\n"
-        "from transformer.studies.worker import work\n"
+        "from tests.studies.fake_worker import Sleeping\nfrom transformer.studies.sweeps.trial_store import Ledger\n"
+        "from transformer.studies.sweeps.worker import work\n"
         "class Hanging(Sleeping):\n"
         "    def train(self, trial, directory, report):\n"
         "        super().train(trial, directory, report)\n"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.studies.ablation import Ablation, build_ablation
+from transformer.studies.ablations.ablation import Ablation, build_ablation
 
 BASE: dict[str, Any] = {
     "name": "tiny",

@@ -37,7 +37,7 @@ def view_of(task: Any, family: str, **values: Any) -> View:
 
 @pytest.fixture(scope="session")
 def language_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return make_task(text_file, tmp_path_factory.mktemp("language"), "language_modelling", prompts=("The ", "dog"))
+    return make_task(text_file, tmp_path_factory.mktemp("language"), "language_modeling", prompts=("The ", "dog"))
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def language_view(language_task: Any) -> View:
 
 @pytest.fixture(scope="session")
 def masked_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return make_task(text_file, tmp_path_factory.mktemp("masked"), "masked_language_modelling")
+    return make_task(text_file, tmp_path_factory.mktemp("masked"), "masked_lm")
 
 
 @pytest.fixture(scope="session")

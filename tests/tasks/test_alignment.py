@@ -5,13 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.data.datasets.slots import Links
-from transformer.tasks.alignment import (
-    alignment_error_rate,
-    attention_links,
-    diagonal_links,
-    word_weights,
-)
+from transformer.data.datasets.aligned_slots import Links
+from transformer.tasks.translation_metrics import alignment_error_rate, attention_links, diagonal_links, word_weights
 
 
 def test_pieces_of_a_source_word_add_up_and_of_a_target_word_average() -> None:

@@ -7,12 +7,12 @@ import pytest
 
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.decode.beam import Beam
-from transformer.decode.greedy import Greedy
-from transformer.decode.sampling import Sampling
+from transformer.decoding.beam import Beam
+from transformer.decoding.greedy import Greedy
+from transformer.decoding.sampling import Sampling
 from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.filling import fill_in
+from transformer.tasks.mask_filling import fill_in
 
 
 def test_the_choices_name_the_chooser() -> None:

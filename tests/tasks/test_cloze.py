@@ -9,10 +9,10 @@ import pytest
 from tests.data.test_cloze import FREQUENT, sentences
 from transformer.config import UserError
 from transformer.data.cloze import Lexicon, Question
-from transformer.data.tokenizer_training import byte_tokenizer
+from transformer.data.tokenizers.training import byte_tokenizer
 from transformer.tasks.cloze import BETWEEN, Cloze, of_cloze, of_last_words, row_sums
 from transformer.tasks.contract import View
-from transformer.tasks.language_modelling import LanguageModelling, LanguageModellingConfig, synthetic
+from transformer.tasks.language_modeling import LanguageModelling, LanguageModellingConfig, synthetic
 
 TOKENIZER, NAMES = byte_tokenizer(), ("tokens", "lengths")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer.data.tokenizer_training import byte_tokenizer
+from transformer.data.tokenizers.training import byte_tokenizer
 from transformer.tasks.continuation import _continued
 
 TOKENIZER = byte_tokenizer(("end",))

@@ -15,8 +15,15 @@ from scipy import stats
 from transformer.config import UserError
 from transformer.models.contract import Aux, Variables
 from transformer.tasks.contract import Request, View
-from transformer.tasks.fine_tuning import FineTuning, FineTuningConfig, interface_of, sequences
-from transformer.tasks.fine_tuning_metrics import pearson, ranks, spearman
+from transformer.tasks.fine_tuning import (
+    FineTuning,
+    FineTuningConfig,
+    interface_of,
+    pearson,
+    ranks,
+    sequences,
+    spearman,
+)
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic import abstract_batch
 from transformer.training.batches import Vetted

@@ -4,10 +4,10 @@ import pytest
 
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.data.datasets.slots import Links
+from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizer_training import train_bpe
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.training import train_bpe
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.translation_data import describe, encode, various, words_of
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.tasks.masking import Masked, mask_tokens, words_of_row
+from transformer.tasks.masked_lm import Masked, mask_tokens, words_of_row
 
 VOCABULARY, MASK, SPECIAL = 100, 3, 5
 ORDINARY = jnp.arange(SPECIAL, VOCABULARY)

@@ -31,8 +31,8 @@ TEXT = {"tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1, "probed_leng
 TASKS: dict[str, dict[str, Any]] = {
     "x.en": {"name": "translation", "dataset": "x.en,x.de", "vocabulary": 60, "lengths": (32,), "probed": 2},
     "x.tsv": {"name": "classification", "dataset": "x.tsv", "classes": ("a", "b"), "tokenizer": "bytes"},
-    "x.jsonl": {"name": "language_modelling", "dataset": "x.jsonl", **TEXT},
-    "books/one.txt": {"name": "masked_language_modelling", "dataset": "books", **TEXT},
+    "x.jsonl": {"name": "language_modeling", "dataset": "x.jsonl", **TEXT},
+    "books/one.txt": {"name": "masked_lm", "dataset": "books", **TEXT},
 }
 SAID = {
     "x.en": "data x.en,x.de: 86 train, 3 validation, 11 test pairs; "
@@ -103,7 +103,7 @@ def test_few_or_long_pairs_are_mapped_as_they_are_labelled(files: Path) -> None:
         (("--config.task.dataset=empty.en,empty.en",), "empty.en is empty"),
         (("--config.task.dataset=x.tsv", "--config.task.test_files=x.none"), "x.none alone holds no pairs"),
         (("--config.task.dataset=phrases", "--config.task.test_files=x.tsv"), "goes with files of your own alone"),
-        (("--config.task.name=language_modelling", "--config.task.dataset=books"), "one.txt is empty"),
+        (("--config.task.name=language_modeling", "--config.task.dataset=books"), "one.txt is empty"),
     ],
 )
 def test_unfit_files_end_a_run_with_one_line(

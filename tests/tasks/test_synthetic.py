@@ -28,7 +28,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_language_modelling_has_the_real_shapes(
     text_file: Path, tmp_path: Path, batching: str, rows_multiple: int
 ) -> None:
-    values = {"name": "language_modelling", "context": 24, "rows": 4, "tokenizer": "bytes", "batching": batching}
+    values = {"name": "language_modeling", "context": 24, "rows": 4, "tokenizer": "bytes", "batching": batching}
     values |= {"probed": 2, "probed_length": 8, "prompts": ("The ",)}
     real = build(task_config({**values, "dataset": str(text_file)}), tmp_path, rows_multiple)
     told = synthetic(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
@@ -41,7 +41,7 @@ def test_language_modelling_has_the_real_shapes(
     assert real.interface.vocabularies == {"tokens": 256}
 
 
-@pytest.mark.parametrize("name", ["segment_language_modelling", "permutation_language_modelling"])
+@pytest.mark.parametrize("name", ["segment_lm", "permutation_lm"])
 def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
     """As launch.compile needs it: a batch at the defaults, whose rows are many and follow one another."""
     config = task_config({"name": name})
@@ -49,7 +49,7 @@ def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
 
 
 def test_masked_language_modelling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
-    real = make_task(text_file, tmp_path, "masked_language_modelling", whole_words=True)
+    real = make_task(text_file, tmp_path, "masked_lm", whole_words=True)
     told = synthetic(dataclasses.replace(real.config, dataset="nowhere"))
     assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
     assert told.interface.vocabularies["tokens"] == real.interface.vocabularies["tokens"] + 1
@@ -61,7 +61,7 @@ def test_masked_language_modelling_has_the_real_shapes(text_file: Path, tmp_path
 @pytest.mark.parametrize("tokenizer", ["given", "bpe"])
 def test_the_vocabulary_is_the_one_that_the_config_names(tokenizer: str) -> None:
     config = task_config(
-        {"name": "masked_language_modelling", "dataset": "x", "tokenizer": tokenizer, "vocabulary": 30_522, "test": ""}
+        {"name": "masked_lm", "dataset": "x", "tokenizer": tokenizer, "vocabulary": 30_522, "test": ""}
     )
     task = synthetic(config)
     assert task.interface.vocabularies == {"tokens": 30_522}
@@ -98,14 +98,14 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
 
 
 def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None:
-    values = {"name": "language_modelling", "dataset": "x", "tokenizer": "given", "vocabulary": 50_257, "test": ""}
+    values = {"name": "language_modeling", "dataset": "x", "tokenizer": "given", "vocabulary": 50_257, "test": ""}
     task = synthetic(task_config({**values, "context": 2048, "rows": 1536, "batching": "packed"}), 128)
     assert shapes(abstract_batch(task))["tokens"] == ((1536, 2048), "int32")
     assert not list(tmp_path.iterdir())
 
 
 def test_every_made_up_token_is_of_the_vocabulary() -> None:
-    for name in ("language_modelling", "masked_language_modelling"):
+    for name in ("language_modeling", "masked_lm"):
         task = synthetic(task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "rows": 2}))
         batch = task.source(0)[0]
         assert np.max(batch["tokens"]) < 40

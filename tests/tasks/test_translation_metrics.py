@@ -9,10 +9,10 @@ import sacrebleu
 
 from transformer.config import UserError
 from transformer.data.batches import OneEpoch, TokenBatches
-from transformer.data.datasets.slots import Links
+from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizer_training import train_bpe
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.training import train_bpe
 from transformer.tasks.contract import Batch, Evaluation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode, words_of
 from transformer.tasks.translation_metrics import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.runs.records import read_records
-from transformer.training.sinks import Console
+from transformer.training.writers.console import Console
 
 CONFIG: dict[str, Any] = {
     "name": "small",
@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
     "checkpoint_every": 4,
     "keep": 2,
     "task": {
-        "name": "language_modelling",
+        "name": "language_modeling",
         "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
         "tokenizer": "characters",
         "batching": "packed",

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from tests.data.test_picture_sets import png
+from tests.data.test_image_datasets import png
 from tests.training.written_run import write_run
 from transformer.config import UserError
-from transformer.interop.huggingface import FAMILIES, read_folder, write_folder
+from transformer.huggingface.convert import FAMILIES, read_folder, write_folder
 from transformer.layers.module import Precision
+from transformer.models.contract import by_path
 from transformer.models.interface import Interface
-from transformer.models.paths import by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config
 from transformer.training.conversion import export_run, without_lora
@@ -72,7 +72,7 @@ def test_a_run_over_pictures_that_are_not_square_is_refused(tmp_path: Path) -> N
         "name": "bars",
         "steps": 1,
         "task": {
-            "name": "picture_classification",
+            "name": "image_classification",
             "dataset": "bars",
             "data_dir": str(tmp_path / "data"),
             "rows": 4,

@@ -13,12 +13,12 @@ from safetensors.numpy import load_file
 import transformer
 from launch import cli, generate
 from tests.training.written_run import CONFIG, with_average, with_params, write_run
-from transformer.looking import probed
+from transformer.interpret import show as probed
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.training.conversion import export_run
-from transformer.training.programs import probe_of
-from transformer.training.reading import load
+from transformer.training.restore import load
+from transformer.training.run_setup import probe_of
 
 SITE = "decoder/self"
 AVERAGES = {"slow": {"kind": "exponential", "patterns": ("layers/*", "embedding/*")}}

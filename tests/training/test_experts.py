@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from tests.training.test_sharding import LENGTH, ROWS, VOCABULARY, abstract_state, batch_of, numbers, on, two_steps
+from tests.training.test_partitioning import LENGTH, ROWS, VOCABULARY, abstract_state, batch_of, numbers, on, two_steps
 from transformer.axes import RULES, Placement, place, placed
 from transformer.config import UserError
 from transformer.layers.module import Builder, Functional, Module
-from transformer.models.contract import Aux, Model
-from transformer.models.paths import by_path
-from transformer.training.mesh import ShardingConfig, by_examples, with_axes
-from transformer.training.placing import shard_batch
-from transformer.training.sharding import state_shardings
+from transformer.models.contract import Aux, Model, by_path
+from transformer.training.partitioning import ShardingConfig, by_examples, shard_batch, state_shardings, with_axes
 
 EXPERTS, WIDTH, HIDDEN, SLOTS = 4, 8, 12, 8
 # What a family would say as FAMILY.logical_axes.

@@ -13,10 +13,11 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.models import registry as models
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, programs
+from transformer.training import build as assembly
+from transformer.training import config as experiment
+from transformer.training import run_setup as programs
 from transformer.training import train as training
-from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.placing import shard_batch
+from transformer.training.partitioning import ShardingConfig, make_placement, shard_batch
 from transformer.training.step import Step
 
 RUN: dict[str, Any] = {
@@ -54,7 +55,7 @@ class Case(NamedTuple):
     devices: int
 
 
-# On one device by the programs of other runs; tests/runs/test_processes.py holds statistics on several to those on one.
+# On one device by the programs of other runs; tests/runs/test_distributed.py holds statistics on several to those on one.
 ONE_SITE = Case(small_run.CONFIG | RUN, ("decoder/self",), 1)
 THREE_SITES = Case(RUN | TRANSLATION, ("decoder/cross", "decoder/self", "encoder/self"), 2)
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from transformer.attention.capture import Captured
-from transformer.runs.endings import Stopped
-from transformer.runs.pulse import Pulse
+from transformer.runs.exit_codes import Stopped
+from transformer.runs.preemption import Pulse
 from transformer.tasks.contract import Report
-from transformer.training.faults import Diverged, Patience
 from transformer.training.loop import Cadence, Look, Measured, run
 from transformer.training.meter import Meter
-from transformer.training.sinks.contract import Sink
 from transformer.training.step import Metrics
+from transformer.training.update_guard import Diverged, Patience
+from transformer.training.writers.contract import Sink
 
 
 class Count(NamedTuple):

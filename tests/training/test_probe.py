@@ -11,9 +11,10 @@ import pytest
 from tests.training.test_heads import THREE_SITES
 from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
-from transformer.training import assembly, experiment
-from transformer.training.mesh import ShardingConfig, make_placement
-from transformer.training.probe import compile_probe
+from transformer.training import build as assembly
+from transformer.training import config as experiment
+from transformer.training.evaluate import compile_probe
+from transformer.training.partitioning import ShardingConfig, make_placement
 from transformer.training.state import TrainState
 
 CONFIG = THREE_SITES.config

@@ -18,19 +18,25 @@ from tests.training.small_run import Killed, console_killed_at, without_clock
 from tests.training.test_loop import Until
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.models.paths import by_path
+from transformer.models.contract import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.runs.endings import Failed, Stopped
+from transformer.runs.exit_codes import Failed, Stopped
 from transformer.runs.records import read_records
 from transformer.storage.sealed import sealed
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, mesh, programs, provenance, reading, saving
+from transformer.training import build as assembly
+from transformer.training import checkpointing as saving
+from transformer.training import config as experiment
+from transformer.training import partitioning as mesh
+from transformer.training import provenance
+from transformer.training import restore as reading
+from transformer.training import run_setup as programs
 from transformer.training import train as training
-from transformer.training.rewinding import Rewind
-from transformer.training.sinks import files
-from transformer.training.sinks.maps import Maps
+from transformer.training.rollback import Rewind
 from transformer.training.state import TrainState
+from transformer.training.writers import open_writers as files
+from transformer.training.writers.maps import Maps
 
 STEPS, SAVED, STOPPED = 8, 4, 7
 PROMPTS = {"prompts": ("the ", "of "), "max_new_tokens": 4}
@@ -48,7 +54,7 @@ from pathlib import Path
 from transformer.tasks.contract import Report
 from transformer.training import assembly, experiment
 from transformer.training import train as training
-from transformer.training.mesh import one_device
+from transformer.training.partitioning import one_device
 assembly.make_placement = lambda config: one_device()
 training.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))

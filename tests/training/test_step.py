@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.models.contract import Aux, Variables
-from transformer.models.paths import by_path
+from transformer.models.contract import Aux, Variables, by_path
 from transformer.tasks.contract import LossAux, Objective, View
-from transformer.training.averages import Average, AverageKind
+from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
 from transformer.training.state import TrainState, key_for

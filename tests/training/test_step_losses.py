@@ -12,12 +12,12 @@ import pytest
 from tests.contracts import memory
 from tests.contracts.cases import toy
 from transformer.config import UserError
-from transformer.models.paths import by_path
+from transformer.models.contract import by_path
 from transformer.tasks.contract import View
-from transformer.training.assembly import Assembly, assemble, numbers_of
-from transformer.training.experiment import Experiment, resolve
+from transformer.training.build import Assembly, assemble, numbers_of
+from transformer.training.config import Experiment, resolve
 from transformer.training.initial_state import init_state
-from transformer.training.mesh import one_device
+from transformer.training.partitioning import one_device
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
 

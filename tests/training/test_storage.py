@@ -17,11 +17,14 @@ from transformer import storage
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
-from transformer.storage import InUse, Lost, bucket, lease, locate, storage_of
+from transformer.storage import bucket, lease
+from transformer.storage.contract import InUse, Lost
 from transformer.storage.lease import Lease, leased
+from transformer.storage.locate import locate, storage_of
 from transformer.storage.objects import told
-from transformer.studies.worker import PROGRESS
-from transformer.training.sinks import MetricsFile, TensorBoard
+from transformer.studies.sweeps.worker import PROGRESS
+from transformer.training.writers.jsonl import MetricsFile
+from transformer.training.writers.tensorboard import TensorBoard
 
 # Not imported here: what it is depends on an environment variable that is set below.
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")

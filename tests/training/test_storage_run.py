@@ -16,18 +16,24 @@ from tests.training import small_run, written_run
 from tests.training.bucket_server import BucketServer, running
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
-from transformer.maps import report, serve
+from transformer.maps.report import page as report
+from transformer.maps.report import server as serve
 from transformer.maps.store import MapStore
-from transformer.models.paths import by_path
+from transformer.models.contract import by_path
 from transformer.runs.records import read_records
-from transformer.storage import Lost, lease, locate
+from transformer.storage import lease
+from transformer.storage.contract import Lost
+from transformer.storage.locate import locate
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment, mesh, programs
+from transformer.training import build as assembly
+from transformer.training import config as experiment
+from transformer.training import partitioning as mesh
+from transformer.training import run_setup as programs
 from transformer.training import train as training
-from transformer.training.initialise_from import bring_tokenizer, initialised
-from transformer.training.reading import load
-from transformer.training.sinks import Console
+from transformer.training.init_from import bring_tokenizer, initialised
+from transformer.training.restore import load
 from transformer.training.state import TrainState
+from transformer.training.writers.console import Console
 
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
 

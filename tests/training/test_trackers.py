@@ -14,12 +14,11 @@ import pytest
 
 from tests.training.small_run import CONFIG
 from transformer.runs.records import read_records
-from transformer.training.experiment import resolve
-from transformer.training.sinks import Sinks
-from transformer.training.sinks.to_mlflow import ToMlflow
-from transformer.training.sinks.tracked import Tracked
-from transformer.training.sinks.tracking import tracking
+from transformer.training.config import resolve
 from transformer.training.train import train
+from transformer.training.writers.contract import Sinks
+from transformer.training.writers.trackers import ToMlflow, Tracked
+from transformer.training.writers.tracking import tracking
 
 Curves = dict[str, list[tuple[int, float]]]
 # The second start goes on behind step 4, and sends nothing twice.

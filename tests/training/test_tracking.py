@@ -17,12 +17,12 @@ from launch.cli import run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory, write_json
-from transformer.runs.endings import Stopped
-from transformer.studies.training import ModelTrainer
-from transformer.training.sinks import in_a_thread, tracking
-from transformer.training.sinks.in_a_thread import InAThread, any_hangs
-from transformer.training.sinks.tracked import Tracked
-from transformer.training.sinks.tracking import Library, Trackers, asked_for
+from transformer.runs.exit_codes import Stopped
+from transformer.studies.sweeps.training import ModelTrainer
+from transformer.training.writers import tracking
+from transformer.training.writers import tracking as in_a_thread
+from transformer.training.writers.trackers import Tracked
+from transformer.training.writers.tracking import InAThread, Library, Trackers, any_hangs, asked_for
 
 # The folder of compiled programs stays that of the tests.
 COMMAND = dataclasses.replace(train.COMMAND, before_jax=None)

@@ -17,19 +17,24 @@ from tests.training import small_run
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.models.paths import by_path
+from transformer.models.contract import by_path
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
-from transformer.runs.endings import NotFinite
+from transformer.runs.exit_codes import NotFinite
 from transformer.runs.records import read_records
-from transformer.training import assembly, experiment, mesh, programs, saving, vmapped
+from transformer.training import build as assembly
+from transformer.training import checkpointing as saving
+from transformer.training import config as experiment
+from transformer.training import partitioning as mesh
+from transformer.training import run_setup as programs
 from transformer.training import train as training
-from transformer.training.faults import Diverged
-from transformer.training.opened import OpenRun
-from transformer.training.resuming import resume_together
-from transformer.training.sinks.contract import NullSink
-from transformer.training.sinks.vmapped import VmappedSinks
-from transformer.training.stacking import StackedBatches
+from transformer.training import vmapped
+from transformer.training.checkpointing import resume_together
+from transformer.training.run_setup import OpenRun
+from transformer.training.update_guard import Diverged
+from transformer.training.vmapped import StackedBatches
+from transformer.training.writers.contract import NullSink
+from transformer.training.writers.vmapped import VmappedSinks
 
 STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
 CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "vmapped", "maps_every": 4}

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.interop.huggingface import FAMILIES
-from transformer.models import averaged
-from transformer.models.paths import by_path
+from transformer.huggingface.convert import FAMILIES
+from transformer.models import contract as averaged
+from transformer.models.contract import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training.assembly import assemble
-from transformer.training.experiment import changeable, resolve
-from transformer.training.mesh import one_device
+from transformer.training.build import assemble
+from transformer.training.config import changeable, resolve
+from transformer.training.partitioning import one_device
 from transformer.training.provenance import provenance
 from transformer.training.state import TrainState
 
@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "name": "written",
     "steps": 1,
     "task": {
-        "name": "language_modelling",
+        "name": "language_modeling",
         "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
         "tokenizer": "characters",
         "context": 32,

@@ -4,9 +4,9 @@
 public too. Every name below is to be imported from this package; no submodule has a name of these.
 """
 
-from transformer.attention.capture import Capture, Captured, capture_at, captured_at, one_layer
-from transformer.attention.composition import PreparedKeys, attend, prepare_keys, read, score
-from transformer.attention.drop import dropout
+from transformer.attention.api import PreparedKeys, attend, prepare_keys, read, score
+from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at, one_layer
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import (
     Mask,
     clear_keys,
@@ -16,8 +16,7 @@ from transformer.attention.masks import (
     local_predictive,
     predicted_centre,
 )
-from transformer.attention.measure import capture_weights
-from transformer.attention.normalisers import (
+from transformer.attention.normalizers import (
     Normaliser,
     Reweighting,
     entmax15,
@@ -27,7 +26,18 @@ from transformer.attention.normalisers import (
     softmax,
     sparsemax,
 )
-from transformer.attention.positions import T5, Alibi, Position, Rotary, Shaw, TransformerXL
+from transformer.attention.positions import (
+    T5,
+    Alibi,
+    Combination,
+    Position,
+    Rotary,
+    Shaw,
+    TransformerXL,
+    combine,
+    rotary,
+    sinusoidal,
+)
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
 from transformer.attention.sites import Axis, AxisKind, Site, between
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
@@ -49,7 +59,6 @@ from transformer.attention.statistics import (
     span,
     the_first,
 )
-from transformer.attention.waves import Combination, combine, rotary, sinusoidal
 
 __all__ = [
     "DIAGONALITY",

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
-from transformer.attention.normalisers import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.normalizers import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sharded import Shards

@@ -12,7 +12,7 @@ from transformer.attention.blocks import Keys, Queries, Values
 from transformer.attention.fields import array, pytree
 from transformer.attention.masks import LOGIT_AXES, Mask, cut, query_positions, visible
 from transformer.attention.positions import PositionScheme
-from transformer.attention.score_function import grouped_products
+from transformer.attention.scores import grouped_products
 
 # Rows and columns of one block. On a CPU a block of every head of a few examples fits the last cache; larger blocks
 # mean fewer, larger products, which accelerators want.

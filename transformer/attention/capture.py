@@ -1,16 +1,55 @@
-"""Capture: which maps and head statistics are asked for of a forward pass, and what it returns of them."""
+"""Capture: which maps and head statistics are asked for of a forward pass, and computing them from its weights."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.arguments import shown
+from transformer.attention.arguments import MAP, check_array, shown
+from transformer.attention.blockwise import (
+    BLOCK,
+    LogitBlock,
+    LogitForm,
+    LogitTerms,
+    join,
+    log_sum_blockwise,
+    logits_of_block,
+    over_keys,
+    over_queries,
+    weights_again,
+)
 from transformer.attention.fields import pytree, static
-from transformer.attention.pooling import block_of
-from transformer.attention.statistics import Statistic
+from transformer.attention.masks import Mask, check_mask, look_up, query_positions, visible
+from transformer.attention.scores import repeat_heads
+from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
+
+
+def block_of(positions: int, cells: int) -> int:
+    """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
+
+    Errors: ValueError when `cells` is below 1.
+    """
+    if cells < 1:
+        raise ValueError(f"cells={cells} must be at least 1")
+    return 1 << max(0, -(-positions // cells) - 1).bit_length()
+
+
+def pool(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
+    """The largest weight of each block of query_block x key_block; what is missing of the last blocks is zero."""
+    xp: Any = weights.__array_namespace__()
+    *maps, queries, keys = weights.shape
+    q, k = -(-queries // query_block), -(-keys // key_block)
+    padding = [(0, 0)] * len(maps) + [(0, q * query_block - queries), (0, k * key_block - keys)]
+    return xp.max(xp.reshape(xp.pad(weights, padding), (*maps, q, query_block, k, key_block)), axis=(-3, -1))
+
+
+def evenly(positions: int, count: int) -> tuple[int, ...]:
+    """`count` of `positions`, evenly spaced, the first and the last among them; all of them where they are no more."""
+    steps = max(min(positions, count) - 1, 1)
+    return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))
 
 
 @pytree
@@ -143,3 +182,317 @@ def capture_at(site: str, capture: Capture | None) -> Capture | None:
 def captured_at(site: str, captured: Captured | None, capture: Capture | None) -> dict[str, Captured]:
     """`Aux.maps` of a site that is one layer: empty where nothing of the site is asked for."""
     return {} if captured is None or capture_at(site, capture) is None else {site: one_layer(captured)}
+
+
+# Whole rows that exist at one time while a long map is pooled.
+ROWS_AT_ONCE = 128
+
+
+def capture_weights(
+    weights_BxHxQxK: Float[Array, "B H Q K"],
+    capture: Capture | None,
+    *,
+    logits: Float[Array, "B H Q K"] | None = None,
+    mask: Mask | None = None,
+) -> Captured | None:
+    """What was asked for of the very weights that multiply the values, in float32 at least.
+
+    `logits` and `mask` are those that the weights came from; without logits their logarithm stands in.
+
+    Errors: TypeError for a request, a mask or arrays of another type, ValueError for shapes that do not fit.
+    """
+    check_capture(capture)
+    check_array("weights", weights_BxHxQxK, MAP)
+    if logits is not None:
+        check_array("logits", logits, MAP)
+        if logits.shape != weights_BxHxQxK.shape:
+            raise ValueError(f"logits {logits.shape} and weights {weights_BxHxQxK.shape} differ in their shape")
+    if mask is not None:
+        batch, heads, queries, keys = weights_BxHxQxK.shape
+        check_mask(mask, batch=batch, heads=heads, queries=queries, keys=keys)
+    if capture is None:
+        return None
+    mask = Mask() if mask is None else mask
+    wide = jnp.promote_types(weights_BxHxQxK.dtype, jnp.float32)
+    weights = jax.lax.stop_gradient(weights_BxHxQxK.astype(wide))
+    given = None if logits is None else jax.lax.stop_gradient(logits.astype(wide))
+    queries, keys = weights.shape[2:]
+
+    def find() -> Captured:
+        query_Q = jnp.arange(queries, dtype=jnp.int32)
+        key_K = jnp.arange(keys, dtype=jnp.int32)
+        seen = visible(mask, query_Q, key_K[None, None])
+        allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
+        scores = jnp.log(weights) if given is None else given
+        rows = Rows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
+        cells = Cells(weights, scores, allowed, rows.position_BxQ, key_K)
+        folded = _fold_cells(_initial(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics)
+        masses = {}
+        for statistic in capture.statistics:
+            if isinstance(statistic, Mass):
+                key_BxQ, exists = _chosen_key(statistic, rows)
+                index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
+                masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], exists)
+        some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
+        sums, counts = _totals(_finished(folded, capture.statistics) | masses, some, capture)
+        if not capture.maps:
+            return Captured(None, sums, counts)
+        of_heads = of_chosen_heads(weights, capture)
+        blocks = capture.blocks(queries, keys)
+        if blocks == (1, 1):
+            return Captured(of_heads if capture.cells else _of_rows(of_heads, 2, capture.rows), sums, counts)
+        top = _largest(of_heads, capture.top) if capture.top else None
+        return Captured(_of_rows(of_heads, 2, capture.rows), sums, counts, pool(of_heads, *blocks), top)
+
+    return switched(capture, find)
+
+
+def capture_products(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxD: Float[Array, "B K G D"],
+    capture: Capture | None,
+    *,
+    terms: LogitTerms,
+    form: LogitForm,
+    log_sum: Float[Array, "B H Q"] | Callable[[], Float[Array, "B H Q"]] | None = None,
+    block: int = BLOCK,
+) -> Captured | None:
+    """What was asked for of softmax((scale q . k + terms) / temperature), without the weights themselves.
+
+    `log_sum` is the log-sum-exp of the same forward pass, float32 at least, or what computes it when something is
+    really captured. None has it computed block by block.
+    """
+    if capture is None:
+        return None
+    q, k, terms = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, terms))
+    given = log_sum if log_sum is None or callable(log_sum) else jax.lax.stop_gradient(log_sum)
+
+    def find() -> Captured:
+        lse = given() if callable(given) else given
+        if lse is None:
+            lse = log_sum_blockwise(q, k, terms, form, block)
+        products = Products(q, k, terms, form, lse, block)
+        sums, counts = statistics_of(products, capture)
+        weights, pooled, top = maps_of(products, capture)
+        return Captured(weights, sums, counts, pooled, top)
+
+    return switched(capture, find)
+
+
+class Products(NamedTuple):
+    """All that weights are computed again from; `first_example`: which of all examples is the first of these."""
+
+    q: Array
+    k: Array
+    terms: LogitTerms
+    form: LogitForm
+    log_sum: Array
+    block: int = BLOCK
+    first_example: Array | int = 0
+
+    def at(self, query_Q: Array) -> tuple[Array, Array]:
+        """The rows of these numbers, and their log-sum-exps; beyond the last row it again, whose weights are none."""
+        inside_Q = jnp.minimum(query_Q, self.q.shape[1] - 1)
+        log_sum = jnp.take(self.log_sum, inside_Q, axis=2)
+        return inside_Q, jnp.where(query_Q < self.q.shape[1], log_sum, -jnp.inf)
+
+
+def maps_of(products: Products, capture: Capture) -> tuple[Array | None, Array | None, Top | None]:
+    """The rows, the pooled map and the largest weights of each row; None for what was not asked for."""
+    if not capture.maps:
+        return None, None, None
+    blocks = capture.blocks(products.q.shape[1], products.k.shape[1])
+    if blocks == (1, 1):
+        return _rows(products, None if capture.cells else capture.rows, capture), None, None
+    return _rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
+
+
+def _rows(products: Products, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
+    query_Q = jnp.arange(products.q.shape[1], dtype=jnp.int32)
+    chosen = (_of_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
+    return of_chosen_heads(_whole_rows(products, *chosen), capture)
+
+
+def _whole_rows(products: Products, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
+    """The weights of some rows on every key."""
+    queries, keys = products.q.shape[1], products.k.shape[1]
+    part = logits_of_block(
+        q_BxRxHxD,
+        products.k,
+        query_R,
+        jnp.arange(keys, dtype=jnp.int32),
+        products.terms,
+        form=products.form,
+        queries=queries,
+        keys=keys,
+    )
+    return weights_again(part.logits_BxHxQxK, part.allowed, log_sum_BxHxR)
+
+
+def _pooled_rows(products: Products, blocks: tuple[int, int], capture: Capture) -> tuple[Array, Top | None]:
+    """The pooled map and the largest weights of each row; whole rows exist for a few blocks of queries at a time."""
+    queries = products.q.shape[1]
+    together = blocks[0] * -(-ROWS_AT_ONCE // blocks[0])
+
+    def of_rows(q_block: Array, query: Array) -> tuple[Array, Top | None]:
+        inside, log_sum = products.at(query)
+        weights = of_chosen_heads(_whole_rows(products, q_block, inside, log_sum), capture)
+        return pool(weights, *blocks), _largest(weights, capture.top) if capture.top else None
+
+    pooled, top = over_queries(of_rows, products.q, together)
+    count = -(-queries // blocks[0])
+    whole = jax.tree.map(lambda parts: join(parts, 2, queries), top)
+    return join(pooled, 2, count), whole
+
+
+def _largest(weights_BxHxQxK: Array, count: int) -> Top:
+    weights, keys = jax.lax.top_k(weights_BxHxQxK, min(count, weights_BxHxQxK.shape[-1]))
+    return Top(keys, weights)
+
+
+def statistics_of(products: Products, capture: Capture) -> tuple[dict, dict]:
+    """The sums of each statistic, and how many rows counted."""
+    q, k, terms, form, log_sum, block, first_example = products
+    statistics = capture.statistics
+    queries, keys = q.shape[1], k.shape[1]
+    wide = log_sum.dtype
+    if not statistics:
+        return {}, {}
+    gathered = tuple(statistic for statistic in statistics if isinstance(statistic, Mass))
+    folded = tuple(statistic for statistic in statistics if not isinstance(statistic, Mass))
+
+    def of_rows(q_block: Array, query: Array) -> tuple[dict, dict]:
+        inside, lse = products.at(query)
+        position_BxQ = jnp.take(query_positions(terms.mask, queries), inside, axis=1)
+        example_B = first_example + jnp.arange(len(q), dtype=jnp.int32)
+        rows = Rows(inside, position_BxQ, terms.mask, keys, example_B)
+
+        def fold(state: Any, part: LogitBlock, _: Any) -> Any:
+            weights = weights_again(part.logits_BxHxQxK, part.allowed, lse)
+            cells = Cells(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
+            return _fold_cells(state, cells, rows, folded)
+
+        state = _initial(folded, lse.shape, wide)
+        if folded:
+            state = over_keys(fold, state, q_block, query, k, None, terms, form, block, queries)
+        masses = {}
+        for statistic in gathered:
+            key_BxQ, exists = _chosen_key(statistic, rows)
+            logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
+            masses[statistic.name] = (weights_again(logits[..., None], exists[..., None], lse)[..., 0], exists)
+        return _totals(_finished(state, folded) | masses, jnp.isfinite(lse), capture)
+
+    sums, counts = over_queries(of_rows, q, block)
+    return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
+
+
+def _logits_of_pairs(q_BxQxHxD: Array, products: Products, rows: Rows, key_BxQ: Array) -> Array:
+    """The logit of one key for each query, without any other: [B, H, Q]."""
+    batch, queries, heads, _ = q_BxQxHxD.shape
+    key_BxQx1 = jnp.broadcast_to(key_BxQ, (batch, queries))[..., None]
+    k_BxQxGxD = look_up(products.k, key_BxQx1)[:, :, 0]
+    wide = products.log_sum.dtype
+    logits = jnp.einsum("bqhd,bqhd->bhq", q_BxQxHxD, repeat_heads(k_BxQxGxD, heads), preferred_element_type=wide)
+    logits = logits * products.form.scale
+    added = products.terms.added_to(logits[..., None], rows.query_Q, rows.position_BxQ, key_BxQx1)
+    return added[..., 0] / products.form.temperature
+
+
+def _chosen_key(statistic: Mass, rows: Rows) -> tuple[Array, Array]:
+    """The key of each query ([B or 1, Q], within bounds), and where it exists and is visible ([B or 1, H or 1, Q])."""
+    key_BxQ = statistic.key(rows)
+    exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
+    key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
+    batches = [leaf.shape[0] for leaf in jax.tree.leaves(rows.mask)]
+    pairs = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
+    seen = visible(rows.mask, rows.query_Q, pairs)
+    return key_BxQ, exists if seen is None else exists & seen[..., 0]
+
+
+def _initial(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
+    """The state before any key: a column's sum is a state of one number like any other."""
+    start = {}
+    for statistic in statistics:
+        match statistic:
+            case Reduction(initial=initial):
+                start[statistic.name] = tuple(jnp.full(shape, value, dtype) for value in initial)
+            case Expectation():
+                start[statistic.name] = (jnp.zeros(shape, dtype),)
+    return start
+
+
+def _fold_cells(state: dict, cells: Cells, rows: Rows, statistics: tuple[Statistic, ...]) -> dict:
+    state = dict(state)
+    weights = cells.weights_BxHxQxK
+    # All columns ride on one product with the weights, as further columns of v would.
+    columns = [statistic for statistic in statistics if isinstance(statistic, Expectation)]
+    if columns:
+        values = [
+            jnp.broadcast_to(one.column(rows, cells.key_K), (weights.shape[0], weights.shape[3])) for one in columns
+        ]
+        stacked_BxKxC = jnp.stack(values, axis=-1).astype(weights.dtype)
+        expected = jnp.einsum("bhqk,bkc->bhqc", weights, stacked_BxKxC, precision="highest")
+        for index, column in enumerate(columns):
+            state[column.name] = (state[column.name][0] + expected[..., index],)
+    for statistic in statistics:
+        if isinstance(statistic, Reduction):
+            state[statistic.name] = statistic.merge(state[statistic.name], statistic.cells(cells))
+    return state
+
+
+def _finished(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
+    """The number of each row, and where it is one."""
+    values: dict[str, tuple[Array, Array]] = {}
+    for statistic in statistics:
+        match statistic:
+            case Reduction(name=name, finish=finish, counts=counts):
+                values[name] = finish(state[name]), counts(state[name])
+            case Expectation(name=name):
+                values[name] = state[name][0], jnp.bool_(True)
+    return values
+
+
+def _totals(values: dict[str, tuple[Array, Array]], some: Array, capture: Capture) -> tuple[dict, dict]:
+    """Sums over rows (and batch) of each statistic, and how many rows counted: those that see any key at all."""
+    summed = 2 if capture.by_example else (0, 2)
+    sums, counts = {}, {}
+    for name, (value, exists) in values.items():
+        counted = jnp.broadcast_to(some & exists, value.shape)
+        sums[name] = jnp.sum(value, axis=summed, where=counted)
+        counts[name] = jnp.sum(counted, axis=summed).astype(value.dtype)
+    return sums, counts
+
+
+def of_chosen_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
+    """The heads that were asked for, of an array whose second axis they are.
+
+    Errors: ValueError for a head that the attention does not have.
+    """
+    if capture.heads is None:
+        return weights_BxHxQxK
+    heads = weights_BxHxQxK.shape[1]
+    beyond = [head for head in capture.heads if not 0 <= head < heads]
+    if beyond:
+        raise ValueError(f"capture.heads={capture.heads} names {beyond}; there are heads 0 ... {heads - 1}")
+    return weights_BxHxQxK[:, jnp.asarray(capture.heads)]
+
+
+def _of_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Array:
+    if rows is None:
+        return x
+    queries = x.shape[axis]
+    chosen = evenly(queries, rows) if isinstance(rows, int) else rows
+    beyond = [row for row in chosen if not 0 <= row < queries]
+    if beyond:
+        raise ValueError(f"capture.rows={rows} names {beyond}; there are queries 0 ... {queries - 1}")
+    return jnp.take(x, jnp.asarray(chosen, jnp.int32), axis=axis)
+
+
+def switched(capture: Capture, find: Callable[[], Captured]) -> Captured:
+    """What `find` finds, or zeros where `observe` is False: then `find` does not run."""
+    if capture.observe is None:
+        return find()
+    shapes = jax.eval_shape(find)
+    return jax.lax.cond(
+        capture.observe, find, lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    )

@@ -6,10 +6,9 @@ from jaxtyping import Array
 
 from transformer.attention.arguments import MAP, check_array, check_floats, check_heads, check_member, is_array, shown
 from transformer.attention.masks import Mask, check_broadcast, check_mask
-from transformer.attention.normalisers import Normaliser
+from transformer.attention.normalizers import Normaliser
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
-from transformer.attention.score_function import ScoreFunction
-from transformer.attention.scores import SCORES, Score, function_of
+from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of
 from transformer.attention.spec import AttentionSpec, Parameters, check_scale, unrelated
 
 

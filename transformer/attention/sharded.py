@@ -16,11 +16,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from transformer.attention.blockwise import LogitForm, LogitTerms
-from transformer.attention.capture import Capture, Captured
+from transformer.attention.capture import Capture, Captured, Products, maps_of, of_chosen_heads, statistics_of, switched
 from transformer.attention.fields import axes_of
 from transformer.attention.kernels import attend_products, log_sum_products, splash_kernel
 from transformer.attention.masks import of_part
-from transformer.attention.measure import Products, maps_of, of_chosen_heads, statistics_of, switched
 from transformer.attention.ring import Ring, attend_in_ring
 from transformer.attention.spec import Backend
 from transformer.axes import SequenceParallel, placement

@@ -5,11 +5,10 @@ import enum
 from typing import NamedTuple
 
 from transformer.attention.arguments import check_member, check_positive
-from transformer.attention.drop import check_rate
-from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.dropout import check_rate
+from transformer.attention.normalizers import Normaliser, Reweighting
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
-from transformer.attention.score_function import ScoreFunction
-from transformer.attention.scores import SCORES, Score
+from transformer.attention.scores import SCORES, Score, ScoreFunction
 
 
 class Parameters(NamedTuple):

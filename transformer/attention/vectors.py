@@ -9,8 +9,7 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import Capture, Captured, Vectors
 from transformer.attention.masks import Mask, query_positions
 from transformer.attention.positions import PositionScheme
-from transformer.attention.score_function import repeat_heads
-from transformer.attention.scores import SCORES
+from transformer.attention.scores import SCORES, repeat_heads
 from transformer.attention.spec import AttentionSpec
 
 

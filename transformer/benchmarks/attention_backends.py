@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from transformer.attention.api import attend
 from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, interpreted, unfit, unsupported
 from transformer.attention.capture import Capture
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS

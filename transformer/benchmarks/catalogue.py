@@ -9,8 +9,8 @@ OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead")
 DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
 DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("decode", "beam"))
 ENCODER_DECODER_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_step")
-HUGGING_FACE = ("experiments/peers/torch_generate.py",)
-LINEN, TORCH = ("experiments/peers/linen_decoder.py",), ("experiments/peers/torch_decoder.py",)
+HUGGING_FACE = ("experiments/benchmarks/torch_generate.py",)
+LINEN, TORCH = ("experiments/benchmarks/linen_decoder.py",), ("experiments/benchmarks/torch_decoder.py",)
 
 DECODER_10M: Mapping[str, Any] = {
     **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
@@ -38,7 +38,7 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
 def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
     """A training step of one encoder-decoder, in float32 on a CPU."""
     settings = {"dtype": "float32", "warmup": 2, "steps": 6, "seed": 0, **sizes}
-    peer = ("experiments/peers/torch_encoder_decoder.py",)
+    peer = ("experiments/benchmarks/torch_encoder_decoder.py",)
     of_torch = {**settings, "threads": 2, "compile": False}
     return Benchmark(
         description,
@@ -67,7 +67,7 @@ def _lstm(width: int, rows: int, length: int) -> Benchmark:
         {
             "headwise": Program(("-m", "transformer.benchmarks.programs.lstm_step"), settings),
             "PyTorch eager": Program(
-                ("experiments/peers/torch_lstm.py",), {**settings, "threads": 2}, Interpreter.PEERS
+                ("experiments/benchmarks/torch_lstm.py",), {**settings, "threads": 2}, Interpreter.PEERS
             ),
         },
         units=rows * length,

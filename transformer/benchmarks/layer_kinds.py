@@ -15,8 +15,7 @@ from transformer.attention.spec import Backend
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.module import Functional, Params
-from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
-from transformer.layers.recurrent_cells import Cell
+from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentLayer
 from transformer.layers.transformer_config import TransformerConfig
 
 # The positions that an output of the convolution reads.

@@ -16,20 +16,21 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
-from transformer.runs.pulse import Pulse
+from transformer.runs.preemption import Pulse
 from transformer.tasks.contract import Batch
-from transformer.training.assembly import Assembly, assemble, compile_step, count_flops
-from transformer.training.experiment import Experiment
+from transformer.training.build import Assembly, assemble, compile_step, count_flops
+from transformer.training.config import Experiment
+from transformer.training.evaluate import Probe, compile_probe
 from transformer.training.loop import Cadence, Look, run
 from transformer.training.meter import Meter
-from transformer.training.placing import on_host_batches, shard_batch
-from transformer.training.probe import Probe, compile_probe
-from transformer.training.sinks import Console, Log, MetricsFile, SamplesFile, Sinks, TensorBoard
-from transformer.training.sinks.background import BackgroundMaps
-from transformer.training.sinks.contract import Sink
-from transformer.training.sinks.maps import Maps
+from transformer.training.partitioning import on_host_batches, shard_batch
 from transformer.training.state import TrainState
 from transformer.training.step import Step
+from transformer.training.writers.console import Console, Log
+from transformer.training.writers.contract import Sink, Sinks
+from transformer.training.writers.jsonl import MetricsFile, SamplesFile
+from transformer.training.writers.maps import BackgroundMaps, Maps
+from transformer.training.writers.tensorboard import TensorBoard
 
 # The capture of a run that records its heads.
 ROWS, EVERY = 8, 100

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from transformer.models.family import Size
 from transformer.models.registry import operations
-from transformer.models.sizes import Size
 
 # By how much a training step exceeds a forward pass: backward costs twice as much as forward.
 TRAINING = 3

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer.attention.backends import BACKENDS, DENSE_LOGITS, CallShape, Variant, choose, unfit, unsupported
 from transformer.attention.masks import FACTS, NEEDS
-from transformer.attention.normalisers import Normaliser, Reweighting
+from transformer.attention.normalizers import Normaliser, Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend

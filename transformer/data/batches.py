@@ -1,7 +1,8 @@
-"""Batches by token count in a few fixed shapes; which examples come when is a pure function of seed and step."""
+"""Batches by token count, or drawn anew at every step: a pure function of seed and step; and fingerprints of data."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -191,3 +192,37 @@ def stream(batches: Source, start: int, stop: int) -> Iterator[Batch]:
 
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     return iter(grain.MapDataset.source(_Steps(batches, stop))[start:].to_iter_dataset(options))
+
+
+# Seeds of what is held out, beyond the seeds of runs: none trains on what they draw.
+VALIDATION, TEST = 2**40, 2**41
+# What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds
+# zeros, so that (0, 256) is the generator of (2**40, 0): step 256 would train on the first batch of validation.
+_ZERO = 2**32
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The batch of a step is what `draw` makes of a generator that seed and step alone determine."""
+
+    draw: Callable[[np.random.Generator], Batch]
+    seed: int
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step, from 0."""
+        return self.draw(np.random.default_rng((self.seed or _ZERO, step)))
+
+
+def fingerprint(items: Iterable[str | int | np.ndarray | None]) -> str:
+    """The SHA-256 of a sequence of texts, numbers and arrays: of each its kind, its length and its content."""
+    total = hashlib.sha256()
+    for item in items:
+        if isinstance(item, np.ndarray):
+            content = np.ascontiguousarray(item)
+            total.update(f"{content.dtype}{content.shape}:".encode())
+            total.update(content)
+        else:
+            text = repr(item).encode("utf-8", "surrogatepass")
+            total.update(b"%d:" % len(text))
+            total.update(text)
+    return total.hexdigest()

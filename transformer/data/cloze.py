@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.tokenizers.load import AnyTokenizer
 
 CANDIDATES = 10
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")

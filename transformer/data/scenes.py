@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from transformer.data.strokes import GLYPHS, SHAPES, VARIED, Variation, draw_glyphs
+from transformer.data.synthetic_glyphs import GLYPHS, SHAPES, VARIED, Variation, draw_glyphs
 
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (226, 60, 52),

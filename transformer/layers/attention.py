@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
+from transformer.attention.api import attend
 from transformer.attention.capture import Capture, Captured
-from transformer.attention.composition import attend
 from transformer.attention.masks import Mask
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
 from transformer.attention.scores import SCORES
@@ -17,10 +17,10 @@ from transformer.attention.spec import Parameters
 from transformer.attention.vectors import Projected, with_vectors
 from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
-from transformer.layers.initialisation import Role
+from transformer.layers.initialization import Role
+from transformer.layers.kv_cache import KeysAndValues, own, read_rings, slot_positions, write_slot, writers
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
-from transformer.layers.rings import KeysAndValues, own, read_rings, slot_positions, write_slot, writers
 from transformer.layers.transformer_config import Biases, Cross, TransformerConfig
 
 # The name by which a rematerialisation policy keeps what attention returns.
@@ -124,7 +124,7 @@ class MultiHeadAttention(Module):
     ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, Captured | None]:
         """Attend from each row's new position to its past: the output, the rings with the new key and value, the maps.
 
-        A map's keys are the slots of `transformer.layers.rings`.
+        A map's keys are the slots of `transformer.layers.kv_cache`.
         """
         new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
         # Behind the barrier a ring is one array for the read and for the next step: else each has a copy of its own.

@@ -9,31 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention import (
-    Capture,
-    Captured,
-    Mask,
-    Normaliser,
-    Parameters,
-    Reweighting,
-    Score,
-    capture_weights,
-    dense,
-    gaussian,
-    normalise,
-    one_layer,
-    predicted_centre,
-    prepare_keys,
-    read,
-    score,
-)
-from transformer.attention.normalisers import Weights
-from transformer.attention.scores import SCORES
+from transformer.attention.api import prepare_keys, read, score
+from transformer.attention.capture import Capture, Captured, capture_weights, one_layer
+from transformer.attention.masks import Mask, dense, predicted_centre
+from transformer.attention.normalizers import Normaliser, Reweighting, Weights, gaussian, normalise
+from transformer.attention.scores import SCORES, Score
+from transformer.attention.spec import Parameters
 from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
-from transformer.layers.initialisation import Role, ScoreInitialisation
+from transformer.layers.initialization import Role, ScoreInitialisation
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module

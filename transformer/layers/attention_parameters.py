@@ -7,9 +7,8 @@ from jaxtyping import Array
 
 from transformer.attention.blocks import Sizes, Weight
 from transformer.attention.positions import PositionScheme
-from transformer.attention.score_function import ScoreFunction
-from transformer.attention.scores import SCORES, Score
-from transformer.layers.initialisation import ScoreInitialisation
+from transformer.attention.scores import SCORES, Score, ScoreFunction
+from transformer.layers.initialization import ScoreInitialisation
 from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import TransformerConfig
 

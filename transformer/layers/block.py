@@ -1,7 +1,7 @@
 """The Transformer's block, and running a stack of them: whole sequences, prefilled caches, one position at a time."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,13 +14,49 @@ from transformer.attention.positions import PositionScheme
 from transformer.axes import place
 from transformer.layers.attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
-from transformer.layers.block_aux import NO_CAPTURE, BlockAux, BlockCapture
-from transformer.layers.experts import Experts
+from transformer.layers.experts import Balance, Experts
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.module import Builder, Module, scan
+from transformer.layers.kv_cache import KeysAndValues, fill_ring
+from transformer.layers.module import Builder, Module, Params, entry, layer_of, scan, unstacked
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
-from transformer.layers.rings import KeysAndValues, fill_ring
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
+
+
+class BlockCapture(NamedTuple):
+    """The maps that are asked for of each sub-layer that has one."""
+
+    attention: Capture | None = None
+    cross: Capture | None = None
+    experts: Capture | None = None
+
+
+NO_CAPTURE = BlockCapture()
+
+
+class BlockAux(NamedTuple):
+    """The maps of each sub-layer that was asked for one, and how even the use of experts is where there are any."""
+
+    attention: Captured | None
+    cross: Captured | None
+    experts: Captured | None
+    balance: Balance | None
+
+
+def by_layer(outputs: tuple[BlockAux, ...]) -> BlockAux:
+    """What `run_layers` returned for the layers of a period, with one leading axis of the layers that have it."""
+    return of_all(outputs, in_order)
+
+
+def in_order(*leaves: Array) -> Array:
+    """Arrays with an axis of periods, one for each layer of a period, as one with an axis of the layers."""
+    return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
+
+
+def of_all(outputs: Sequence[BlockAux], joined: Callable[..., Array]) -> BlockAux:
+    """The same of several layers, joined among those that have it."""
+    present = ([each for each in of_field if each is not None] for of_field in zip(*outputs, strict=True))
+    return BlockAux(*(jax.tree.map(joined, *each) if each else None for each in present))
+
 
 # Where the vectors between layers lie.
 PLACED = ("batch", "length", None)
@@ -255,3 +291,50 @@ def _policy(remat: Remat) -> Callable[..., Any] | None:
             return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         case Remat.ATTENTION:
             return jax.checkpoint_policies.save_only_these_names(OUTPUT_NAME)
+
+
+class Group(Module):
+    """`count` blocks one after another, of which the last alone has experts, as one entry of a stack.
+
+    `make(experts, builder)` builds a block.
+    """
+
+    def __init__(self, make: Callable[[bool, Builder], Block], count: int, builder: Builder):
+        self.dense = builder.stack(functools.partial(make, False), count - 1)
+        self.last, self.count = make(True, builder), count
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """They, in order."""
+        dense = (layer_of(self.dense, params) for params in unstacked(self.dense, self.count - 1))
+        return (*dense, self.last)
+
+
+def step_layers(
+    stacked: Module,
+    config: TransformerConfig,
+    params: tuple[Params, ...],
+    function: Callable[[Any, Array, Layer, Any], tuple[Array, Any]],
+    x: Array,
+    inputs: Sequence[Any],
+) -> tuple[Array, tuple[Any, ...]]:
+    """Run the function of `run_layers` over layers in line, each with its own input.
+
+    `params` are those of each entry of the stack.
+
+    A loop over layers would copy each layer's parameters and caches out of their stacks, and back: more than a step
+    of decoding reads.
+    """
+    outputs = []
+    blocks = [block for of_entry in params for block in layer_of(stacked, of_entry).blocks]
+    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
+        layer = Layer(config.period[number % len(config.period)], Drops(config.dropout, 0.0), None)
+        x, output = function(block, x, layer, given)
+        outputs.append(output)
+    return x, tuple(outputs)
+
+
+def each_layer(outputs: tuple[Any, ...]) -> list[Any]:
+    """Outputs of `run_layers`, one tree for each layer."""
+    periods = len(jax.tree.leaves(outputs)[0])
+    return [entry(output, number) for number in range(periods) for output in outputs]

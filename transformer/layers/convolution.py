@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.axes import place
-from transformer.layers.initialisation import Role
+from transformer.layers.initialization import Role
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import UserError
-from transformer.layers.initialisation import Role
+from transformer.layers.initialization import Role
 from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
 

@@ -12,14 +12,13 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.blocks import Initializer, zeros
-from transformer.attention.capture import Capture, Captured
-from transformer.attention.draws import drawn
+from transformer.attention.capture import Capture, Captured, capture_weights
 from transformer.attention.masks import Mask
-from transformer.attention.measure import capture_weights
+from transformer.attention.rng import drawn
 from transformer.axes import place, placement
 from transformer.config import UserError
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.initialisation import Role
+from transformer.layers.initialization import Role
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module, Params, one_by_one

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Float
 
 from transformer.axes import place
-from transformer.layers.initialisation import Role
+from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 

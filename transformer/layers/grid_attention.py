@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention import AttentionSpec, Capture, Captured, attend
+from transformer.attention.api import attend
+from transformer.attention.capture import Capture, Captured
 from transformer.attention.scores import INNER_PRODUCT
+from transformer.attention.spec import AttentionSpec
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 

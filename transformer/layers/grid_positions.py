@@ -6,9 +6,9 @@ from typing import assert_never
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.waves import waves_of
+from transformer.attention.positions import waves_of
 from transformer.config import UserError
-from transformer.layers.initialisation import Role
+from transformer.layers.initialization import Role
 from transformer.layers.module import Builder, Module
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.axes import divided
-from transformer.layers.initialisation import Role
+from transformer.layers.initialization import Role
 from transformer.layers.module import Builder, Module
 
 Axes = tuple[tuple[str, int], ...]

@@ -18,7 +18,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.blocks import Initializer
 from transformer.config import UserError
-from transformer.layers.initialisation import Initialise, Role
+from transformer.layers.initialization import Initialise, Role
 
 Params = dict[str, Any]
 CONSTANTS = (jax.nn.initializers.zeros, jax.nn.initializers.ones)

@@ -16,8 +16,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
 from transformer.config import UserError
-from transformer.layers.block import Block, Layer
-from transformer.layers.block_aux import BlockAux, BlockCapture, in_order
+from transformer.layers.block import Block, BlockAux, BlockCapture, Layer, in_order
 
 TOKENS = Axis("tokens")
 # The keys of a model that has a memory: its positions first, then those of the segment.

@@ -15,7 +15,7 @@ from transformer.config import Heads, UserError
 from transformer.layers.embedding import rows_for
 from transformer.layers.experts import ExpertsConfig
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialisation import Initialisation
+from transformer.layers.initialization import Initialisation
 from transformer.layers.lora import LoraConfig, Projection
 from transformer.layers.module import Builder
 from transformer.layers.norm import LayerNorm, Norm, RmsNorm
@@ -138,7 +138,7 @@ class TransformerConfig:
     tokens. `unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the
     place of feed-forward networks, each expert as large as the network was; `lora` puts matrices of low rank beside
     those of the blocks, for `config.optimizer.trains` to train alone. `size` names a published model whose
-    values fill the keys that are not given (transformer.models.sizes).
+    values fill the keys that are not given (transformer.models.family).
     """
 
     width: int = 512

@@ -10,8 +10,7 @@ import numpy as np
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import Matching, Range, convert
-from transformer.maps.plan import Sizes
-from transformer.maps.tiers import Tiers
+from transformer.maps.plan import Sizes, Tiers
 from transformer.runs.records import Sha256
 from transformer.tasks.labels import Labels, Link
 

@@ -11,7 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.plan import statistic_names
 from transformer.maps.store import MapStore
-from transformer.storage import locate
+from transformer.storage.locate import locate
 
 if TYPE_CHECKING:
     import xarray

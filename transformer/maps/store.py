@@ -16,7 +16,7 @@ steps only. The arrays may then be longer than the list; what lies beyond it mea
 it. Several processes write one store, each the shards that it holds: the first keeps the list in the root group, each
 other one a list of its own, and a step counts once it is in all of them. The first opens the store before the others,
 and their number may differ from one start of a run to the next. Beside the steps each list has the digests of what its
-process wrote (transformer.maps.sums): what is read is compared with them.
+process wrote (transformer.maps.checksums): what is read is compared with them.
 """
 
 import dataclasses
@@ -31,10 +31,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.attention.pooling import evenly
+from transformer.attention.capture import evenly
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
 from transformer.json_files import as_object, checked, parse, read_object, read_regular
+from transformer.maps.checksums import DamagedMaps, Digests, by_array, by_step, of_array, of_pieces, together
 from transformer.maps.description import (
     MOST_POSITIONS,
     LabelsEntry,
@@ -46,33 +47,24 @@ from transformer.maps.description import (
     shown,
 )
 from transformer.maps.description import Path as NameInStore
-from transformer.maps.pieces import cut, statistics_pieces
-from transformer.maps.plan import Sizes, statistic_names
-from transformer.maps.quantise import Quantised
-from transformer.maps.sums import (
-    DamagedMaps,
-    Digests,
-    by_array,
-    by_step,
-    of_array,
-    of_pieces,
-    together,
-)
-from transformer.maps.tiers import Level, StoredMaps, Tiers, levels_of
+from transformer.maps.plan import Level, Sizes, StoredMaps, Tiers, levels_of, statistic_names
+from transformer.maps.quantize import Quantised
 from transformer.maps.zarr_files import (
     Piece,
     array_metadata,
+    cut,
     open_array,
     own_pieces,
     read_whole,
     replace_file,
+    statistics_pieces,
     write_group,
     write_whole,
 )
-from transformer.runs.digest import Digest
-from transformer.runs.endings import NotFinite
+from transformer.runs.checksums import Digest
+from transformer.runs.exit_codes import NotFinite
 from transformer.runs.records import Step
-from transformer.storage import locate, storage_of
+from transformer.storage.locate import locate, storage_of
 from transformer.storage.sealed import is_sealed, sealed
 from transformer.tasks.labels import Labels
 

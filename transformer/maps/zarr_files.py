@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +11,12 @@ import jax
 import numpy as np
 import tensorstore
 
+from transformer.attention.sites import Site
 from transformer.config import Matching, Range, UserError
 from transformer.json_files import checked, read_value
-from transformer.storage import storage_of
+from transformer.maps.plan import Level
+from transformer.storage.locate import storage_of
+from transformer.tasks.labels import Labels
 
 # An index into an array, and the values to write at it.
 Piece = tuple[tuple[slice, ...], np.ndarray]
@@ -226,3 +229,39 @@ def replace_file(path: Path, text: str) -> None:
     """Replace a file at once: a reader sees the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     storage_of(path).replace(path, text.encode())
+
+
+def statistics_pieces(
+    statistics: Mapping[str, Any], names: Sequence[str], heads: tuple[int, int, int]
+) -> Iterator[Piece]:
+    """The statistics [example, layer, head] in the order of `names`, NaN for one that is not given.
+
+    They are stacked on the host, so that the devices, busy training, compute nothing for it.
+    """
+    pieces = {name: list(own_pieces(statistics[name])) for name in names if name in statistics}
+    places = [where for where, _ in next(iter(pieces.values()))] if pieces else [(slice(None),) * len(heads)]
+    for number, where in enumerate(places):
+        nothing = np.full(heads, np.nan, np.float32)[where]
+        values = [pieces[name][number][1] if name in pieces else nothing for name in names]
+        yield where, np.stack(values, axis=-1).astype(np.float32)
+
+
+def cut(
+    values: np.ndarray, where: tuple[slice, ...], name: str, labels: Labels, site: Site, levels: Sequence[Level]
+) -> np.ndarray:
+    """The values of an array `name` at `where`, with zeros beyond each example's own tokens."""
+    sides = {level.name: (level.query_block, level.key_block) for level in levels}
+    group, _, part = name.partition("/")
+    if group not in sides:
+        return values
+    result = np.array(values)
+    for index, example in enumerate(range(len(labels.titles))[where[0]]):
+        queries, keys = (
+            -(-len(labels.tokens[axis.name][example]) // block)
+            for axis, block in zip((site.query, site.key), sides[group], strict=True)
+        )
+        first_query, first_key = (where[axis].start or 0 if len(where) > axis else 0 for axis in (3, 4))
+        result[index, :, :, max(0, queries - first_query) :] = 0
+        if part == "codes":
+            result[index, ..., max(0, keys - first_key) :] = 0
+    return result

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention import Capture
-from transformer.attention.drop import dropout
+from transformer.attention.capture import Capture
+from transformer.attention.dropout import dropout
 from transformer.config import Layers
 from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Functional, Precision

@@ -9,22 +9,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention import Capture, dropout
-from transformer.attention.drop import check_rate
+from transformer.attention.capture import Capture
+from transformer.attention.dropout import check_rate, dropout
 from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.beams import as_rows, by_example
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.initialization import Initialisation, Initialise
 from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
 from transformer.layers.norm import LayerNorm
-from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface
-from transformer.models.stateless import Stateless
 
 
 @dataclasses.dataclass(frozen=True)

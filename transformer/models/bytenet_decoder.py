@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention import Capture, dropout
+from transformer.attention.capture import Capture
+from transformer.attention.dropout import dropout
 from transformer.config import UserError
 from transformer.layers.beams import repeat_rows
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.initialization import Initialisation, Initialise
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision, unstacked
 from transformer.models.bytenet import ByteNetConfig, ResidualSet, first_past, run_sets, step_sets
-from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface
-from transformer.models.stateless import Stateless
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What every model family gives to tasks, decoding and training."""
 
 import dataclasses
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
-from transformer.layers.module import Functional
+from transformer.layers.module import Functional, Module
 
 PyTree = Any
 Inputs = Mapping[str, jax.Array | np.ndarray]
@@ -74,7 +75,7 @@ class Model:
     families that score tokens `hidden`, whose outputs `logits` scores. Its `initial_state(key)` is what it carries
     between steps. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which gives the cache
     and the first tokens, and `step(state, cache, tokens, *, key, capture)`, which gives logits, cache and Aux
-    (transformer.decode). `max_length` is the greatest number of positions of a sequence, None where there is none.
+    (transformer.decoding). `max_length` is the greatest number of positions of a sequence, None where there is none.
     """
 
     functional: Functional
@@ -157,3 +158,32 @@ def _of_layers(aux: Aux, capture: Capture | None) -> Aux:
 def count_parameters(shapes: PyTree) -> int:
     """The number of scalars in a tree of arrays or of their shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+class Stateless(Module):
+    """A module without batch statistics or the like: `Variables.state` is empty."""
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Nothing; the key is not needed."""
+        return {}
+
+
+def with_average(params: Any, average: Mapping[str, jax.Array | np.ndarray]) -> Any:
+    """The parameters with the averaged ones in their place, each in the parameter's type."""
+
+    def chosen(path: Any, leaf: Any) -> Any:
+        own = average.get(jax.tree_util.keystr(path, simple=True, separator="/"))
+        return leaf if own is None else own if own.dtype == leaf.dtype else own.astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(chosen, params)
+
+
+def by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+    """The leaves of a tree by their path, names joined with "/"; `is_leaf` as in `jax.tree`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def matches(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a path matches one of the patterns, those of fnmatch."""
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention import Capture, Captured, Site, capture_at, captured_at
-from transformer.attention.drop import dropout
+from transformer.attention.capture import Capture, Captured, capture_at, captured_at
+from transformer.attention.dropout import dropout
+from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.layers.grid_attention import GridAttention, attention_operations
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import LayerNorm
-from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.contract import Aux, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
-from transformer.models.stateless import Stateless
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,22 +9,55 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention import AttentionSpec, Axis, Capture, Captured, Mask, Site, attend, capture_at, dropout
-from transformer.attention.drop import check_rate
+from transformer.attention.api import attend
+from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, Site
+from transformer.attention.spec import AttentionSpec
 from transformer.axes import place
 from transformer.config import Layers, UserError
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
-from transformer.layers.initialisation import Initialisation, Initialise, Role
+from transformer.layers.initialization import Initialisation, Initialise, Role
 from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
-from transformer.layers.weight_norm import WeightNormed
-from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
-from transformer.models.stateless import Stateless
+
+
+class WeightNormed[Layer: Linear | Convolution1D](Module):
+    """A layer whose kernel is w = g v / ||v||, for each output by itself (Salimans and Kingma 2016, equation 2).
+
+    v is the layer's own kernel and g begins as ||v||, so that w begins as the layer's initialisation draws it.
+    `outputs` is the logical name and the number of the outputs, which are the kernel's last axis.
+    """
+
+    def __init__(self, layer: Layer, outputs: tuple[str, int], *, builder: Builder):
+        name, size = outputs
+        self.layer = layer
+        self.length = builder.parameter(
+            lambda key, shape, dtype: _lengths(layer.kernel[...]).astype(dtype), (size,), (name,)
+        )
+
+    @property
+    def kernel(self) -> Float[Array, "*I F"]:
+        """w, by which the layer computes."""
+        direction = self.layer.kernel[...]
+        return direction * jax.lax.broadcast_to_rank(self.length[...] / _lengths(direction), direction.ndim)
+
+    def __call__(self, x: Float[Array, "..."], **given: Any) -> Float[Array, "..."]:
+        """The layer's outputs; `given` as it takes them beside x."""
+        return self.layer(x, kernel=self.kernel, **given)
+
+
+def _lengths(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
+    """The Euclidean length of every output's weights."""
+    return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=tuple(range(kernel.ndim - 1))))
+
 
 SITE = "decoder/attention"
 DOT_PRODUCT = AttentionSpec(scale=1.0)

@@ -12,16 +12,14 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import Heads, Layers
 from transformer.layers.beams import repeat_rows
-from transformer.layers.block import run_layers, windowed
-from transformer.layers.block_groups import each_layer
-from transformer.layers.class_head import ClassHead
+from transformer.layers.block import each_layer, run_layers, windowed
+from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
+from transformer.layers.flops import embedding_operations, score_operations, stack_operations
+from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import embedding_operations, score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
-from transformer.models.causal_masks import mask_of
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import (
@@ -33,9 +31,7 @@ from transformer.models.interface import (
     scores_tokens,
 )
 from transformer.models.published import of_family
-from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
-from transformer.models.token_decoder import TokenDecoder
-from transformer.models.token_model import split_key
+from transformer.models.transformer import TokenDecoder, asked_of, losses_of, maps_of, mask_of, sites_of, split_key
 
 STACK = "decoder"
 

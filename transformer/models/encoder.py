@@ -13,18 +13,17 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import Heads, Layers, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
+from transformer.layers.flops import embedding_operations, score_operations, stack_operations
+from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.operations import embedding_operations, score_operations, stack_operations
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import FILLING, FILLING_PAIRS, FOLLOWING, Interface, check_length
 from transformer.models.published import of_family
-from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
-from transformer.models.token_model import TokenModel, split_key
+from transformer.models.transformer import TokenModel, asked_of, losses_of, maps_of, sites_of, split_key
 
 STACK = "encoder"
 

@@ -13,21 +13,17 @@ from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
 from transformer.config import Layers, UserError
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block import Memory, run_layers, windowed
-from transformer.layers.block_aux import BlockAux, by_layer
-from transformer.layers.block_groups import each_layer
-from transformer.layers.initialisation import Initialise, deepnorm_encoder_decoder
+from transformer.layers.block import BlockAux, Memory, by_layer, each_layer, run_layers, windowed
+from transformer.layers.flops import embedding_operations, score_operations, stack_operations
+from transformer.layers.initialization import Initialise, deepnorm_encoder_decoder
 from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import embedding_operations, score_operations, stack_operations
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
-from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
-from transformer.models.token_decoder import TokenDecoder
-from transformer.models.token_model import split_key
+from transformer.models.transformer import TokenDecoder, asked_of, losses_of, maps_of, sites_of, split_key
 
 ENCODER, DECODER = "encoder", "decoder"
 

@@ -1,14 +1,59 @@
-"""What a file of `models/`, or one's own, exports as FAMILY."""
+"""What a file of `models/`, or one's own, exports as FAMILY, and the published sizes that it may name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from transformer.axes import Placement
 from transformer.layers.module import Precision
 from transformer.models.contract import Model
-from transformer.models.interface import Interface, Signature
-from transformer.models.sizes import Size
+from transformer.models.interface import Input, Interface, Modality, Signature
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """One published model.
+
+    `values` are the keys of `family`'s config that it fixes: its architecture, nothing of how it is trained.
+    `vocabulary` and `context` (positions) are those that its parameters and operations are counted with, and
+    `counted` are further keys for the count alone, where the published number leaves a head out. `published` is the
+    number of parameters that its source prints; `training_flops` and `training_tokens` likewise, None where it prints
+    none. `side` is that of the square colour pictures that it reads, in pixels; `vocabulary` then counts their
+    classes, and `context` the patches and tokens of one. `notes` say what differs from the source.
+    """
+
+    family: str
+    values: Mapping[str, Any]
+    vocabulary: int
+    context: int
+    citation: str
+    published: float | None = None
+    training_flops: float | None = None
+    training_tokens: float | None = None
+    notes: tuple[str, ...] = ()
+    counted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    side: int | None = None
+
+    @property
+    def interface(self) -> Interface:
+        """What a task of this vocabulary, or of pictures of this size, asks of the model."""
+        if self.side is not None:
+            picture = Input(self._picture(1), jnp.float32, Modality.PICTURE)
+            return Interface({"picture": picture}, {"classes": self.vocabulary})
+        return Interface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
+
+    def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """So many examples of the whole context, or pictures, as shapes."""
+        if self.side is not None:
+            return {"picture": jax.ShapeDtypeStruct(self._picture(rows), jnp.float32)}
+        return dict.fromkeys(("tokens", "source", "target"), jax.ShapeDtypeStruct((rows, self.context), jnp.int32))
+
+    def _picture(self, rows: int) -> tuple[int, ...]:
+        assert self.side is not None
+        return rows, self.side, self.side, 3
 
 
 class Operations(NamedTuple):
@@ -21,7 +66,7 @@ class Operations(NamedTuple):
     recomputed: float = 0.0
 
 
-# The parts of transformer.layers.ends, relative positions that all layers share, and maps of embeddings.
+# The parts of transformer.layers.embedding_and_head, relative positions that all layers share, and maps of embeddings.
 OF_TOKENS = ("embedding/*", "*positions/*", "join/*", "types/*", "embedding_norm/*", "*relative/*", "enter_*/*")
 
 

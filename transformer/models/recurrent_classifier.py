@@ -9,19 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention import (
-    Axis,
-    AxisKind,
-    Capture,
-    Captured,
-    Mask,
-    Score,
-    Site,
-    capture_at,
-    capture_weights,
-    captured_at,
-)
-from transformer.attention.drop import check_rate, dropout
+from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.masks import Mask
+from transformer.attention.scores import Score
+from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
@@ -29,12 +21,10 @@ from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
-from transformer.layers.recurrent_cells import CellState
-from transformer.models.contract import Aux, Inputs, Model
+from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
+from transformer.models.contract import Aux, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CLASSIFICATION, Interface
-from transformer.models.stateless import Stateless
 
 SITE = "classifier/attention"
 

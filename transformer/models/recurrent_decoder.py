@@ -10,27 +10,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.drop import check_rate, dropout
+from transformer.attention.capture import Capture, Captured, capture_at, capture_weights
+from transformer.attention.dropout import check_rate, dropout
 from transformer.attention.masks import Mask
-from transformer.attention.measure import capture_weights
 from transformer.attention.sites import Axis, Site
 from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import scan_steps
 from transformer.layers.beams import repeat_rows
-from transformer.layers.class_head import ClassHead
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.initialisation import Initialisation, Initialise
+from transformer.layers.embedding_and_head import ClassHead
+from transformer.layers.initialization import Initialisation, Initialise
 from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
-from transformer.layers.recurrent_cells import Cell, CellState
-from transformer.layers.tape import Tape, TapeLayer
-from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
+from transformer.layers.state_history import Tape, TapeLayer
+from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CLASSIFICATION, CONTINUATION, FINE_TUNING, Interface, scores_tokens
-from transformer.models.stateless import Stateless
 
 SITE = "decoder/tape"
 
@@ -39,7 +36,7 @@ class Memory(enum.Enum):
     """What a layer keeps of its past.
 
     state: the last state alone. tape: all states, which each step attends to in place of the last (Cheng et al. 2016,
-    LSTMN; transformer.layers.tape), of an LSTM.
+    LSTMN; transformer.layers.state_history), of an LSTM.
     """
 
     STATE = "state"

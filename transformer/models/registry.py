@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import UserError, choice, from_config, to_config
+from transformer.exports import Exports
 from transformer.layers.module import Precision
 from transformer.models.contract import Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family, Operations, Size
 from transformer.models.interface import Interface
 from transformer.models.published import PUBLISHED
-from transformer.models.sizes import Size
-from transformer.named import Exports
 
 FAMILIES = Exports("transformer.models", "FAMILY", Family, "config.model.family")
 
@@ -32,7 +31,7 @@ def model_schema(values: Mapping[str, Any]) -> type:
 def model_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the family that `values["family"]` names.
 
-    `values["size"]`, where it is not None, names a published model (transformer.models.sizes), which says whatever
+    `values["size"]`, where it is not None, names a published model (transformer.models.family), which says whatever
     `values` does not, the family too.
 
     Errors: as `model_schema`, and UserError for an unknown key.

@@ -10,13 +10,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention import Axis, AxisKind, Capture, Captured, Mask, Site, attend, capture_at
+from transformer.attention.api import attend
+from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
 from transformer.config import Positive, UserError
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
+from transformer.layers.image_grid_attention import as_layers
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.places import as_layers
 from transformer.layers.stateful_norm import BatchNorm, BatchStatistics
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations

@@ -10,20 +10,17 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.positions import Position
 from transformer.config import UserError
-from transformer.layers.block import Layer, run_layers, windowed
-from transformer.layers.block_aux import BlockAux, by_layer
+from transformer.layers.block import BlockAux, Layer, by_layer, run_layers, windowed
+from transformer.layers.flops import memory_operations
 from transformer.layers.module import Functional, Precision
-from transformer.layers.operations import memory_operations
 from transformer.layers.segment_memory import TOKENS, behind, by_example, check_memory, of_layers, read_on, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
 from transformer.models import decoder
-from transformer.models.causal_masks import mask_of
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
-from transformer.models.stacks import asked_of, losses_of, maps_of, sites_of
-from transformer.models.token_model import split_key
+from transformer.models.transformer import asked_of, losses_of, maps_of, mask_of, sites_of, split_key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,23 +8,26 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention import AttentionSpec, Axis, AxisKind, Backend, Capture, Mask, Score
-from transformer.attention.drop import dropout
+from transformer.attention.capture import Capture
+from transformer.attention.dropout import dropout
+from transformer.attention.masks import Mask
+from transformer.attention.scores import Score
+from transformer.attention.sites import Axis, AxisKind
+from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import Placement
 from transformer.config import Heads, Layers, UserError
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialisation import Initialisation, Initialise, deepnorm
+from transformer.layers.flops import stack_operations
+from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig, blocks_of, check_ring
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import NUMBERS, Interface, check_length
-from transformer.models.stacks import asked_of, maps_of, sites_of
-from transformer.models.token_model import BlockStacks, split_key
+from transformer.models.transformer import BlockStacks, asked_of, maps_of, sites_of, split_key
 
 STACK = "decoder"
 

@@ -9,26 +9,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.drop import dropout
+from transformer.attention.dropout import dropout
 from transformer.attention.positions import Position
 from transformer.attention.sites import Site
 from transformer.config import Heads, Layers, UserError
-from transformer.layers.block import Layer, run_layers, windowed
-from transformer.layers.block_aux import in_order
+from transformer.layers.block import Layer, in_order, run_layers, windowed
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialisation import Initialisation, Initialise, Role, deepnorm
+from transformer.layers.flops import cross_operations, network_operations, score_operations, stack_operations
+from transformer.layers.initialization import Initialisation, Initialise, Role, deepnorm
 from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.operations import cross_operations, network_operations, score_operations, stack_operations
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
-from transformer.layers.two_streams import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
+from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import OF_TOKENS, Family, Operations
 from transformer.models.interface import PERMUTATION, Interface
 from transformer.models.published import of_family
-from transformer.models.token_model import TokenModel, split_key
+from transformer.models.transformer import TokenModel, split_key
 
 CONTENT, QUERY = "content/self", "query/self"
 

@@ -1,6 +1,6 @@
 """Checkpoints of a whole training state: written by orbax, verified leaf by leaf when written and when restored.
 
-Every checkpoint has a manifest beside its arrays (transformer.runs.manifest). Once it is committed it is read back;
+Every checkpoint has a manifest beside its arrays (transformer.runs.checkpoint_files). Once it is committed it is read back;
 only then an older one is removed. One whose bytes changed is never restored and never removed: it is set aside under
 another name, and an older one serves. Of several processes each writes, reads and verifies what it holds; a checkpoint
 can be restored on any number of processes and devices, in any sharding.
@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -21,26 +22,75 @@ import orbax.checkpoint as ocp
 
 from transformer.config import UserError
 from transformer.json_files import read_as, read_regular
-from transformer.runs import saves
-from transformer.runs.digest import differing
-from transformer.runs.endings import Failed
-from transformer.runs.manifest import (
+from transformer.runs.checkpoint_files import (
     StoredLeaf,
+    Unreadable,
     as_expected,
+    changed,
     describe,
     described,
+    for_orbax,
     make_manifest,
     named_leaves,
+    not_saved,
+    on_device,
+    read_arrays,
     read_manifest,
+    sharding_of,
     storable,
 )
-from transformer.runs.processes import decided, primary
+from transformer.runs.checksums import differing
+from transformer.runs.distributed import anywhere, decided, primary, told
+from transformer.runs.exit_codes import Failed
+from transformer.runs.preemption import begin_save, end_save
 from transformer.runs.records import Step
-from transformer.runs.stored_arrays import Unreadable, for_orbax, not_saved, on_device, read_arrays, sharding_of
-from transformer.runs.telling import anywhere, told
-from transformer.runs.verification import Verification
-from transformer.storage import locate, storage_of
 from transformer.storage.disk import REMOVED
+from transformer.storage.locate import locate, storage_of
+
+
+class Verification:
+    """A thread that reads a checkpoint back once it is committed; of several processes each reads its share.
+
+    It calls `committed` once nothing more is written, whether the save has succeeded or not.
+    """
+
+    def __init__(
+        self,
+        manager: ocp.CheckpointManager,
+        path: Path,
+        step: int,
+        manifest: Mapping[str, Any],
+        committed: Callable[[], None] = lambda: None,
+    ):
+        self.path, self.step = path, step
+        self._manager, self._manifest, self._committed = manager, manifest, committed
+        self._wrong: str | None = "it was not verified"
+        self._thread = threading.Thread(target=self._verify, name=f"verification of step {step}", daemon=True)
+        self._thread.start()
+
+    def result(self) -> str | None:
+        """What is wrong with it, or None; waits until that is known."""
+        self._thread.join()
+        return self._wrong
+
+    def _verify(self) -> None:
+        try:
+            self._manager.wait_until_finished()
+        except BaseException:  # told where the saving thread waits
+            return
+        finally:
+            self._committed()
+        try:
+            storage_of(self.path).sync_tree(self.path)
+            read = read_manifest((self.path / "manifest" / "metadata").read_bytes())
+            if read["leaves"] != self._manifest["leaves"]:
+                self._wrong = "manifest/metadata is not what was saved"
+                return
+            mine = list(self._manifest["leaves"].items())[jax.process_index() :: jax.process_count()]
+            self._wrong = changed(self.path / "state", dict(mine))
+        except Exception as error:
+            self._wrong = " ".join(str(error).split())[:300]
+
 
 PyTree = Any
 
@@ -132,7 +182,7 @@ class Checkpoints:
         stored = {name: storable(name, leaf) for name, leaf in leaves.items()}
         manifest = make_manifest(leaves, stored, metadata)
         filled = {name: array for name, array in stored.items() if array.size}  # orbax refuses empty arrays
-        saves.begin()
+        begin_save()
         try:
             self._manager.save(
                 step,
@@ -140,9 +190,9 @@ class Checkpoints:
                 force=True,
             )
         except BaseException:
-            saves.end()
+            end_save()
             raise
-        self._verifying = Verification(self._manager, self._directory / str(step), step, manifest, saves.end)
+        self._verifying = Verification(self._manager, self._directory / str(step), step, manifest, end_save)
 
     def steps(self) -> list[int]:
         """The steps whose checkpoints are complete, ascending."""

@@ -21,10 +21,11 @@ from typing import Annotated, Any
 
 from transformer.config import Count, Range, UserError, flatten
 from transformer.json_files import checked, read_regular, read_value
-from transformer.runs.pulse import say
+from transformer.runs.preemption import say
 from transformer.runs.records import Extent, RecordsName, Step
-from transformer.storage import Appended, Lost, locate, storage_of
+from transformer.storage.contract import Appended, Lost
 from transformer.storage.failures import disk_failure
+from transformer.storage.locate import locate, storage_of
 from transformer.trust import remember
 
 _CONFIG = "config.json"
@@ -233,7 +234,7 @@ class RunDirectory:
         """The newest checkpoint whose manifest is sound, with the config that it was saved with."""
         if not self.checkpoints.is_dir():
             return None
-        from transformer.runs.manifest import read_manifest  # imports jax
+        from transformer.runs.checkpoint_files import read_manifest  # imports jax
 
         steps = [int(each.name) for each in self.checkpoints.iterdir() if each.name.isdecimal()]
         for step in sorted(steps, reverse=True):

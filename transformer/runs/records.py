@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from transformer.config import Matching, Range, UserError
 from transformer.json_files import open_regular, parse, read_regular
-from transformer.storage import locate
+from transformer.storage.locate import locate
 
 _TAIL = 1 << 16  # bytes that hold the last reports of a run
 _LARGEST = 1 << 34  # bytes of a file of records
@@ -37,11 +37,11 @@ def _is_table(value: Any) -> bool:
 
 
 METRICS = Lines("split", _is_number, "a number or null")
-"""metrics.jsonl (transformer.training.sinks.jsonl)."""
+"""metrics.jsonl (transformer.training.writers.jsonl)."""
 SAMPLES = Lines("split", lambda value: True, "any value")
-"""samples.jsonl (transformer.training.sinks.samples)."""
+"""samples.jsonl (transformer.training.writers.jsonl)."""
 HEADS = Lines("site", _is_table, "a list of lists of numbers")
-"""heads.jsonl (transformer.training.sinks.heads)."""
+"""heads.jsonl (transformer.training.writers.jsonl)."""
 
 
 class Metric(NamedTuple):

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from transformer.runs.pulse import Pulse, leave_at_once, say
+from transformer.runs.preemption import Pulse, leave_at_once, say
 
 # Seconds: at least so long, and so many times the slowest unit so far; up to the first step, which compiles, longer.
 LEAST, TIMES, FIRST = 300.0, 10.0, 3600.0

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from transformer.attention.sites import between
 from transformer.config import UserError
-from transformer.data.datasets.own_files import read_text
-from transformer.data.datasets.slots import Links
+from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.translation import Pair
+from transformer.data.datasets.user_files import read_text
 from transformer.models.contract import Model
 from transformer.tasks.contract import Evaluation, Task
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import ALIGNED, Split, encode, words_of
 from transformer.tasks.translation_metrics import alignment_evaluation
-from transformer.text_lines import split_lines
+from transformer.text import split_lines
 
 
 def read_aligned(

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
-from transformer.data.any_tokenizer import AnyTokenizer
+from transformer.data.datasets.classification import classes_of, open_labelled
 from transformer.data.datasets.glue import measure_of
-from transformer.data.datasets.labelled import classes_of, open_labelled
-from transformer.data.datasets.own_files import has_fields
-from transformer.data.labelled import Labelled
+from transformer.data.datasets.user_files import has_fields
+from transformer.data.labeled_texts import Labelled
+from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame
 from transformer.models.interface import CLASSIFICATION, Input, Interface
 from transformer.tasks.contract import (
@@ -31,16 +31,10 @@ from transformer.tasks.contract import (
     Sentences,
     View,
 )
-from transformer.tasks.labelled_texts import LabelledTextConfig, LabelledTexts, Split
+from transformer.tasks.labeled_texts import LabelledTextConfig, LabelledTexts, Split
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss
-from transformer.tasks.plain import (
-    check_sentences,
-    look_over,
-    most_probable,
-    real_rows,
-    refuse_decoding,
-)
+from transformer.tasks.plain import check_sentences, look_over, most_probable, real_rows, refuse_decoding
 from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import describe, open_tokenizer, padded
 
@@ -55,7 +49,7 @@ class ClassificationConfig(LabelledTextConfig):
     `dataset`: "word_order" (sentences made here whose class is in the order of their words;
     "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`, or
     "FILE.tsv" or "FILE.jsonl" with columns or fields text and label, whose labels are `classes`
-    (transformer.data.datasets.own_files).
+    (transformer.data.datasets.user_files).
 
     Errors: UserError for values out of range.
     """

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.cloze import CANDIDATES, Lexicon, Question, questions
+from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.tasks.contract import Batch, Evaluation, Report, View
 from transformer.tasks.losses import token_loss
 from transformer.tasks.text_data import Documents

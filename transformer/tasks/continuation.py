@@ -9,16 +9,15 @@ import numpy as np
 from jaxtyping import Array
 
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.decode.constraints import Prompt
-from transformer.decode.generate import Rollout, Tokens, generate
-from transformer.decode.stops import cut
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.decoding.constraints import Prompt
+from transformer.decoding.generate import Rollout, Tokens, generate
+from transformer.decoding.stop_sequences import cut
 from transformer.models.contract import Variables
 from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.reading import answers_of, reading_of
 from transformer.tasks.text_data import padded
-from transformer.tasks.text_task import MAPPED_TOKENS, max_length_of
+from transformer.tasks.text_task import MAPPED_TOKENS, answers_of, max_length_of, reading_of
 
 
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:

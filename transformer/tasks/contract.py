@@ -12,8 +12,7 @@ from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
 from transformer.config import UserError
 from transformer.data.batches import Source
-from transformer.models.averaged import with_average
-from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables
+from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, with_average
 from transformer.models.interface import Interface
 from transformer.tasks.labels import Labels
 
@@ -163,7 +162,7 @@ class Reading(NamedTuple):
 def kept_tokenizer(directory: Path) -> Any:
     """The tokenizer that a run directory holds."""
     # A machine that measures a training step over numbers may have no library of tokenizers.
-    from transformer.data.any_tokenizer import load_tokenizer
+    from transformer.data.tokenizers.load import load_tokenizer
 
     return load_tokenizer(directory)
 

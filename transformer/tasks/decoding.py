@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from transformer.config import Amount, Beams, Count, Positive, Seed, UserError, check_several, from_config
-from transformer.decode.beam import Beam
-from transformer.decode.constraints import Constraints
-from transformer.decode.generate import Chooser
-from transformer.decode.greedy import Greedy
-from transformer.decode.sampling import Sampling
-from transformer.decode.stops import stop_table
+from transformer.decoding.beam import Beam
+from transformer.decoding.constraints import Constraints
+from transformer.decoding.generate import Chooser
+from transformer.decoding.greedy import Greedy
+from transformer.decoding.sampling import Sampling
+from transformer.decoding.stop_sequences import stop_table
 
 if TYPE_CHECKING:
-    from transformer.data.any_tokenizer import AnyTokenizer
+    from transformer.data.tokenizers.load import AnyTokenizer
 
 # The options that ask for sampling.
 _SAMPLING = ("temperature", "top_k", "top_p")

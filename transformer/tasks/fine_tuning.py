@@ -2,22 +2,24 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key, Num
 
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.datasets.examples import Problem, Shape, open_examples, shape_of
-from transformer.data.datasets.own_files import has_fields
-from transformer.data.input_forms import Form, Marks
-from transformer.data.labelled import Example, Labelled
+from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples, shape_of
+from transformer.data.datasets.glue import measure_of
+from transformer.data.datasets.user_files import has_fields
+from transformer.data.fine_tuning_inputs import Form, Marks
+from transformer.data.labeled_texts import Example, Labelled
+from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
+from transformer.tasks.classification import confusion_of, report
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -26,24 +28,69 @@ from transformer.tasks.contract import (
     Objective,
     Reader,
     Reading,
+    Report,
     Request,
     Sentences,
     View,
 )
-from transformer.tasks.fine_tuning_metrics import report_of, sums_of
-from transformer.tasks.labelled_texts import LabelledTextConfig, LabelledTexts, Split
+from transformer.tasks.labeled_texts import LabelledTextConfig, LabelledTexts, Split
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss, hidden_token_loss
-from transformer.tasks.plain import (
-    check_sentences,
-    look_over,
-    most_probable,
-    real_rows,
-    refuse_decoding,
-)
+from transformer.tasks.plain import check_sentences, look_over, most_probable, real_rows, refuse_decoding
 from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import describe, open_tokenizer, padded
 from transformer.tasks.text_task import real_places
+
+
+def sums_of(
+    shape: Shape, outputs_BxA: Float[Array, "B A"], labels_B: Num[Array, " B"], real_B: Bool[Array, " B"]
+) -> tuple[dict[str, Array], Any]:
+    """Sums over a batch, and rows where a figure needs every example: scores with what they should be."""
+    if shape.scores:
+        rows = {"said": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
+        return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
+    return {"confusion": confusion_of(outputs_BxA, labels_B, real_B)}, None
+
+
+def report_of(dataset: str, shape: Shape) -> Callable[[Any, Any], Report]:
+    """What makes the report of a set from the sums and rows of its batches.
+
+    Classes: loss, accuracy, Matthews correlation, and F1 of two. Answers: loss and accuracy, for an answer's place says
+    nothing. Scores: loss, and the correlations of Pearson and Spearman. Sets of GLUE have `glue` as well.
+    """
+    if shape.scores:
+        return _correlations
+    return functools.partial(report, measure=measure_of(dataset), classes=bool(shape.classes))
+
+
+def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Report:
+    real = np.asarray(rows["real"], bool)
+    said, true = (np.asarray(rows[name], np.float64)[real] for name in ("said", "true"))
+    scalars = {
+        "loss": float(sums["loss"]) / len(said),
+        "pearson": pearson(said, true),
+        "spearman": spearman(said, true),
+    }
+    return Report(scalars, note=f"{len(said)} examples")
+
+
+def pearson(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
+    """The correlation of two rows of numbers; 0 where either is constant."""
+    first, second = one - one.mean(), other - other.mean()
+    spread = np.sqrt((first @ first) * (second @ second))
+    return float(first @ second / spread) if spread > 0 else 0.0
+
+
+def spearman(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
+    """The correlation of the ranks of two rows of numbers; equal numbers have the mean of their ranks."""
+    return pearson(ranks(one), ranks(other))
+
+
+def ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+    """The rank of each number, from 1; equal numbers have the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
 
 # What parts the texts of an example where a person writes them as one.
 PART = " $ "
@@ -56,10 +103,10 @@ class FineTuningConfig(LabelledTextConfig):
 
     `dataset`: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
     or "grammar/choice", made here; "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`; files of your own
-    ("FILE.tsv" or "FILE.jsonl", transformer.data.datasets.examples), which ask what `problem` says and whose labels, or
+    ("FILE.tsv" or "FILE.jsonl", transformer.data.datasets.fine_tuning), which ask what `problem` says and whose labels, or
     columns of answers, are `classes`. Start, delimiter and
     extract tokens have the three numbers behind the tokenizer's. A batch has `rows` examples, each of as many sequences
-    as transformer.data.input_forms says, of one of `lengths` tokens; a longer one loses some of its longest text.
+    as transformer.data.fine_tuning_inputs says, of one of `lengths` tokens; a longer one loses some of its longest text.
     `auxiliary` is lambda, the weight of the language model's own loss.
 
     Errors: UserError for values out of range.

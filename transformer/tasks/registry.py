@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError, from_config
-from transformer.named import Exports
+from transformer.exports import Exports
 from transformer.tasks.contract import Kind, Task
 
 TASKS = Exports("transformer.tasks", "TASK", Kind, "config.task.name")

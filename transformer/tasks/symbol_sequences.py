@@ -1,5 +1,6 @@
 """What tasks share whose answers are sequences of symbols, said one after another about what is given."""
 
+import abc
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,16 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer.attention.sites import Site, between
 from transformer.config import UserError
-from transformer.decode.constraints import Constraints
-from transformer.decode.generate import Tokens, generate
+from transformer.data.images import unscaled
+from transformer.decoding.constraints import Constraints
+from transformer.decoding.generate import Tokens, generate
 from transformer.models.contract import Aux
-from transformer.models.interface import Input, Interface
-from transformer.tasks.contract import Batch, LossAux, Objective, Request, View
+from transformer.models.interface import CAPTIONING, Input, Interface, Modality
+from transformer.tasks.attention_mass import LOOKED
+from transformer.tasks.contract import Answers, Batch, LossAux, Objective, Request, View
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Link
+from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, refuse_options
+from transformer.tasks.plain import PlainTask, look_over, refuse_options
 
 PAD, BEGIN, END = range(3)
 SPECIAL = ("<pad>", "<begin>", "<end>")
@@ -190,3 +194,51 @@ def links_to(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -> 
 def links_of_right(links: Sequence[tuple[Link, ...]], right_B: Bool[np.ndarray, " B"]) -> tuple[tuple[Link, ...], ...]:
     """The links of examples that were said rightly: of others it is not known what their symbols are about."""
     return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
+
+
+class DescribedPictures(SymbolSequences, abc.ABC):
+    """Pictures of `size` x `size` pixels in batches of `rows`, descriptions of at most `longest` of the `symbols`.
+
+    A batch has `picture` and the sequences of transformer.tasks.symbol_sequences, and what `links` needs.
+
+    A task adds `source`, `evaluations` and `links`, and calls `show` with the batch whose maps are stored.
+    """
+
+    def __init__(
+        self, name: str, symbols: Sequence[str], longest: int, *, size: int, rows: int, beams: int, separator: str
+    ):
+        given = {"picture": Input((rows, size, size, 3), jnp.float32, Modality.PICTURE)}
+        options: dict[str, Any] = {"rows": rows, "beams": beams, "separator": separator}
+        super().__init__(name, symbols, longest, given, output=CAPTIONING.output, **options)
+
+    @abc.abstractmethod
+    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:
+        """For each picture which places each symbol is about."""
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The symbols and pictures of the probe, and the places that each symbol is about."""
+        return self._describe(self.shown, sites)
+
+    def _describe(
+        self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
+    ) -> Labels:
+        """Of descriptions that are not `right` it is not known what their symbols are about."""
+        steps = tuple(map(self.steps_of, batch["labels"]))
+        looked, pictures = between(sites, *LOOKED), unscaled(batch["picture"])
+        gold = {site.name: self.links(batch, site) for site in looked}
+        if right_B is not None:
+            gold = {name: links_of_right(links, right_B) for name, links in gold.items()}
+        grids = {site.key.name: pictures for site in looked}
+        return Labels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, pictures=grids)
+
+    def answers(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> Answers:
+        """What the model says of the pictures of a batch, beside what is true of them."""
+        said = self.say(view, batch, decoding)
+        right_B = (said["labels"] == batch["labels"]).all(axis=1)
+        labels = self._describe(said, view.model.sites, right_B)
+        return Answers(self.lines(said["labels"]), labels, look_over(view, self.inputs_of(said)))
+
+
+def inputs_of(batch: Batch) -> dict[str, Any]:
+    """What of a batch the model reads."""
+    return {name: batch[name] for name in ("picture", "target")}

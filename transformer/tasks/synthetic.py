@@ -10,8 +10,8 @@ from tokenizers import pre_tokenizers
 
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizer_training import byte_tokenizer, token_of
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.training import byte_tokenizer, token_of
 from transformer.tasks.contract import Task
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
 from transformer.tasks.translation_data import Split, TranslationConfig, special_tokens

@@ -9,15 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.config import BatchRows, Looked, UserError, Vocabulary
-from transformer.data.any_tokenizer import AnyTokenizer, load_tokenizer
-from transformer.data.datasets.folders import joined
 from transformer.data.datasets.overlap import long_lines, said_of_overlap
-from transformer.data.datasets.own_files import HeldOut
 from transformer.data.datasets.text import open_text
-from transformer.data.tokenizer import saved_in
-from transformer.data.tokenizer_training import byte_tokenizer, characters, train_byte_bpe
+from transformer.data.datasets.user_files import HeldOut, joined
+from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
+from transformer.data.tokenizers.tokenizer import saved_in
+from transformer.data.tokenizers.training import byte_tokenizer, characters, train_byte_bpe
 from transformer.data.windows import join
-from transformer.storage import storage_of
+from transformer.storage.locate import storage_of
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import LOGITS_AT_ONCE
 

@@ -10,12 +10,11 @@ from jaxtyping import Array, Int
 
 from transformer.attention.sites import between
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer
 from transformer.data.batches import TokenBatches
 from transformer.data.datasets.translation import Pair
-from transformer.decode.coverage import Coverage
-from transformer.decode.generate import Rollout, Tokens, generate
-from transformer.decode.stops import cut
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.decoding.generate import Coverage, Rollout, Tokens, generate
+from transformer.decoding.stop_sequences import cut
 from transformer.models.contract import Variables
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Reading, View

@@ -9,14 +9,13 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.batches import Source, TokenBatches
+from transformer.data.batches import Source, TokenBatches, fingerprint
 from transformer.data.datasets.overlap import said_of_overlap
-from transformer.data.datasets.own_files import BY_CONTENT
 from transformer.data.datasets.translation import Pair, made_here, own_pairs
-from transformer.data.fingerprint import fingerprint
-from transformer.decode.generate import Tokens, generate
-from transformer.decode.sampling import Sampling
+from transformer.data.datasets.user_files import BY_CONTENT
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.sampling import Sampling
 from transformer.models.interface import TRANSLATION, Input, Interface
 from transformer.tasks.contract import (
     Answers,
@@ -34,13 +33,13 @@ from transformer.tasks.contract import (
     View,
 )
 from transformer.tasks.decoding import Decoding
-from transformer.tasks.expected_reward import Expectation, different, expected_reward, gleu
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.plain import PlainTask, check_fits, check_sentences, means, said_of
-from transformer.tasks.reading import answers_of
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
+from transformer.tasks.sequence_level_training import Expectation, different, expected_reward, gleu
 from transformer.tasks.synthetic import made_up_splits
+from transformer.tasks.text_task import answers_of
 from transformer.tasks.translate import check_language, reading_of, translate
 from transformer.tasks.translation_data import (
     Split,

@@ -8,31 +8,31 @@ from typing import Any
 import jax
 
 from transformer.config import UserError
-from transformer.data.any_tokenizer import AnyTokenizer
-from transformer.data.pictures import PictureFacts
-from transformer.data.tokenizer import Tokenizer
-from transformer.data.tokenizer_foreign import from_huggingface
-from transformer.interop import preprocessor
-from transformer.interop.huggingface import Foreign, claimed_folder, read_folder, write_folder
+from transformer.data.images import PictureFacts
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.published import from_huggingface
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.huggingface import preprocessor
+from transformer.huggingface.convert import Foreign, claimed_folder, read_folder, write_folder
 from transformer.layers.lora import LoraConfig, merged
 from transformer.models import registry
 from transformer.models.contract import PyTree, count_parameters
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory, write_json
-from transformer.storage import storage_of
+from transformer.storage.locate import storage_of
 from transformer.tasks import registry as tasks
-from transformer.training.assembly import assemble
-from transformer.training.experiment import Experiment, changeable, resolve
-from transformer.training.mesh import one_device
+from transformer.training.build import assemble
+from transformer.training.config import Experiment, changeable, resolve
+from transformer.training.partitioning import one_device
 from transformer.training.provenance import provenance
-from transformer.training.reading import open_run
+from transformer.training.restore import open_run
 
 TASKS = {
-    "decoder": "language_modelling",
-    "encoder": "masked_language_modelling",
+    "decoder": "language_modeling",
+    "encoder": "masked_lm",
     "encoder_decoder": "translation",
-    "vit": "picture_classification",
-    "xlnet": "permutation_language_modelling",
+    "vit": "image_classification",
+    "xlnet": "permutation_lm",
 }
 """What a model of a family is trained on further."""
 

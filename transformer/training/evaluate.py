@@ -1,20 +1,21 @@
-"""Evaluations, compiled once and run over all their batches."""
+"""Evaluations and the probe of attention maps, each compiled once."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from transformer.attention.capture import Capture, Captured
 from transformer.axes import Placement
-from transformer.models.averaged import with_average
-from transformer.models.contract import Model
-from transformer.runs.pulse import Pulse
-from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
-from transformer.training.ahead import Program, shapes_of
-from transformer.training.placing import shard_batch, traced_on
+from transformer.maps.plan import MapsConfig, Plan, StoredMaps, Tiers, make_plan
+from transformer.models.contract import Model, with_average
+from transformer.runs.preemption import Pulse
+from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, Task, View
+from transformer.training.background_compile import Program, shapes_of
+from transformer.training.partitioning import by_examples, shard_batch, traced_on
 from transformer.training.state import TrainState, key_for
 
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
@@ -95,3 +96,53 @@ def _compile(model: Model, placement: Placement, step: EvaluationStep, parameter
 
     # Every process reads the whole results.
     return jax.jit(traced_on(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
+
+
+class Probe(NamedTuple):
+    """The plan of the probe batch's stored maps, and the function from the state to them."""
+
+    plan: Plan
+    run: Callable[[TrainState], dict[str, StoredMaps]]
+
+
+def compile_probe(
+    model: Model,
+    task: Task,
+    abstract: TrainState,
+    placement: Placement,
+    *,
+    config: MapsConfig,
+    times: int,
+    parameters: str,
+    tiers: Tiers | None = None,
+) -> Probe:
+    """The maps and statistics of every head on the probe batch, at the tiers that `config` affords for `times` steps.
+
+    They are those of the `parameters` that the run is judged by, "raw" or those of an average. A resumed run passes the
+    `tiers` of its store. Examples and heads are sharded over the devices where they divide evenly; each device keeps
+    the maps of its own.
+    """
+
+    def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
+        return task.probe(view_of(model, state, parameters), capture, key_for(state.key, state.step, "probe")).maps
+
+    abstract = abstract.for_looking()
+    labels = task.labels(model.sites).completed(model.sites)
+    everything = Capture(tuple(site.name for site in model.sites))
+    traced = jax.eval_shape(lambda state: look(state, everything), abstract)
+    plan = make_plan(traced, model.sites, labels, config, times, tiers)
+    placed = by_examples(placement)
+
+    def seen(state: TrainState) -> dict[str, StoredMaps]:
+        return plan.keep(look(state, plan.request()))
+
+    def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
+        return NamedSharding(placed.mesh, placed.even_spec(("batch", None, "heads"), kept.shape[:3]))
+
+    lying = jax.tree.map(lies, jax.eval_shape(seen, abstract))
+    if len({device.process_index for device in placed.mesh.devices.flat}) > 1:
+        # The first process draws curves of the statistics, for which it needs all examples.
+        whole = NamedSharding(placed.mesh, PartitionSpec())
+        lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
+    probe = jax.jit(traced_on(placed, seen), out_shardings=lying)
+    return Probe(plan, lambda state: probe(state.for_looking()))

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 
 from transformer.data.batches import Source, stream
-from transformer.maps.tiers import StoredMaps
-from transformer.runs.endings import Stopped
-from transformer.runs.pulse import Pulse
+from transformer.maps.plan import StoredMaps
+from transformer.runs.exit_codes import Stopped
+from transformer.runs.preemption import Pulse
 from transformer.tasks.contract import Report
 from transformer.training.meter import Meter
-from transformer.training.sinks.contract import Sink
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
+from transformer.training.writers.contract import Sink
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from transformer.config import Positive, UserError
-from transformer.data.fingerprint import fingerprint
-from transformer.data.tokenizer import FILE, ROLES_FILE
+from transformer.data.batches import fingerprint
+from transformer.data.tokenizers.tokenizer import FILE, ROLES_FILE
 from transformer.json_files import checked, read_regular
 from transformer.runs.directory import RunDirectory, as_texts
 from transformer.runs.records import Extent, RecordsName, Step
-from transformer.training.assembly import Assembly
 from transformer.training.batches import BatchRange
-from transformer.training.experiment import Experiment, changeable, resolve
+from transformer.training.build import Assembly
+from transformer.training.config import Experiment, changeable, resolve
 
 BATCHES = 3  # at the beginning of a run, whose content is compared
 _TOKENIZER = (FILE, ROLES_FILE, "source.spm", "target.spm", "vocab.json")

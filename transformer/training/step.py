@@ -10,14 +10,13 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
-from transformer.models.averaged import with_average
-from transformer.models.contract import Model, Variables
+from transformer.models.contract import Model, Variables, with_average
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
-from transformer.training.averages import Average, update_average
-from transformer.training.faults import Faults, guarded
+from transformer.training.ema import Average, update_average
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer
 from transformer.training.state import TrainState, key_for, widened
+from transformer.training.update_guard import Faults, guarded
 
 # For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]

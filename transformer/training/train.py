@@ -7,29 +7,60 @@ from pathlib import Path
 import jax
 
 from transformer.runs.directory import RunDirectory
-from transformer.runs.endings import NotFinite
-from transformer.runs.processes import primary
-from transformer.runs.pulse import Pulse
-from transformer.storage import storage_of
-from transformer.training.ahead import compiled_ahead
-from transformer.training.assembly import Assembly, compile_step, count_flops
+from transformer.runs.distributed import primary
+from transformer.runs.exit_codes import NotFinite
+from transformer.runs.preemption import Pulse
+from transformer.storage.locate import storage_of
+from transformer.tasks.contract import Batch
+from transformer.training.background_compile import compiled_ahead
 from transformer.training.batches import BadBatch
-from transformer.training.experiment import Experiment, config_hash
-from transformer.training.faults import Diverged, Patience
-from transformer.training.greeting import greet
-from transformer.training.initialise_from import begin
+from transformer.training.build import Assembly, compile_step, count_flops
+from transformer.training.checkpointing import Resumed, SavedInTime, Saver, note_reported, resume
+from transformer.training.config import Experiment, config_hash
+from transformer.training.init_from import begin
 from transformer.training.loop import Look, run
 from transformer.training.meter import Meter
-from transformer.training.opened import OpenRun, opened
-from transformer.training.placing import on_host_batches
-from transformer.training.profile import Profiled
-from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of, programs_to_compile
-from transformer.training.resuming import Resumed, note_reported, resume
-from transformer.training.rewinding import Rewind, batches_of, check_finite, explained, leads_past, passable, rewound
-from transformer.training.saving import SavedInTime, Saver
-from transformer.training.sinks import Console, Sinks
-from transformer.training.sinks.contract import Sink
-from transformer.training.sinks.files import closed_with_the_run, open_sinks
+from transformer.training.partitioning import on_host_batches
+from transformer.training.rollback import Rewind, batches_of, check_finite, explained, leads_past, passable, rewound
+from transformer.training.run_setup import (
+    OpenRun,
+    cadence_of,
+    greet,
+    measured,
+    opened,
+    peak_flops_of,
+    probe_of,
+    programs_to_compile,
+)
+from transformer.training.state import TrainState
+from transformer.training.step import Metrics, Step
+from transformer.training.update_guard import Diverged, Patience
+from transformer.training.writers.console import Console
+from transformer.training.writers.contract import Sink, Sinks
+from transformer.training.writers.open_writers import closed_with_the_run, open_sinks
+
+
+class Profiled:
+    """A step that traces its calls `first` to `first` + `count` - 1 into a directory for Perfetto or XProf.
+
+    The first calls are left out: they compile.
+    """
+
+    def __init__(self, step: Step, directory: Path, *, first: int = 10, count: int = 5):
+        self._step, self._directory = step, directory
+        self._first, self._last = first, first + count
+        self._calls = 0
+
+    def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        """The step, traced if it is one of the chosen calls."""
+        self._calls += 1
+        if self._calls == self._first:
+            jax.profiler.start_trace(str(self._directory), create_perfetto_trace=True)
+        state, metrics = self._step(state, batch, observe)
+        if self._calls == self._last:
+            jax.block_until_ready(metrics)
+            jax.profiler.stop_trace()
+        return state, metrics
 
 
 def train(

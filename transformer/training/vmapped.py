@@ -1,9 +1,4 @@
-"""Vmapped runs: several that differ in seed and hyper-parameters alone, trained together by one program.
-
-They share the ordinary loop, with a leading axis of runs in its state, batches and metrics; each has its own run
-directory, as if it had been trained alone. A run's rates count its own steps, tokens and operations a second while all
-runs train; the device's rate is their sum.
-"""
+"""Vmapped runs: several that differ in seed and hyper-parameters alone, trained together by one program."""
 
 import contextlib
 import dataclasses
@@ -17,36 +12,105 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
+from transformer.axes import Placement
 from transformer.config import UserError, to_config
-from transformer.maps.tiers import StoredMaps
+from transformer.data.batches import Source
+from transformer.maps.plan import StoredMaps
 from transformer.models.contract import count_parameters
 from transformer.runs.directory import as_texts
-from transformer.runs.endings import NotFinite
-from transformer.runs.pulse import Pulse
+from transformer.runs.exit_codes import NotFinite
+from transformer.runs.preemption import Pulse
 from transformer.tasks.contract import Batch, Report
-from transformer.training.assembly import Assembly, assemble, compile_step, count_flops, numbers_of, training_step
-from transformer.training.experiment import Experiment, config_hash
-from transformer.training.faults import Diverged, Patience
-from transformer.training.initialise_from import begin, bring_tokenizer
+from transformer.training.build import Assembly, assemble, compile_step, count_flops, numbers_of, training_step
+from transformer.training.checkpointing import Saver, resume_together
+from transformer.training.config import Experiment, config_hash
+from transformer.training.init_from import begin, bring_tokenizer
 from transformer.training.loop import Look, Measured, run
-from transformer.training.mesh import make_placement
 from transformer.training.meter import Meter
-from transformer.training.opened import OpenRun, opened
 from transformer.training.optimizer import OptimizerConfig, hyper_of
-from transformer.training.placing import on_host_batches, traced_on
-from transformer.training.programs import cadence_of, measured, peak_flops_of, probe_of
-from transformer.training.resuming import resume_together
-from transformer.training.rewinding import batches_of, explained, leads_past
-from transformer.training.saving import Saver
-from transformer.training.sinks import Console, Sinks
-from transformer.training.sinks.contract import NullSink, Sink
-from transformer.training.sinks.files import closed_with_the_run, open_sinks
-from transformer.training.sinks.vmapped import VmappedSinks
-from transformer.training.stacking import StackedBatches, stack_reports, stack_states, stacked_on, take_run, vectorise
+from transformer.training.partitioning import make_placement, on_host_batches, traced_on
+from transformer.training.rollback import batches_of, explained, leads_past
+from transformer.training.run_setup import OpenRun, cadence_of, measured, opened, peak_flops_of, probe_of
 from transformer.training.state import TrainState
-from transformer.training.step import Step
+from transformer.training.step import Metrics, Step
+from transformer.training.update_guard import Diverged, Patience
+from transformer.training.writers.console import Console
+from transformer.training.writers.contract import NullSink, Sink, Sinks
+from transformer.training.writers.open_writers import closed_with_the_run, open_sinks
+from transformer.training.writers.vmapped import VmappedSinks
+
+
+class StackedBatches:
+    """The batches of several sources, those of one step stacked."""
+
+    def __init__(self, sources: Sequence[Source]):
+        self._sources = sources
+
+    def __getitem__(self, step: int) -> dict[str, np.ndarray]:
+        """The batches of one step: every array has a leading axis of sources.
+
+        Errors: UserError where their shapes differ.
+        """
+        batches = [source[step] for source in self._sources]
+        for batch in batches:
+            for name, array in batch.items():
+                shape, first = np.shape(array), np.shape(batches[0][name])
+                if shape != first:
+                    raise UserError(
+                        f"the batches of two seeds differ in shape at step {step + 1}: {name!r} is {shape} and "
+                        f"{first}, which one program cannot train; give config.task.lengths a single length, or train "
+                        "one by one"
+                    )
+        return {name: np.stack([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
+
+
+def stacked_on(placement: Placement) -> NamedSharding:
+    """The placement of stacked arrays: whole, on the runs' one device."""
+    return NamedSharding(placement.mesh, PartitionSpec())
+
+
+def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainState:
+    """The states stacked into one."""
+
+    def stack(*states: TrainState) -> TrainState:
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+    return jax.jit(stack, out_shardings=stacked_on(placement))(*states)
+
+
+@jax.jit
+def take_run(state: TrainState, run: int) -> TrainState:
+    """The state of one run."""
+    return jax.tree.map(lambda leaf: leaf[run], state)
+
+
+def stack_reports(reports: Sequence[Report | None]) -> Report:
+    """The runs' reports as one: each number, and the samples, a sequence over the runs, None where a run has none."""
+    present = [report for report in reports if report is not None]
+    names = dict.fromkeys(name for report in present for name in report.scalars)
+    scalars: dict[str, Any] = {
+        name: tuple(None if report is None else report.scalars.get(name) for report in reports) for name in names
+    }
+    samples: Any = tuple(() if report is None else report.samples for report in reports)
+    return Report(scalars, samples if any(samples) else ())
+
+
+def vectorise(step: Step) -> Step:
+    """The step of several runs at once: a leading axis of every leaf of state, batch and metrics.
+
+    They differ in their states, key and hyper-parameters included, and in their batches' examples; `observe` holds for
+    all.
+    """
+
+    def vmapped(state: TrainState, batch: Mapping[str, Any], observe: bool = False) -> tuple[TrainState, Metrics]:
+        return jax.vmap(step, in_axes=(0, 0, None))(state, batch, observe)
+
+    return vmapped
+
 
 COMPARED = 8  # batches whose shapes are compared before anything compiles
 

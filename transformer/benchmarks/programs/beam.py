@@ -13,9 +13,9 @@ from jaxtyping import Array
 
 from transformer.benchmarks.programs.decoder_step import decoder_of
 from transformer.benchmarks.programs.process import measured
-from transformer.decode.beam import Beam
-from transformer.decode.generate import Chooser, Tokens, generate
-from transformer.decode.greedy import Greedy
+from transformer.decoding.beam import Beam
+from transformer.decoding.generate import Chooser, Tokens, generate
+from transformer.decoding.greedy import Greedy
 from transformer.models.contract import Variables, count_parameters
 
 # So much for length that a hypothesis which has not ended may always become the best: the search runs to its end.

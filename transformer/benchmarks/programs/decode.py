@@ -17,8 +17,8 @@ from jaxtyping import Array, Int
 
 from transformer.benchmarks.programs.decoder_step import decoder_of
 from transformer.benchmarks.programs.process import measured
-from transformer.decode.generate import Tokens, generate
-from transformer.decode.greedy import Greedy
+from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.greedy import Greedy
 from transformer.models.contract import Model, Variables, count_parameters
 
 

@@ -17,9 +17,8 @@ from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model, count_parameters
 from transformer.training.initial_state import init_state
-from transformer.training.mesh import one_device
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
-from transformer.training.placing import traced_on
+from transformer.training.partitioning import one_device, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
 

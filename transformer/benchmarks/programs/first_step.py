@@ -35,9 +35,9 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
     """One step of the run, in this process."""
     import jax
 
-    from transformer.training.assembly import assemble, compile_step
-    from transformer.training.experiment import resolve
-    from transformer.training.placing import on_host_batches
+    from transformer.training.build import assemble, compile_step
+    from transformer.training.config import resolve
+    from transformer.training.partitioning import on_host_batches
 
     experiment = resolve(settings["config"])
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer.benchmarks import overhead
 from transformer.benchmarks.programs.process import measured
-from transformer.training.experiment import resolve
+from transformer.training.config import resolve
 
 PARTS = {"loop": overhead.of_loop, "capture": overhead.of_capture, "maps": overhead.of_maps}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from transformer.training.host_memory import keep_freed_memory
+from transformer.training.malloc_settings import keep_freed_memory
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 
 from transformer.config import UserError
-from transformer.data.datasets.folders import hidden
+from transformer.data.datasets.user_files import hidden
 
 
 @contextlib.contextmanager

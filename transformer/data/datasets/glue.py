@@ -5,9 +5,9 @@ import pathlib
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.own_files import read_text, refuse_empty
-from transformer.data.labelled import Labelled
-from transformer.text_lines import split_lines
+from transformer.data.datasets.user_files import read_text, refuse_empty
+from transformer.data.labeled_texts import Labelled
+from transformer.text import split_lines
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ import numpy as np
 
 from transformer.config import UserError, from_config, nearest
 from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.repeated import SPLITS
-from transformer.data.input_forms import Form
-from transformer.data.labelled import Example
+from transformer.data.datasets.symbols import SPLITS
+from transformer.data.fine_tuning_inputs import Form
+from transformer.data.labeled_texts import Example
 
 NOUNS = ("dog", "cat", "bird", "girl", "king", "cook")
 VERBS = ("sleep", "laugh", "wait", "run", "sing")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from transformer.config import UserError, from_config
 from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.repeated import SPLITS
+from transformer.data.datasets.symbols import SPLITS
 
 NAME = "help_desk"
 # What the sides are called.

@@ -9,10 +9,9 @@ from jaxtyping import UInt8
 
 from transformer.config import UserError
 from transformer.data.datasets.archives import members_of, unread_members
-from transformer.data.datasets.folders import said_of_left_out
-from transformer.data.datasets.own_files import located
-from transformer.data.datasets.picture_files import MOST_BYTES, Resizing, decode, stacked
-from transformer.data.pictures import Pictures
+from transformer.data.datasets.image_files import MOST_BYTES, Resizing, decode, stacked
+from transformer.data.datasets.user_files import located, said_of_left_out
+from transformer.data.images import Pictures
 
 # Of the twenty people who drew every character the last validate and test.
 _DRAWERS = {"train": range(1, 17), "validation": range(17, 19), "test": range(19, 21)}

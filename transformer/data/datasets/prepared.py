@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer.config import UserError
-from transformer.data.datasets.folders import hidden
+from transformer.data.datasets.user_files import hidden
 from transformer.json_files import read_object
-from transformer.text_lines import split_lines
+from transformer.text import split_lines
 
 INFO = "dataset_info.json"
 """The file that makes a folder a prepared TFDS set."""

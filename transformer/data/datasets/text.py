@@ -8,13 +8,19 @@ from typing import Any, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets.digit_words import digit_words
-from transformer.data.datasets.folders import joined, own_names, said_of_left_out
-from transformer.data.datasets.own_files import BY_PLACE, NONE_HELD, HeldOut, located
 from transformer.data.datasets.preparation import Kind, prepare_named
 from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
-from transformer.data.datasets.python_docs import python_docs
-from transformer.data.datasets.repeated import repeated
-from transformer.data.datasets.text_files import read_files, tinyshakespeare, wikitext
+from transformer.data.datasets.symbols import repeated
+from transformer.data.datasets.text_files import python_docs, read_files, tinyshakespeare, wikitext
+from transformer.data.datasets.user_files import (
+    BY_PLACE,
+    NONE_HELD,
+    HeldOut,
+    joined,
+    located,
+    own_names,
+    said_of_left_out,
+)
 
 PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
 DIGIT_WORDS = "digit_words"
@@ -90,7 +96,7 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held
 
     `name` is one of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
     "repeated" or "repeated/symbols=32,longest=16",
-    random symbols that repeat (transformer.data.datasets.repeated); "tinyshakespeare" or "wikitext-2", whose files
+    random symbols that repeat (transformer.data.datasets.symbols); "tinyshakespeare" or "wikitext-2", whose files
     lie in `data_dir`; a text or .jsonl file, or a folder of them (transformer.data.datasets.text_files), here or in
     `data_dir`, whose other splits may have files of their own, `held_out`; the folder of a prepared TFDS set; or a TFDS
     name such as "lm1b", read from `data_dir` if that holds it prepared. A TFDS set gives the input that it calls

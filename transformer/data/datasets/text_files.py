@@ -1,14 +1,15 @@
-"""Text files that their user already has: any, tiny Shakespeare's, and WikiText's."""
+"""Text that is already there: files of any kind, tiny Shakespeare, WikiText, and CPython's own documentation."""
 
+import hashlib
 import pathlib
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.data.datasets.folders import Folder, list_files, spellings, split_of
-from transformer.data.datasets.own_files import SPLITS, read_fields, read_text
+from transformer.data.datasets.user_files import SPLITS, Folder, list_files, read_fields, read_text, spellings, split_of
 
 _SUFFIXES = (".txt", ".jsonl")
 # An article's heading stands alone between two empty lines; its sections have more of the signs.
@@ -173,3 +174,36 @@ def _cut(documents: Sequence[str], size: int) -> tuple[list[str], list[str]]:
         before.append(text)
         size -= len(text)
     return before, []
+
+
+# Of ten topics about one validates and one tests.
+_PARTS = 10
+
+
+def python_docs() -> tuple[dict[str, list[str]], str]:
+    """The topics by split, and which Python they come from: they differ a little between versions.
+
+    A topic's split depends on its name alone, so that most of a split stays the same from version to version. Topics
+    with the text of another are left out, or a split could hold what another trains on.
+
+    Errors: UserError where Python was installed without them.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise UserError(
+            f"python_docs: this Python ({sys.executable}) was installed without its documentation, pydoc_data; "
+            "use another, or name a text file by config.task.dataset"
+        ) from error
+    splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    seen = set()
+    for name in sorted(topics):
+        if topics[name] not in seen:
+            seen.add(topics[name])
+            splits[_split_of(name)].append(topics[name])
+    return splits, f"Python {sys.version}"
+
+
+def _split_of(name: str) -> str:
+    part = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _PARTS
+    return {8: "validation", 9: "test"}.get(part, "train")

@@ -12,17 +12,76 @@ from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets import help_desk
-from transformer.data.datasets.folders import own_names
-from transformer.data.datasets.lexicon import LANGUAGES as PHRASE_LANGUAGES
-from transformer.data.datasets.own_files import NONE_HELD, HeldOut, has_fields
-from transformer.data.datasets.pairs import HOW, open_pairs
-from transformer.data.datasets.phrases import NAME as PHRASES
-from transformer.data.datasets.phrases import phrases
+from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named
 from transformer.data.datasets.prepared import INFO, direction_of, open_prepared, prepared_under, texts_of
-from transformer.data.datasets.slots import Links
 from transformer.data.datasets.symbols import LANGUAGES as SYMBOLS
 from transformer.data.datasets.symbols import symbols
+from transformer.data.datasets.user_files import (
+    NONE_HELD,
+    HeldOut,
+    divide,
+    has_fields,
+    located,
+    own_names,
+    read_fields,
+    read_lines,
+)
+from transformer.data.phrases.dataset import NAME as PHRASES
+from transformer.data.phrases.dataset import phrases
+from transformer.data.phrases.lexicon import LANGUAGES as PHRASE_LANGUAGES
+
+_FIELDS = ("source", "target")
+HOW = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
+
+
+def open_pairs(
+    name: str, *, data_dir: str | None, languages: tuple[str, str] | None, held_out: HeldOut
+) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
+    """The languages, source first, and the pairs of every split.
+
+    `name` is "FILE.en,FILE.de", files of a sentence a line whose endings name the languages, or one file, "FILE.tsv" or
+    "FILE.jsonl", with the fields source and target, or those that `languages` names.
+
+    Errors: UserError for missing or unfit files, unequal numbers of lines, and too few pairs.
+    """
+    direction = direction_of_files(name, languages)
+    fields = languages or _FIELDS
+    held = {split: _read(own, data_dir, fields) for split, own in held_out.named.items()}
+    return direction, divide(name, _read(name, data_dir, fields), lambda pair: pair[0], held)
+
+
+def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
+    """The source's and the target's language: by the endings of two files, else `languages`, else source and target.
+
+    Errors: UserError where `languages` are not those of the endings.
+    """
+    files = name.split(",")
+    endings = tuple(pathlib.PurePath(file).suffix.removeprefix(".") for file in files)
+    if len(endings) != 2 or not all(endings) or endings[0] == endings[1]:
+        return languages or _FIELDS
+    if languages not in (None, endings):
+        raise UserError(f"languages={languages} contradicts {name}: the first file is the source, say it there alone")
+    return endings[0], endings[1]
+
+
+def _read(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tuple[str, str]]:
+    named = files.split(",")
+    if len(named) > 2 or not all(map(str.strip, named)):
+        raise UserError(f"{files!r} names no pairs: {HOW}")
+    paths = [located(each, data_dir) for each in named]
+    if len(paths) == 1:
+        if not has_fields(paths[0].name):
+            raise UserError(f"{paths[0]} alone holds no pairs: {HOW}")
+        return [(source.strip(), target.strip()) for source, target in read_fields(paths[0], fields)]
+    sources, targets = map(read_lines, paths)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{paths[0]} has {len(sources)} lines and {paths[1]} has {len(targets)}: parallel files have a line of "
+            "one for each line of the other"
+        )
+    return list(zip(sources, targets, strict=True))
+
 
 _READ_AHEAD = 1024
 
@@ -109,7 +168,7 @@ def open_translation(
     "reversal/length=12,symbols=16" (transformer.data.datasets.symbols); "help_desk", also as "help_desk/train=2000"
     (transformer.data.datasets.help_desk);
     "multi30k/<raw|tokenised>/<source>-<target>"; "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
-    (transformer.data.datasets.pairs), whose other splits may have files of their own, `held_out`; the folder of a
+    (transformer.data.datasets.translation), whose other splits may have files of their own, `held_out`; the folder of a
     prepared TFDS set (it holds dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where
     the files of Multi30k or of pairs lie, or a TFDS root to search for an already prepared set. `languages` is (source,
     target); without it, phrases go to every language, and a TFDS set in the direction that it calls supervised.

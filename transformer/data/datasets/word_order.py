@@ -6,8 +6,8 @@ import numpy as np
 
 from transformer.config import UserError, from_config
 from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.repeated import SPLITS
-from transformer.data.labelled import Labelled
+from transformer.data.datasets.symbols import SPLITS
+from transformer.data.labeled_texts import Labelled
 
 # Which of the two stands in front; neither word of these says more about one than about the other.
 CLASSES = ("cat", "dog")

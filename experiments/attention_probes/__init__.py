@@ -1,0 +1,1 @@
+"""Texts that ask one thing of attention each: coreference, agreement, retrieval and others."""

@@ -1,0 +1,192 @@
+"""Corpora of sentences: what "it" stands for, and whether the verb is singular or plural."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from experiments.attention_probes.marked_texts import Mark, Words, most_frequent, pick, shuffled
+from transformer.config import UserError
+
+Kinds = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+
+# Of each kind nouns, and the pronoun that can stand for them.
+BY_PRONOUN: Kinds = {
+    "man": (("boy", "king", "uncle", "monk", "waiter", "prince"), ("he",)),
+    "woman": (("girl", "queen", "aunt", "nun", "waitress", "princess"), ("she",)),
+    "animal": (("dog", "cat", "horse", "cow", "fox", "goat"), ("it",)),
+    "several": (("children", "neighbours", "soldiers", "pupils", "twins", "guests"), ("they",)),
+}
+# Of each kind nouns, and what only such a thing can be.
+BY_CLUE: Kinds = {
+    "animal": (("dog", "cat", "horse", "cow", "fox", "goat"), ("tired", "hungry", "afraid")),
+    "vehicle": (("truck", "bus", "car", "tram", "van", "taxi"), ("parked", "crowded", "speeding")),
+    "way": (("street", "bridge", "road", "path", "lane", "alley"), ("steep", "paved", "winding")),
+    "plant": (("tree", "rose", "fern", "oak", "vine", "hedge"), ("blooming", "withered", "rooted")),
+}
+VERBS = ("passed", "left", "reached", "followed", "touched")
+PREPOSITIONS = ("near", "behind", "beside", "under")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Antecedents:
+    """Two to `sentences` sentences with two or three nouns each, and a pronoun: it stands for the last noun that fits.
+
+    No noun stands twice in a text, and the kind that is meant is one of those that it has: as a rule several nouns fit,
+    of which the last is meant, and other nouns stand behind it.
+    """
+
+    sentences: int = 3
+
+    sources: ClassVar[Mapping[str, str]] = {"antecedent": "the antecedent"}
+    kinds: ClassVar[Kinds]
+    # What stands before the word that tells the kind, from the pronoun on if that is another.
+    ending: ClassVar[tuple[str, ...]]
+    ahead: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.sentences <= 7:
+            raise UserError(f"coreference: sentences={self.sentences} must be 2 to 7")
+
+    @functools.cached_property
+    def kind_of(self) -> dict[str, str]:
+        """The kind of each noun."""
+        return {noun: kind for kind, (nouns, _) in self.kinds.items() for noun in nouns}
+
+    @functools.cached_property
+    def told(self) -> dict[str, str]:
+        """The kind that each word that tells one means."""
+        return {word: kind for kind, (_, words) in self.kinds.items() for word in words}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every word."""
+        return ("the", ".", *self.ending, *VERBS, *PREPOSITIONS, *self.kind_of, *self.told)
+
+    @property
+    def longest(self) -> int:
+        """Sentences of nine words, and the ending."""
+        return 9 * self.sentences + len(self.ending) + 1
+
+    def draw(self, random: np.random.Generator) -> list[str]:
+        """Sentences, and what is said of one of the kinds that they have."""
+        nouns = iter(shuffled(random, list(self.kind_of)))
+        words: list[str] = []
+        for _ in range(random.integers(2, self.sentences + 1)):
+            words += ["the", next(nouns), pick(random, VERBS), "the", next(nouns)]
+            if random.random() < 0.5:
+                words += [pick(random, PREPOSITIONS), "the", next(nouns)]
+            words.append(".")
+        kind = pick(random, sorted({self.kind_of[word] for word in words if word in self.kind_of}))
+        return [*words, *self.ending, pick(random, self.kinds[kind][1])]
+
+    def marks(self, words: Words) -> list[Mark]:
+        """Each pronoun that is told what it means, and has such a noun before it."""
+        found = []
+        for at, word in enumerate(words):
+            if word in self.told:
+                place = at - 2 if self.ahead else at
+                fitting = [noun for noun in range(place) if self.kind_of.get(words[noun]) == self.told[word]]
+                if fitting and (not self.ahead or words[place] == "it"):
+                    found.append(Mark(place, words[fitting[-1]], ((fitting[-1],),)))
+        return found
+
+    def guesses(self, words: Words, place: int) -> dict[str, str]:
+        """The noun that stands next before the pronoun, and the first of the text."""
+        nouns = [word for word in words[:place] if word in self.kind_of]
+        return {"nearest_noun": nouns[-1], "first_noun": nouns[0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Coreference(_Antecedents):
+    """Whom a pronoun means: "the dog passed the queen . the cat left the twins . then it" means the cat.
+
+    Agreement tells: "he", "she", "they", or "it" for an animal.
+    """
+
+    kinds: ClassVar[Kinds] = BY_PRONOUN
+    ending: ClassVar[tuple[str, ...]] = ("then",)
+    ahead: ClassVar[bool] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CoreferenceByClue(_Antecedents):
+    """What "it" stands for, as only what is said of it behind tells: "the dog left the street because it was tired".
+
+    Who reads the past alone cannot know. Any of the words that tell may do the reading and pass it on to "it".
+    """
+
+    kinds: ClassVar[Kinds] = BY_CLUE
+    ending: ClassVar[tuple[str, ...]] = ("because", "it", "was")
+    ahead: ClassVar[bool] = True
+
+
+# Singular and plural.
+NOUNS = (
+    ("key", "keys"),
+    ("door", "doors"),
+    ("boy", "boys"),
+    ("teacher", "teachers"),
+    ("cabinet", "cabinets"),
+    ("house", "houses"),
+    ("tree", "trees"),
+    ("lake", "lakes"),
+    ("child", "children"),
+    ("mouse", "mice"),
+    ("table", "tables"),
+    ("letter", "letters"),
+)
+VERB_OF = {noun: verb for pair in NOUNS for noun, verb in zip(pair, ("is", "are"), strict=True)}
+FORMS = tuple(VERB_OF)
+ADJECTIVES = ("old", "small", "green", "quiet")
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """Whether a verb is singular or plural: its subject may stand far before it, and other nouns between them.
+
+    "near the old lakes , the key to the doors ...": up to `attractors` nouns hang on the subject, and before it another
+    may stand, with a comma. At each of those behind the subject it is asked whether "is" or "are" could follow.
+    """
+
+    attractors: int = 4
+
+    sources: ClassVar[Mapping[str, str]] = {"subject": "the subject"}
+    ahead: ClassVar[bool] = False
+    words: ClassVar[tuple[str, ...]] = ("the", ",", "is", "are", *PREPOSITIONS, *ADJECTIVES, *FORMS)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.attractors <= 30:
+            raise UserError(f"agreement: attractors={self.attractors} must be 1 to 30")
+
+    @property
+    def longest(self) -> int:
+        """Five words before the comma, three of the subject, four of each attractor."""
+        return 8 + 4 * self.attractors
+
+    def draw(self, random: np.random.Generator) -> list[str]:
+        """A noun phrase with at least one attractor."""
+
+        def noun() -> list[str]:
+            adjective = [pick(random, ADJECTIVES)] if random.random() < 0.5 else []
+            return ["the", *adjective, pick(random, FORMS)]
+
+        def hanging() -> list[str]:
+            return [pick(random, PREPOSITIONS), *noun()]
+
+        before = [*hanging(), ","] if random.random() < 0.5 else []
+        attractors = [word for _ in range(random.integers(1, self.attractors + 1)) for word in hanging()]
+        return [*before, *noun(), *attractors]
+
+    def marks(self, words: Words) -> list[Mark]:
+        """Every noun behind the subject, which is the first behind the comma, or of all."""
+        start = words.index(",") if "," in words else 0
+        subject, *others = [place for place in range(start, len(words)) if words[place] in VERB_OF] or [0]
+        return [Mark(place, VERB_OF[words[subject]], ((subject,),)) for place in others]
+
+    def guesses(self, words: Words, place: int) -> dict[str, str]:
+        """The verbs of the noun at the place, of the first noun, and of most nouns of the text so far."""
+        verbs = [VERB_OF[word] for word in words[: place + 1] if word in VERB_OF]
+        return {"nearest_noun": verbs[-1], "first_noun": verbs[0], "most_nouns": most_frequent(verbs)}

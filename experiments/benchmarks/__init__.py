@@ -1,0 +1,1 @@
+"""Scripts that time the same model in other libraries."""

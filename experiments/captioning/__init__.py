@@ -1,0 +1,1 @@
+"""Captions of drawn scenes by a decoder that looks at them word by word (Xu et al. 2015)."""

@@ -1,1 +1,0 @@
-"""Corpora that ask one thing of attention."""

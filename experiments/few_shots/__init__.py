@@ -1,1 +1,0 @@
-"""Learning from a few examples, and by trial, within an episode."""

@@ -1,0 +1,1 @@
+"""GPT-1, ELMo and an LSTM with attention on sets of GLUE."""

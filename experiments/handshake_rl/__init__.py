@@ -1,0 +1,1 @@
+"""A robot that learns when to shake hands, by attention over what it sees (MDARQN)."""

@@ -1,0 +1,91 @@
+"""Q-learning over episodes from a replay buffer: what values should be, and which action is tried."""
+
+import enum
+from typing import Any, NamedTuple, assert_never
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+
+class TemporalLoss(enum.Enum):
+    """How an error d of a value counts: squared d^2 / 2; huber |d| - 1/2 where |d| > 1 (Mnih et al. 2015)."""
+
+    SQUARED = "squared"
+    HUBER = "huber"
+
+    def __call__(self, error: Float[Array, "*B"]) -> Float[Array, "*B"]:
+        """The loss of every error."""
+        match self:
+            case TemporalLoss.SQUARED:
+                return 0.5 * jnp.square(error)
+            case TemporalLoss.HUBER:
+                return optax.losses.huber_loss(error)
+            case _:
+                assert_never(self)
+
+
+def targets(
+    rewards_BxT: Float[Array, "B T"],
+    values_BxTxA: Float[Array, "B T A"],
+    lengths_B: Int[Array, " B"],
+    discount: float,
+) -> Float[Array, "B T"]:
+    """y_t = r_t + discount max_a Q(o_{t+1}, a), at the last step of an episode r_t alone; 0 at padding.
+
+    `values_BxTxA` are the target network's (Mnih et al. 2015, equation 2, over sequences as Hausknecht and Stone 2015).
+    """
+    step_1xT = jnp.arange(rewards_BxT.shape[1])[None]
+    best_BxT = jnp.pad(jnp.max(values_BxTxA, axis=-1)[:, 1:], ((0, 0), (0, 1)))
+    goes_on_BxT = step_1xT + 1 < lengths_B[:, None]
+    made_BxT = rewards_BxT + discount * jnp.where(goes_on_BxT, best_BxT, 0)
+    return jnp.where(step_1xT < lengths_B[:, None], made_BxT, 0)
+
+
+def errors(
+    values_BxTxA: Float[Array, "B T A"], chosen_BxT: Int[Array, "B T"], targets_BxT: Float[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """Q(o_t, a_t) - y_t for the actions that were taken."""
+    return jnp.take_along_axis(values_BxTxA, chosen_BxT[..., None], axis=-1)[..., 0] - targets_BxT
+
+
+def explore(
+    values_BxA: Float[Array, "B A"], epsilon: Float[Array, ""] | float, key: Key[Array, ""]
+) -> Int[Array, " B"]:
+    """The action of the largest value or, with probability epsilon, any of them."""
+    rows, count = values_BxA.shape
+    of_whether, of_which = jax.random.split(key)
+    any_B = jax.random.randint(of_which, (rows,), 0, count)
+    tries_B: Bool[Array, " B"] = jax.random.uniform(of_whether, (rows,)) < epsilon
+    return jnp.where(tries_B, any_B, jnp.argmax(values_BxA, axis=-1)).astype(jnp.int32)
+
+
+PyTree = Any
+
+
+class Replay(NamedTuple):
+    """`episodes` is a tree of [capacity, ...]; `written` episodes were put into it in all."""
+
+    episodes: PyTree
+    written: Int[Array, ""]
+
+
+def empty(episodes: PyTree, capacity: int) -> Replay:
+    """A buffer for `capacity` episodes of these shapes [rows, ...]."""
+    return Replay(jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), episodes), jnp.int32(0))
+
+
+def put(replay: Replay, episodes: PyTree) -> Replay:
+    """The buffer with so many more episodes [rows, ...]: episode n lies at n modulo its capacity."""
+    rows, capacity = (len(jax.tree.leaves(tree)[0]) for tree in (episodes, replay.episodes))
+    at = (replay.written + jnp.arange(rows)) % capacity
+    kept = jax.tree.map(lambda old, new: old.at[at].set(new), replay.episodes, episodes)
+    return Replay(kept, replay.written + rows)
+
+
+def sample(replay: Replay, rows: int, key: Key[Array, ""]) -> PyTree:
+    """Episodes [rows, ...], each any one of those in the buffer with equal probability; one may come twice."""
+    capacity = len(jax.tree.leaves(replay.episodes)[0])
+    chosen = jax.random.randint(key, (rows,), 0, jnp.minimum(replay.written, capacity))
+    return jax.tree.map(lambda leaf: leaf[chosen], replay.episodes)

@@ -1,0 +1,1 @@
+"""Images classified by a vision Transformer, and by convolutions beside it."""

@@ -1,1 +1,0 @@
-"""Learning in context: from examples in the prompt, by no gradient."""

@@ -1,0 +1,1 @@
+"""Rules and functions learned from the examples in a prompt."""

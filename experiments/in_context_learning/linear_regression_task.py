@@ -1,0 +1,154 @@
+"""Linear functions learned in context: f(x) from examples of f in the prompt, by no gradient (Garg et al. 2022)."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from experiments.in_context_learning.linear_regression import Functions, as_vectors, draw, least_squares, ridge
+from transformer.attention.sites import Site
+from transformer.config import BatchRows, Examples, Looked, Positive, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.models.interface import NUMBERS, Input, Interface, Modality
+from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.plain import PlainTask, check_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearFunctionsConfig:
+    """Batches of `rows` functions of so many `dimensions`, each by 2 x dimensions + 1 points: x_1, y_1, x_2, y_2, ...
+
+    What is shown of f(x) has a normal error of deviation `noise`. Without any, least squares is without fault from as
+    many examples on as there are dimensions, and nothing can be compared with it. `examples` functions are evaluated.
+
+    Errors: UserError for values out of range.
+    """
+
+    dimensions: Positive = 8
+    noise: float = 1.0
+    fewest: int | None = None
+    rows: BatchRows = 64
+    examples: Examples = 1024
+    probed: Looked = 2
+
+    def __post_init__(self) -> None:
+        if not self.noise >= 0:
+            raise UserError(f"config.task.noise={self.noise} must be at least 0")
+        for name in ("dimensions", "rows", "examples", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if self.fewest is not None and not 1 <= self.fewest <= self.dimensions:
+            raise UserError(f"config.task.fewest={self.fewest} must be from 1 to dimensions={self.dimensions}, or None")
+
+    @property
+    def points(self) -> int:
+        """How many points a function is shown by: one is asked behind 0 to 2 x dimensions examples."""
+        return 2 * self.dimensions + 1
+
+    def draw(self, random: np.random.Generator, fewest: int | None = None) -> Functions:
+        """The functions of a batch."""
+        return draw(random, self.rows, self.points, self.dimensions, self.noise, fewest)
+
+
+class LinearFunctions(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: LinearFunctionsConfig, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config = config
+        shape = (config.rows, 2 * config.points, config.dimensions + 1)
+        inputs = {"vectors": Input(shape, jnp.float32, Modality.POINTS)}
+        self.interface = Interface(inputs, {"numbers": 1}, output=NUMBERS.output)
+        self.objectives = (Objective("next_value", self._loss),)
+        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
+        shown = as_vectors(config.draw(np.random.default_rng((VALIDATION + 1, 0))))
+        self.probed = {"vectors": shown[: config.probed]}
+
+    def source(self, seed: int) -> Source:
+        """Functions that are drawn anew at every step."""
+        return Drawn(lambda random: batch_of(self.config.draw(random, self.config.fewest)), seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The points that are asked for."""
+        return {"points": jnp.float32(np.prod(batch["shown"].shape))}
+
+    def _answers(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B N"], Any]:
+        """What the model makes of every x, when it has read it and all examples before it."""
+        inputs = {"vectors": jnp.asarray(batch["vectors"])}
+        numbers_BxTx1, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        return numbers_BxTx1[:, ::2, 0].astype(jnp.promote_types(numbers_BxTx1.dtype, jnp.float32)), aux
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean squared error of the next value, over all points of all functions."""
+        answers_BxN, aux = self._answers(view, batch, key)
+        loss = jnp.sum(jnp.square(answers_BxN - jnp.asarray(batch["shown"]))) / totals["points"]
+        return loss, LossAux.of(aux, view.extra, {"loss": loss})
+
+    def _evaluation(self, split: str, seed: int) -> Evaluation:
+        drawn = Drawn(lambda random: self.config.draw(random)._asdict(), seed)
+        functions = [Functions(**drawn[number]) for number in range(-(-self.config.examples // self.config.rows))]
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
+            return {}, {"answers": self._answers(view, batch, None)[0]}
+
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+            whole = Functions(*map(np.concatenate, zip(*functions, strict=True)))
+            return report(whole, np.asarray(rows["answers"], np.float64), self.config.noise)
+
+        batches = [batch_of(each) for each in functions]
+        return Evaluation("functions", split, batches, step, finish, at_end=split == "test")
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """x_1, y_1, x_2, y_2, ... of each function."""
+        names = tuple(f"{which}{point + 1}" for point in range(self.config.points) for which in ("x", "y"))
+        count = len(self.probed["vectors"])
+        return Labels({"steps": (names,) * count}, tuple(f"function {number + 1}" for number in range(count)))
+
+
+def batch_of(functions: Functions) -> dict[str, np.ndarray]:
+    """What is fed, and what is to be predicted at every x."""
+    return {"vectors": as_vectors(functions), "shown": functions.shown.astype(np.float32)}
+
+
+def report(functions: Functions, answers_BxN: Float[np.ndarray, "B N"], noise: float) -> Report:
+    """Mean squared errors of f(x) behind k examples: the model's, that of least squares, the least possible.
+
+    `zero` is that of always saying 0. `of_least_squares` is the model's at the greatest k over that of least squares,
+    where noise leaves it any.
+    """
+
+    def errors(guesses_BxN: np.ndarray) -> np.ndarray:
+        return np.square(guesses_BxN - functions.values).mean(axis=0)
+
+    methods = {"error": answers_BxN, "least_squares": least_squares(functions), "least": ridge(functions, noise)}
+    of_methods = {name: errors(guesses) for name, guesses in methods.items()}
+    last, dimensions = answers_BxN.shape[1] - 1, functions.points.shape[-1]
+    scalars = {
+        f"{name}_{known}": float(errors_N[known])
+        for name, errors_N in of_methods.items()
+        for known in sorted({0, -(-dimensions // 2), dimensions, last})
+    }
+    scalars["zero"] = float(errors(np.zeros_like(answers_BxN)).mean())
+    if noise:
+        scalars["of_least_squares"] = float(of_methods["error"][last] / of_methods["least_squares"][last])
+    return Report(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
+
+
+def build(config: LinearFunctionsConfig, directory: Path, rows_multiple: int = 1) -> LinearFunctions:
+    """The task; nothing is read, and nothing kept in the run directory."""
+    return LinearFunctions(config, rows_multiple)
+
+
+def synthetic(config: LinearFunctionsConfig, rows_multiple: int = 1) -> LinearFunctions:
+    """The task as it is: its data are made up anyway."""
+    return LinearFunctions(config, rows_multiple)
+
+
+TASK = Kind(LinearFunctionsConfig, build, synthetic)

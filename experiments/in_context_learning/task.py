@@ -1,0 +1,372 @@
+"""Episodes learned in context by next-token prediction alone: word maps, edits of words, and two authors' style."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, assert_never
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from experiments.in_context_learning import data as episodes
+from experiments.in_context_learning.data import (
+    ARROW,
+    AUTHORS,
+    CHARACTERS,
+    STOP,
+    Episode,
+    RuleEdits,
+    WordMaps,
+    author_of,
+    prompt_of,
+    shots_of,
+    text_of,
+    write,
+)
+from transformer.attention.sites import Site, between
+from transformer.config import BatchRows, Examples, ExamplesIfAny, Looked, Range, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.training import characters
+from transformer.models.interface import CONTINUATION, Input, Interface
+from transformer.tasks.continuation import answers_by_continuing, roll_out
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Report,
+    Request,
+    View,
+)
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.labels import Labels, Link
+from transformer.tasks.losses import TokenLoss, token_loss
+from transformer.tasks.plain import PlainTask, check_rows
+from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded, repeats, with_repeats
+from transformer.tasks.text_task import CONTINUING, real_places
+
+
+class Problem(enum.Enum):
+    """What is to be learned from a prompt.
+
+    maps: a language of one's own, letter by letter, from translated words. edits: what is done to words, one or two
+    edits. style: which of two authors writes.
+    """
+
+    MAPS = "maps"
+    EDITS = "edits"
+    STYLE = "style"
+
+
+_PAIRED = (Problem.MAPS, Problem.EDITS)
+# The problems of which a field of the config says something; all where it is absent.
+_ASKED_OF = {
+    **dict.fromkeys(("symbols", "shortest", "longest", "shots"), _PAIRED),
+    "letters": (Problem.MAPS,),
+    **dict.fromkeys(("length", "prompt"), (Problem.STYLE,)),
+}
+
+
+Letters = Annotated[int, Range(1, 2**6)]
+"""A number of letters of a word: there are so many words as a power by it says."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodesConfig:
+    """Batches of `rows` episodes, drawn anew at every step; `examples` that no run trains on are evaluated.
+
+    Of maps and edits: words of `shortest` to `longest` letters of an alphabet of `symbols`, of which a map has so many
+    `letters` (an edit all of them), and as many pairs as the greatest of `shots`, the numbers of pairs behind which
+    answers are measured, and one. Of style: texts of `length` characters, the first `prompt` of which are the prompt.
+    Of unseen episodes `probed` are mapped, beside `repeated` examples of random tokens that repeat, which show
+    induction heads.
+
+    Errors: UserError for values out of range, and for a field that says nothing of the problem but has another value
+    than its default.
+    """
+
+    problem: Problem = Problem.MAPS
+    symbols: int = 26
+    letters: int = 6
+    shortest: int = 3
+    longest: Letters = 3
+    shots: tuple[int, ...] = (0, 1, 2, 4, 8)
+    length: int = 96
+    prompt: int = 48
+    rows: BatchRows = 32
+    examples: Examples = 512
+    probed: Looked = 2
+    repeated: ExamplesIfAny = 1
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, problems = getattr(self, field.name), _ASKED_OF.get(field.name, tuple(Problem))
+            if self.problem not in problems and value != field.default:
+                raise UserError(
+                    f"config.task.{field.name}={value} says nothing of problem={self.problem.value}: leave it out, or "
+                    f"say problem={' or '.join(problem.value for problem in problems)}"
+                )
+        for name in ("rows", "examples", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if self.repeated < 0:
+            raise UserError(f"config.task.repeated={self.repeated} must be at least 0 examples")
+        if not 1 <= self.prompt < self.length:
+            raise UserError(f"config.task.prompt={self.prompt} must be at least 1 and less than length={self.length}")
+        if not self.shots or min(self.shots) < 0 or len(set(self.shots)) < len(self.shots):
+            raise UserError(f"config.task.shots={self.shots} must be different numbers of pairs")
+        match self.problem:
+            case Problem.MAPS:
+                sizes, words = (self.symbols, self.letters), 2 * self.pairs
+            case Problem.EDITS:
+                # One word in so many is held out; two edits take away at most two letters.
+                sizes, words = (self.symbols, self.symbols), 4 * episodes.HELD_OUT * self.pairs
+            case Problem.STYLE:
+                return
+            case _:
+                assert_never(self.problem)
+        least = 3 if self.problem is Problem.EDITS else 2
+        episodes.check_words(*sizes, self.shortest, self.longest, least=least, words=words)
+        if self.problem is Problem.MAPS:
+            episodes.check_maps(*sizes)
+
+    @property
+    def pairs(self) -> int:
+        """The pairs of an episode."""
+        return max(self.shots) + 1
+
+    @property
+    def rules(self) -> episodes.Problem | None:
+        """Whence the rules of pairs come; None where there are no pairs."""
+        match self.problem:
+            case Problem.MAPS:
+                return WordMaps(self.symbols, self.letters, self.shortest, self.longest)
+            case Problem.EDITS:
+                return RuleEdits(self.symbols, self.shortest, self.longest)
+            case Problem.STYLE:
+                return None
+            case _:
+                assert_never(self.problem)
+
+    @property
+    def alphabet(self) -> str:
+        """Every character that an episode can have."""
+        return CHARACTERS if self.rules is None else self.rules.alphabet + ARROW + STOP
+
+    @property
+    def context(self) -> int:
+        """The places of a row, as many as the longest episode has characters; its last one is only predicted."""
+        return self.length if self.rules is None else self.pairs * self.rules.widest
+
+
+class Told(NamedTuple):
+    """An episode as a row: its text, how many pairs stand before each character of an answer (else -1), its rule."""
+
+    text: str
+    shots: list[int]
+    rule: str
+    episode: Episode | None = None
+
+
+class Episodes(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: EpisodesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.tokenizer = config, tokenizer
+        self.interface = interface_of(config, tokenizer)
+        self.objectives = (Objective("language_modeling", self._loss),)
+        splits = (("validation", VALIDATION), ("test", TEST))
+        if config.rules is None:
+            self.evaluations = tuple(self._style(split, seed) for split, seed in splits)
+        else:
+            kinds = (("unseen", True), ("seen", False))
+            self.evaluations = tuple(
+                self._few_shots(split, (seed, unseen), name, config.rules)
+                for split, seed in splits
+                for name, unseen in kinds
+            )
+        self._shown = self._draw(np.random.default_rng((VALIDATION, 2**32)), config.probed, unseen=True)
+        self._repeats = repeats(tokenizer, config.repeated, min(config.context, 2 * tokenizer.vocabulary))
+        texts = tokenizer.encode([told.text[:-1] for told in self._shown])
+        self.probed = padded([*texts, *self._repeats.tokens.tolist()], tokenizer)
+
+    def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[Told]:
+        """So many episodes; texts of authors are never the same twice, and none is held out."""
+        config, rules = self.config, self.config.rules
+        if rules is None:
+            names = [list(AUTHORS)[number] for number in random.integers(0, len(AUTHORS), count)]
+            texts = [write(AUTHORS[name], random, config.length) for name in names]
+            return [Told(text, [-1] * len(text), name) for text, name in zip(texts, names, strict=True)]
+        drawn = [rules.draw(random, config.pairs, unseen=unseen) for _ in range(count)]
+        return [Told(text_of(each.pairs), shots_of(each.pairs), each.rule, each) for each in drawn]
+
+    def source(self, seed: int) -> Source:
+        """Episodes that are drawn anew at every step."""
+        return Drawn(lambda random: self._batch(self._draw(random, self.config.rows, unseen=False)), seed)
+
+    def _batch(self, drawn: Sequence[Told]) -> dict[str, np.ndarray]:
+        """Rows of one width: what is read, what follows each token, and behind how many pairs it is an answer's."""
+        shape = len(drawn), self.config.context
+        tokens, labels, shots = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
+        encoded = self.tokenizer.encode([told.text for told in drawn])
+        for row, (numbers, told) in enumerate(zip(encoded, drawn, strict=True)):
+            tokens[row, : len(numbers) - 1], labels[row, : len(numbers) - 1] = numbers[:-1], numbers[1:]
+            shots[row, : len(numbers) - 1] = told.shots[1:]
+        lengths = np.array([len(numbers) - 1 for numbers in encoded], np.int32)
+        return {"tokens": tokens, "lengths": lengths, "labels": labels, "shots": shots}
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of predicted tokens."""
+        return {"tokens": jnp.sum(jnp.asarray(batch["lengths"])).astype(jnp.float32)}
+
+    def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B T V"], Any]:
+        inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
+        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+
+    def _sums(self, logits_BxTxV: Float[Array, "B T V"], batch: Batch) -> TokenLoss:
+        return token_loss(logits_BxTxV, jnp.asarray(batch["labels"]), real_places(batch), label_smoothing=0.0)
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean of -log p(next token) over all tokens of the episodes, those that nobody can know among them."""
+        logits_BxTxV, aux = self._logits(view, batch, key)
+        sums = self._sums(logits_BxTxV, batch)
+        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[Told]]:
+        """Batches of `examples` episodes in all."""
+        batches = range(-(-self.config.examples // self.config.rows))
+        return [
+            self._draw(np.random.default_rng((*seed, number)), self.config.rows, unseen=unseen) for number in batches
+        ]
+
+    def _few_shots(self, split: str, seed: tuple[int, bool], name: str, rules: episodes.Problem) -> Evaluation:
+        """How often a whole answer, and its end, is what greedy decoding says behind so many pairs.
+
+        Of an episode one pass gives them all: what is said behind k pairs is right if each of its tokens is the
+        likeliest behind those before it.
+        """
+        drawn, shots = self._held_out(seed, unseen=seed[1]), self.config.shots
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            logits_BxTxV, _ = self._logits(view, batch, None)
+            return {
+                "loss": self._sums(logits_BxTxV, batch).cross_entropy,
+                "right": right_answers(logits_BxTxV, batch, shots),
+                "examples": jnp.float32(len(batch["tokens"])),
+                **self.totals(batch),
+            }, None
+
+        @functools.cache
+        def best() -> list[float]:
+            whole = [told.episode for part in drawn for told in part if told.episode is not None]
+            return [float(np.mean([rules.best(episode, known) for episode in whole])) for known in shots]
+
+        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+            right = np.asarray(sums["right"]) / float(sums["examples"])
+            scalars = {f"{name}_loss": float(sums["loss"]) / float(sums["tokens"])}
+            scalars |= {f"{name}_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
+            scalars |= {f"{name}_best_{known}": share for known, share in zip(shots, best(), strict=True)}
+            return Report(scalars, note=f"{int(sums['examples'])} episodes with {name} rules")
+
+        batches = [self._batch(part) for part in drawn]
+        return Evaluation(name, split, batches, step, finish, at_end=split == "test")
+
+    def _style(self, split: str, seed: int) -> Evaluation:
+        """How often the judge takes what is sampled behind a prompt for a text of the prompt's author."""
+        config, drawn = self.config, self._held_out((seed,), unseen=True)
+        decoding = Decoding(length=config.length - config.prompt, temperature=1.0)
+        told = [each for part in drawn for each in part]
+
+        def prompts(part: Sequence[Told]) -> dict[str, np.ndarray]:
+            return padded(self.tokenizer.encode([each.text[: config.prompt] for each in part]), self.tokenizer)
+
+        def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
+            return {}, {"tokens": roll_out(view, self.tokenizer, batch, decoding).tokens[:, 0]}
+
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+            said = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
+            cut = [(each.text[: config.prompt], each.text[config.prompt :]) for each in told]
+            names = [each.rule for each in told]
+            sampled = zip(cut, said, names, strict=True)
+            follows = [author_of(prompt, text) == name for (prompt, _), text, name in sampled]
+            own = [author_of(prompt, text) == name for (prompt, text), name in zip(cut, names, strict=True)]
+            samples = [{"prompt": prompt, "output": text} for (prompt, _), text in zip(cut[:4], said, strict=False)]
+            scalars = {"follows": float(np.mean(follows)), "authors_follow": float(np.mean(own))}
+            return Report(scalars, samples, note=f"{len(told)} prompts of {config.prompt} characters")
+
+        return Evaluation("style", split, [prompts(part) for part in drawn], step, finish, at_end=split == "test")
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The characters, each episode by its rule; of word maps linked with where an answer's letter can be read."""
+        rows = [list(row[:length]) for row, length in zip(self.probed["tokens"], self.probed["lengths"], strict=True)]
+        labels = describe(self.tokenizer, rows)
+        shown = len(self._shown)
+        titles = (*(told.rule for told in self._shown), *labels.titles[shown:])
+        labels = with_repeats(dataclasses.replace(labels, titles=titles), self._repeats)
+        if self.config.problem is not Problem.MAPS:
+            return labels
+        links = (*(_links(told.episode) for told in self._shown if told.episode), *((),) * (len(rows) - shown))
+        return dataclasses.replace(labels, links={site.name: links for site in between(sites, "tokens", "tokens")})
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The prompts with what follows: of pairs the answer to the last word, of style a text.
+
+        Errors: UserError for a language, characters that no episode has, and prompts that leave no room.
+        """
+        rules = self.config.rules
+        if rules is None:
+            return answers_by_continuing(view, self.tokenizer, request, request.texts)
+        own = {"length": rules.widest // 2, "stops": (STOP,)}
+        return answers_by_continuing(view, self.tokenizer, request, [prompt_of(text) for text in request.texts], **own)
+
+
+def right_answers(logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Sequence[int]) -> Float[Array, " S"]:
+    """How many rows have no token wrong of the answer behind so many pairs."""
+    wrong_BxT = jnp.argmax(logits_BxTxV, axis=-1) != jnp.asarray(batch["labels"])
+    asked_BxTxS = jnp.asarray(batch["shots"])[..., None] == jnp.asarray(shots)
+    return jnp.sum(~jnp.any(asked_BxTxS & wrong_BxT[..., None], axis=1), axis=0).astype(jnp.float32)
+
+
+def _links(episode: Episode) -> tuple[Link, ...]:
+    """From the place that predicts an answer's letter to those where the same letter's translation stands already."""
+    known: dict[str, list[int]] = {}
+    links, start = [], 0
+    for source, target in episode.pairs:
+        first = start + len(source) + 1  # of the answer
+        for place, letter in enumerate(source):
+            places = known.setdefault(letter, [])
+            links += [Link(first + place - 1, key, len(places) == 1) for key in places if key < first + place]
+            places.append(first + place)
+        start = first + len(target) + 1
+    return tuple(links)
+
+
+def interface_of(config: EpisodesConfig, tokenizer: AnyTokenizer) -> Interface:
+    """What the task asks of a model."""
+    inputs = {name: Input((config.rows, config.context)) for name in CONTINUATION.inputs}
+    return Interface(inputs, {"tokens": tokenizer.vocabulary}, output=CONTINUATION.output, decoded=config.context)
+
+
+def build(config: EpisodesConfig, directory: Path, rows_multiple: int = 1) -> Episodes:
+    """The task; the run directory keeps the tokenizer of its characters."""
+    tokenizer = open_tokenizer(directory, TokenizerKind.CHARACTERS, 0, {"train": [config.alphabet]}, ())
+    return Episodes(config, tokenizer, rows_multiple)
+
+
+def synthetic(config: EpisodesConfig, rows_multiple: int = 1) -> Episodes:
+    """The task as it is: its data are made up anyway."""
+    return Episodes(config, characters([config.alphabet]), rows_multiple)
+
+
+TASK = Kind(EpisodesConfig, build, synthetic, Reader(interface_of, CONTINUING.read))

@@ -1,0 +1,1 @@
+"""The onset of induction heads on random symbols."""

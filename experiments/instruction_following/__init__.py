@@ -1,0 +1,1 @@
+"""Listen, Attend and Walk: instructions in, actions in a maze out (Mei et al. 2016)."""

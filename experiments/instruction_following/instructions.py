@@ -1,0 +1,253 @@
+"""Instructions for walks in mazes: clauses from templates, what following each of them means, and reading them."""
+
+import difflib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.instruction_following.mazes import FLOORS, NONE, OBJECTS, Action, Maze
+
+FORWARD, LEFT, RIGHT = Action
+_TURN = {"left": LEFT, "right": RIGHT}
+_QUARTERS = {"left": 3, "right": 1}  # clockwise
+_BLOCKS = {"one block": 1, "two blocks": 2, "three blocks": 3}
+VALUES: dict[str, tuple[str, ...]] = {
+    "side": tuple(_TURN),
+    "blocks": tuple(_BLOCKS),
+    "floor": FLOORS,
+    "object": OBJECTS,
+}
+JOINTS = (".", ",", "then", "and")
+TURNS = 0.3  # the share of clauses that may only turn, where the one before walks
+_JOINED = ((".",), (",", "then"), ("then",), ("and",), ("and", "then"))
+
+Words = Mapping[str, str]
+# What one does who follows a clause at a place: the actions; None where it cannot be followed or means two things.
+Follow = Callable[[Maze, int, Words], "list[Action] | None"]
+
+
+def _turn(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    return [_TURN[words["side"]]]
+
+
+def _turn_around(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    return [RIGHT, RIGHT]
+
+
+def _face(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    """Of the halls that are seen one, to the left or the right, has this floor."""
+    seen = [maze.floor(place, quarters) for quarters in (0, 3, 1)]
+    asked = FLOORS.index(words["floor"])
+    return [LEFT if seen[1] == asked else RIGHT] if seen.count(asked) == 1 and seen[0] != asked else None
+
+
+def _go(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    count = _BLOCKS[words["blocks"]]
+    return [FORWARD] * count if count <= len(maze.ahead(place)) else None
+
+
+def _end(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    return [FORWARD] * len(maze.ahead(place)) or None
+
+
+def _reach(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    """To the first of them ahead; not where one stands here already."""
+    asked, passed = OBJECTS.index(words["object"]), maze.ahead(place)
+    objects = [maze.here(each) for each in passed]
+    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.here(place) != asked else None
+
+
+def _cross(maze: Maze, place: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
+    """To the first crossing ahead from which such a hall leaves to a side; not where one does here already."""
+    asked = FLOORS.index(words["floor"])
+
+    def leaves(at: int) -> bool:
+        return any(maze.floor(at, turned) == asked for turned in quarters)
+
+    crossing = [leaves(at) for at in maze.ahead(place)]
+    return [FORWARD] * (crossing.index(True) + 1) if True in crossing and not leaves(place) else None
+
+
+def _past(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    reached = _reach(maze, place, words)
+    return [*reached, FORWARD] if reached is not None and len(reached) < len(maze.ahead(place)) else None
+
+
+def _turn_at(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    reached = _reach(maze, place, words)
+    return None if reached is None else [*reached, _TURN[words["side"]]]
+
+
+def _turn_at_end(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    reached = _end(maze, place, words)
+    return None if reached is None else [*reached, _TURN[words["side"]]]
+
+
+def _turn_onto(maze: Maze, place: int, words: Words) -> list[Action] | None:
+    reached = _cross(maze, place, words, (_QUARTERS[words["side"]],))
+    return None if reached is None else [*reached, _TURN[words["side"]]]
+
+
+class Form(NamedTuple):
+    """A kind of clause: how it is said, each way with the same names of `VALUES` in braces, and what it means."""
+
+    phrases: tuple[str, ...]
+    follow: Follow
+    walks: bool = True
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names in braces."""
+        return tuple(name for name in VALUES if f"{{{name}}}" in self.phrases[0])
+
+    def fillings(self) -> list[dict[str, str]]:
+        """All that can stand in the braces."""
+        filled = itertools.product(*(VALUES[name] for name in self.slots))
+        return [dict(zip(self.slots, values, strict=True)) for values in filled]
+
+
+FORMS = (
+    Form(("turn {side}", "make a {side} turn", "turn to the {side}"), _turn, walks=False),
+    Form(("turn around", "face the other way"), _turn_around, walks=False),
+    Form(("face the {floor} hall", "turn to the {floor} hall", "turn so that you see the {floor} floor"), _face, False),
+    Form(("walk {blocks}", "go forward {blocks}", "move {blocks} ahead"), _go),
+    Form(("walk to the end of the hall", "go forward until you reach the wall", "follow the hall to its end"), _end),
+    Form(("walk to the {object}", "go forward until you reach the {object}", "move to the {object}"), _reach),
+    Form(("walk until the {floor} hall crosses", "go to the crossing with the {floor} hall"), _cross),
+    Form(("walk one block past the {object}", "go one block beyond the {object}"), _past),
+    Form(
+        ("turn {side} at the {object}", "at the {object} turn {side}", "go {side} at the {object}"),
+        _turn_at,
+    ),
+    Form(("turn {side} at the end of the hall", "where the hall ends turn {side}"), _turn_at_end),
+    Form(("turn {side} onto the {floor} hall", "take the {floor} hall to the {side}"), _turn_onto),
+)
+
+
+class Clause(NamedTuple):
+    """A clause in words, and what it means."""
+
+    words: tuple[str, ...]
+    form: Form
+    filled: Words
+
+    def follow(self, maze: Maze, place: int) -> list[Action] | None:
+        """The actions of one who follows it at a place; None where it cannot be followed or means two things."""
+        return self.form.follow(maze, place, self.filled)
+
+
+def _clauses() -> dict[str, Clause]:
+    every = {}
+    for form in FORMS:
+        for phrase, filled in itertools.product(form.phrases, form.fillings()):
+            text = phrase.format(**filled)
+            every[text] = Clause(tuple(text.split()), form, filled)
+    return every
+
+
+CLAUSES = _clauses()
+_FORMS = tuple((form, form.fillings()) for form in FORMS)
+WORDS = (*JOINTS, *sorted({word for clause in CLAUSES.values() for word in clause.words} - set(JOINTS)))
+
+
+class Instruction(NamedTuple):
+    """Words, and the number of the clause that each belongs to, NONE for what joins them."""
+
+    words: tuple[str, ...]
+    clauses: tuple[Clause, ...]
+    of_word: tuple[int, ...]
+
+
+class Walk(NamedTuple):
+    """What following an instruction comes to: the actions and the clause of each, and every place, `start` first."""
+
+    actions: tuple[Action, ...]
+    of_action: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+def longest(clauses: int) -> int:
+    """The most words of an instruction of so many clauses."""
+    of_joints = max(map(len, _JOINED))
+    return clauses * (max(len(clause.words) for clause in CLAUSES.values()) + of_joints)
+
+
+def follow(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
+    """The walk of one who follows clause after clause; None where one of them cannot be followed."""
+    actions: list[Action] = []
+    of_action: list[int] = []
+    places = [start]
+    for number, clause in enumerate(clauses):
+        found = clause.follow(maze, places[-1])
+        if found is None:
+            return None
+        for action in found:
+            places.append(maze.after(places[-1], action))
+        actions += found
+        of_action += [number] * len(found)
+    return Walk(tuple(actions), tuple(of_action), tuple(places))
+
+
+def draw_instruction(maze: Maze, start: int, count: int, random: np.random.Generator) -> tuple[Instruction, Walk]:
+    """An instruction of so many clauses that can be followed from a place, and the walk; no two clauses only turn."""
+    place = start
+    chosen: list[Clause] = []
+    for _ in range(count):
+        turned = bool(chosen) and not chosen[-1].form.walks
+        clause = _draw_clause(maze, place, random, walks=turned or random.random() >= TURNS)
+        chosen.append(clause)
+        for action in clause.follow(maze, place) or ():
+            place = maze.after(place, action)
+    words: list[str] = []
+    of_word: list[int] = []
+    for number, clause in enumerate(chosen):
+        joint = _JOINED[random.integers(len(_JOINED))] if number + 1 < count else (".",)
+        words += [*clause.words, *joint]
+        of_word += [number] * len(clause.words) + [NONE] * len(joint)
+    walk = follow(maze, start, chosen)
+    assert walk is not None
+    return Instruction(tuple(words), tuple(chosen), tuple(of_word)), walk
+
+
+def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: bool) -> Clause:
+    """A clause that can be followed: a form at random, and of its fillings and phrases one each.
+
+    With `walks` one that does not only turn, unless a wall ahead stops all of them.
+    """
+    for number in random.permutation(len(_FORMS)):
+        form, fillings = _FORMS[number]
+        if form.walks or not walks or maze.floor(place) == NONE:
+            fit = [filled for filled in fillings if form.follow(maze, place, filled) is not None]
+            if fit:
+                phrase = form.phrases[random.integers(len(form.phrases))]
+                return CLAUSES[phrase.format(**fit[random.integers(len(fit))])]
+    raise AssertionError("one can turn anywhere")
+
+
+def read(text: str) -> Instruction:
+    """The instruction of a text such as "turn left . walk to the lamp"; an end without a full stop gets one.
+
+    Errors: ValueError, one line, for a text of no clause, and for what is no clause of the templates.
+    """
+    words = text.lower().replace(".", " . ").replace(",", " , ").split()
+    if not words or words[-1] != ".":
+        words.append(".")
+    clauses: list[Clause] = []
+    of_word: list[int] = []
+    for joint, group in itertools.groupby(words, key=JOINTS.__contains__):
+        part = list(group)
+        if joint:
+            of_word += [NONE] * len(part)
+            continue
+        said = " ".join(part)
+        if said not in CLAUSES:
+            said = said[:60]  # as much as a line can show
+            nearest = difflib.get_close_matches(said, CLAUSES, n=1, cutoff=0)
+            raise ValueError(f"{said!r} is no clause that is known; the nearest: {nearest[0]!r}")
+        of_word += [len(clauses)] * len(part)
+        clauses.append(CLAUSES[said])
+    if not clauses:
+        raise ValueError("it has no clause")
+    return Instruction(tuple(words), tuple(clauses), tuple(of_word))

@@ -1,0 +1,84 @@
+"""Pictures of walks: a maze from above, its floors and the first letters of its objects, and who walks there."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt8
+
+from experiments.instruction_following.mazes import FLOORS, NONE, OBJECTS, Heading, Maze
+from transformer.data.synthetic_glyphs import NO_VARIATION, cover, draw_glyphs
+
+CELL = 24  # pixels from crossing to crossing
+_HALF_HALL, _HALF_PATH, _LETTER = 7, 1, 13  # pixels
+_ROCK, _CROSSING, _INK, _PATH, _WALKER = (38, 40, 46), (222, 222, 222), (40, 40, 40), (130, 10, 70), (200, 20, 110)
+_SHADE = 0.72  # of what a floor's pattern darkens
+# Looking north; x to the right and y downwards in the square of a crossing.
+_ARROW = np.array([[0.5, 0.1], [0.84, 0.84], [0.5, 0.68], [0.16, 0.84], [0.5, 0.1]])
+
+# A colour, and where the pattern is darker.
+_FLOORS: dict[str, tuple[tuple[int, int, int], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+    "blue": ((86, 130, 226), lambda y, x: y + x < 0),
+    "brick": ((190, 88, 66), lambda y, x: (y % 4 == 0) | ((x + 3 * (y // 4 % 2)) % 6 == 0)),
+    "flower": ((236, 150, 190), lambda y, x: (y % 6 - 3) ** 2 + (x % 6 - 3) ** 2 <= 2),
+    "grass": ((98, 172, 84), lambda y, x: (x + 2 * y) % 5 == 0),
+    "wood": ((176, 124, 70), lambda y, x: y % 4 == 0),
+    "yellow": ((240, 208, 72), lambda y, x: y + x < 0),
+}
+
+
+def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
+    """The maze from above, north at the top."""
+    size = maze.side * CELL
+    picture = np.full((size, size, 3), _ROCK, np.uint8)
+    y, x = np.mgrid[:size, :size]
+    patterns: dict[int, Bool[np.ndarray, "S S"]] = {}
+    for crossing in range(maze.side**2):
+        for heading in (Heading.EAST, Heading.SOUTH):
+            floor = maze.floors[crossing][heading]
+            if floor == NONE:
+                continue
+            colour, pattern = _FLOORS[FLOORS[floor]]
+            shaded = patterns.setdefault(floor, pattern(y, x))
+            hall = _between(maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side), _HALF_HALL)
+            picture[hall] = np.where(shaded[hall][..., None], np.multiply(colour, _SHADE), colour)
+    letters = draw_glyphs([name[0].upper() for name in OBJECTS], _LETTER, np.random.default_rng(0), NO_VARIATION)
+    for crossing, thing in enumerate(maze.objects):
+        picture[_between(maze, crossing, crossing, _HALF_HALL)] = _CROSSING
+        if thing != NONE:
+            _blend(picture[_between(maze, crossing, crossing, _LETTER // 2)], letters[thing], _INK)
+    return picture
+
+
+def paint_walk(maze: Maze, places: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"]:
+    """The maze at each place of a walk: the way so far, and who walks as an arrow to where it looks."""
+    path, pictures = paint_maze(maze), []
+    for number, place in enumerate(places):
+        before, crossing = places[max(number - 1, 0)] // 4, place // 4
+        path[_between(maze, before, crossing, _HALF_PATH)] = _PATH
+        picture = path.copy()
+        row, column = divmod(crossing, maze.side)
+        square = picture[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+        _blend(square, _arrow(place % 4), _WALKER)
+        pictures.append(picture)
+    return np.stack(pictures)
+
+
+def _arrow(heading: int) -> np.ndarray:
+    """How much of every pixel of a crossing's square an arrow covers."""
+    angle = heading * np.pi / 2
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    corners = (_ARROW - 0.5) @ turn.T + 0.5
+    segments = np.stack([corners[:-1], corners[1:]], axis=1).astype(np.float32)
+    return cover(segments[None], np.array([True]), np.zeros(1, np.float32), CELL)[0]
+
+
+def _between(maze: Maze, crossing: int, other: int, half: int) -> tuple[slice, slice]:
+    """The pixels at most so far from the straight line between the middles of two crossings."""
+    ends: Int[np.ndarray, "2 2"] = np.array([divmod(each, maze.side) for each in (crossing, other)]) * CELL + CELL // 2
+    (top, left), (bottom, right) = ends.min(axis=0) - half, ends.max(axis=0) + half + 1
+    return slice(top, bottom), slice(left, right)
+
+
+def _blend(pixels: np.ndarray, share: np.ndarray, colour: tuple[int, int, int]) -> None:
+    """Cover pixels, in place, by shares of a colour."""
+    pixels[:] = np.round(pixels + share[..., None] * (np.array(colour) - pixels.astype(np.float32)))

@@ -1,0 +1,345 @@
+"""Walking: an instruction and a maze in, actions out, and whether they end where the instruction leads."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key, UInt8
+
+from experiments.instruction_following import instructions, mazes
+from experiments.instruction_following.instructions import Instruction, Walk
+from experiments.instruction_following.maze_images import paint_walk
+from experiments.instruction_following.mazes import Action, Heading, Maze
+from experiments.instruction_following.transition_tables import walked
+from transformer.attention.sites import Site, between
+from transformer.config import BatchRows, Beams, Examples, Looked, Range, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.models.interface import WALKING, Input, Modality
+from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, Report, Request, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.plain import check_rows, look_over, means
+from transformer.tasks.symbol_sequences import END, PAD, SPECIAL, SymbolSequences, links_of_right, links_to
+
+ACTIONS = tuple(action.name.lower() for action in Action)
+WORDS = (SPECIAL[PAD], *instructions.WORDS)
+_NUMBERS = {word: number for number, word in enumerate(WORDS)}
+AXES = ("target", "source")
+_EXAMPLE = "turn left . walk to the lamp ."
+_TRAINING = 0  # the seed of the mazes that are trained in
+# Drawn mazes that are searched for a place where a request's instruction can be followed.
+_SEARCHED = 200
+_SHOWN = 5  # walks to read beside what was right
+
+
+Mazes = Annotated[int, Range(1, 2**16)]
+"""A number of mazes that are drawn one by one."""
+Clauses = Annotated[int, Range(1, 2**5)]
+"""A number of clauses of one instruction."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WalkingConfig:
+    """Batches of `rows` instructions of 1 to `clauses` clauses, each from anywhere in one of `mazes` training mazes.
+
+    Mazes have `side` x `side` crossings; no walk has more than `longest` actions. In each of `held_out` other mazes
+    instructions validate, and in as many others still they test: at least `examples` of them, in whole batches.
+    `beams`: 1 decodes greedily.
+
+    Errors: UserError for values out of range.
+    """
+
+    mazes: Mazes = 200
+    held_out: Mazes = 50
+    side: int = 6
+    clauses: Clauses = 3
+    longest: int = 13
+    rows: BatchRows = 32
+    examples: Examples = 1000
+    beams: Beams = 1
+    probed: Looked = 6
+
+    def __post_init__(self) -> None:
+        for name in ("mazes", "held_out", "clauses", "rows", "examples", "beams", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        # Two to turn around, or a straight way through a maze, and a turn.
+        if self.longest < (least := max(2, self.side)):
+            raise UserError(f"config.task.longest={self.longest} must be at least {least}: a clause can have so many")
+        if not 2 <= self.side <= 20:
+            raise UserError(f"config.task.side={self.side} must be 2 to 20 crossings")
+
+
+class Charted(NamedTuple):
+    """A maze, and its tables as models read them (experiments.instruction_following.transition_tables)."""
+
+    maze: Maze
+    sights: UInt8[np.ndarray, "P F"]
+    moves: Int[np.ndarray, "P V"]
+
+
+class Told(NamedTuple):
+    """An instruction in a maze, and the walk that it means."""
+
+    world: Charted
+    instruction: Instruction
+    walk: Walk
+
+
+class Walking(SymbolSequences):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: WalkingConfig, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config = config
+        self.words, places = instructions.longest(config.clauses), 4 * config.side**2
+        numbers = len(SPECIAL) + len(ACTIONS)
+        given = {
+            "source": Input((config.rows, self.words)),
+            "sights": Input((config.rows, places, mazes.FEATURES), jnp.uint8, Modality.POINTS),
+            "moves": Input((config.rows, places, numbers), jnp.int32, Modality.ACTIONS),
+            "start": Input((config.rows,)),
+        }
+        options: dict[str, Any] = {"rows": config.rows, "beams": config.beams, "separator": " "}
+        options |= {"output": WALKING.output, "vocabularies": {"source": len(WORDS)}}
+        super().__init__("walking", ACTIONS, config.longest, given, **options)
+        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
+        self._told = self._draw(VALIDATION, np.random.default_rng(VALIDATION + 1), config.probed)
+        self.show(self._batch(self._told))
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many mazes there are, and in how many words instructions are given."""
+        config, held = self.config, -(-self.config.examples // self.config.rows) * self.config.rows
+        return (
+            f"data mazes: {config.mazes:,} train, {config.held_out:,} validation, {config.held_out:,} test; "
+            f"instructions of {len(WORDS) - 1} words drawn anew at every step, {held:,} validation and {held:,} test",
+        )
+
+    def source(self, seed: int) -> Source:
+        """Instructions in the training mazes, drawn anew at every step."""
+        return Drawn(lambda random: self._batch(self._draw(_TRAINING, random, self.config.rows)), seed)
+
+    def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[Told]:
+        """So many instructions in the mazes of a split, by whose seed these are drawn."""
+        among = charted(seed, self.config.held_out if seed else self.config.mazes, self.config.side)
+        told: list[Told] = []
+        while len(told) < count:
+            world = among[random.integers(len(among))]
+            clauses, start = int(random.integers(1, self.config.clauses + 1)), int(random.integers(world.maze.places))
+            drawn = Told(world, *instructions.draw_instruction(world.maze, start, clauses, random))
+            told += [drawn] if len(drawn.walk.actions) <= self.config.longest else []
+        return told
+
+    def _batch(self, told: Sequence[Told]) -> dict[str, np.ndarray]:
+        """What the model reads; `clauses`, `of_word` and `of_action`: how many there are, and whose each one is."""
+        source = np.full((len(told), self.words), PAD, np.int32)
+        of_word, of_action = (np.full((len(told), count), mazes.NONE, np.int32) for count in (self.words, self.steps))
+        for row, (_, instruction, walk) in enumerate(told):
+            source[row, : len(instruction.words)] = [_NUMBERS[word] for word in instruction.words]
+            of_word[row, : len(instruction.words)] = instruction.of_word
+            of_action[row, : len(walk.actions)] = walk.of_action
+        return {
+            "source": source,
+            "sights": np.stack([world.sights for world, _, _ in told]),
+            "moves": np.stack([world.moves for world, _, _ in told]),
+            "start": np.array([walk.places[0] for _, _, walk in told], np.int32),
+            "goal": np.array([walk.places[-1] for _, _, walk in told], np.int32),
+            "clauses": np.array([len(instruction.clauses) for _, instruction, _ in told], np.int32),
+            "of_word": of_word,
+            "of_action": of_action,
+            **self.sequences([[ACTIONS[action] for action in walk.actions] for _, _, walk in told]),
+        }
+
+    def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """The loss, where the model's own walks end, and where attention lies at each action."""
+        count, at_end = -(-self.config.examples // self.config.rows), split == "test"
+        drawn = Drawn(lambda random: self._batch(self._draw(seed, random, self.config.rows)), seed)
+        batches = [drawn[number] for number in range(count)]
+        sources = [" ".join(self._said(row)) for row in batches[0]["source"][:_SHOWN]]
+        true = list(zip(sources, self.lines(batches[0]["labels"]), strict=False))
+
+        def finish(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Report:
+            own = self.lines(rows["tokens"][:_SHOWN])
+            samples = [{"source": a, "target": b, "output": c} for (a, b), c in zip(true, own, strict=False)]
+            return walks_report(sums, samples)
+
+        return (
+            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
+            Evaluation("walks", split, batches, self._walks, finish, at_end),
+            Evaluation("looking", split, batches, self._looking, looking_report, at_end, reads=AXES),
+        )
+
+    def _walks(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What the model's own walks come to; one that does not stop in time comes to nothing."""
+        _, rows = self.decoded(view, batch, key)
+        moves, start, goal_B = (jnp.asarray(batch[name]) for name in ("moves", "start", "goal"))
+        # Neither the end nor what fills up the row behind it leads anywhere.
+        end_B = walked(moves, start, rows["tokens"])[:, -1]
+        stopped_B = jnp.any(rows["tokens"] == END, axis=1)
+        success_B = stopped_B & (end_B == goal_B)
+        sums = {
+            "walks": jnp.int32(len(goal_B)),
+            "success": jnp.sum(success_B),
+            "position": jnp.sum(stopped_B & (end_B // 4 == goal_B // 4)),
+            "exact_match": jnp.sum(jnp.all(rows["tokens"] == jnp.asarray(batch["labels"]), axis=1)),
+        }
+        for count in range(1, self.config.clauses + 1):
+            of_count_B = jnp.asarray(batch["clauses"]) == count
+            sums |= {f"walks/{count}": jnp.sum(of_count_B), f"success/{count}": jnp.sum(success_B & of_count_B)}
+        return sums, rows
+
+    def _looking(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """How much of the attention at the true actions lies within the clauses that these belong to."""
+        own_BxTxS = of_one_clause(jnp.asarray(batch["of_action"]), jnp.asarray(batch["of_word"]))
+        masses = {
+            site: mass_within(each, own_BxTxS) for site, each in weights_over(view, self.inputs_of(batch), AXES).items()
+        }
+        words_B = jnp.sum(jnp.asarray(batch["source"]) != PAD, axis=1)
+        even = jnp.sum(jnp.sum(own_BxTxS, axis=2) / words_B[:, None])
+        return {"actions": jnp.sum(jnp.asarray(batch["of_action"]) >= 0), "even": even, **mass_sums(masses)}, None
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The words, the actions, where each is taken, and the words of the clause that each follows."""
+        return self._describe(self._told, self.shown, sites, np.ones(len(self._told), bool))
+
+    def _describe(
+        self,
+        told: Sequence[Told],
+        batch: Mapping[str, np.ndarray],
+        sites: Sequence[Site],
+        right_B: Bool[np.ndarray, " B"],
+    ) -> Labels:
+        """Of walks that are not `right` it is not known which words their actions follow."""
+        names = {
+            "target": tuple(map(self.steps_of, batch["labels"])),
+            "source": tuple(map(self._said, batch["source"])),
+        }
+        places = [
+            self._places(world.maze, row, walk) for (world, _, walk), row in zip(told, batch["labels"], strict=True)
+        ]
+        longest = max(map(len, names["target"]))
+        pictures = [
+            paint_walk(world.maze, (*of_walk, *[of_walk[-1]] * longest)[:longest])
+            for (world, _, _), of_walk in zip(told, places, strict=True)
+        ]
+        own = of_one_clause(batch["of_action"], batch["of_word"])
+        links = links_of_right(links_to(own, sure=False), right_B)
+        gold = {site.name: links for site in between(sites, *AXES)}
+        titles = tuple(map(" ".join, names["source"]))
+        return Labels(names, titles, gold or None, pictures={"target": np.stack(pictures)})
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """Follows each text in a maze that `--seed` draws, from a place where it can be followed.
+
+        Errors: UserError for a language, samples, stop strings or a coverage penalty, for texts that are no instruction
+        of the templates, and for those that no drawn maze has a place for.
+        """
+        decoding = self.decoding(request, "walks", f"the longest walk has {self.steps} steps")
+        random = np.random.default_rng(decoding.seed)
+        told = [self._placed(text, random) for text in request.texts]
+        true = self._batch(told)
+        said = self.say(view, true, decoding)
+        right, lines = [], []
+        for (world, _, walk), row in zip(told, said["labels"], strict=True):
+            end = self._places(world.maze, row, walk)[-1]
+            right.append(END in row and end == walk.places[-1])
+            where = f"ends at {_place_name(world.maze, end)}" if END in row else "does not stop"
+            asked = "as asked" if right[-1] else f"asked for {_place_name(world.maze, walk.places[-1])}"
+            lines.append(f"{' '.join(self.said_in(row)) or 'stays'}: {where}, {asked}")
+        labels = self._describe(told, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
+        return Answers(lines, labels, look_over(view, self.inputs_of(said)))
+
+    def _placed(self, text: str, random: np.random.Generator) -> Told:
+        """A text's instruction somewhere in a drawn maze."""
+        try:
+            instruction = instructions.read(text)
+        except ValueError as error:
+            raise UserError(f"{text[:80]!r} is no instruction: {error}; say something like {_EXAMPLE!r}") from None
+        for what, count, most in (
+            ("clauses", len(instruction.clauses), self.config.clauses),
+            ("words and marks", len(instruction.words), self.words),
+        ):
+            if count > most:
+                raise UserError(f"{text[:80]!r} has {count} {what}: this run's instructions have at most {most}")
+        for _ in range(_SEARCHED):
+            maze = mazes.draw_maze(random, self.config.side)
+            for start in random.permutation(maze.places).tolist():
+                walk = instructions.follow(maze, start, instruction.clauses)
+                if walk is not None and len(walk.actions) <= self.config.longest:
+                    return Told(chart(maze), instruction, walk)
+        raise UserError(
+            f"{text[:80]!r} can be followed from no place of {_SEARCHED} drawn mazes: say something shorter"
+        )
+
+    def _said(self, row: np.ndarray) -> tuple[str, ...]:
+        return tuple(WORDS[number] for number in row.tolist() if number != PAD)
+
+    def _places(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
+        """Where each action of a row of `labels` is taken, and where the last one leads."""
+        places = [walk.places[0]]
+        for action in self.said_in(row):
+            places.append(maze.after(places[-1], ACTIONS.index(action)))
+        return places
+
+
+def chart(maze: Maze) -> Charted:
+    """A maze with its tables; padding, begin and end lead nowhere."""
+    stay_PxS = np.repeat(np.arange(maze.places, dtype=np.int32)[:, None], len(SPECIAL), axis=1)
+    return Charted(maze, mazes.sights(maze), np.concatenate([stay_PxS, mazes.moves(maze)], axis=1))
+
+
+@functools.cache
+def charted(seed: int, count: int, side: int) -> tuple[Charted, ...]:
+    """The mazes of a seed."""
+    random = np.random.default_rng((seed, side))
+    return tuple(chart(mazes.draw_maze(random, side)) for _ in range(count))
+
+
+def of_one_clause(of_action_BxT: Any, of_word_BxS: Any) -> Any:
+    """Which words [B, T, S] belong to the clause that each action follows."""
+    same_BxTxS = of_action_BxT[:, :, None] == of_word_BxS[:, None, :]
+    return same_BxTxS & (of_action_BxT != mazes.NONE)[:, :, None]
+
+
+def walks_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> Report:
+    """The shares of walks that end right, of all and of those of so many clauses.
+
+    `success`: at the right crossing, looking the right way (the measure of single sentences of Mei et al. 2016);
+    `position`: at the right crossing; `exact_match`: by the very actions.
+    """
+    scalars = {name: float(sums[name]) / float(sums["walks"]) for name in ("success", "position", "exact_match")}
+    counts = [name.removeprefix("success/") for name in sums if name.startswith("success/")]
+    for count in counts:
+        scalars[f"success/{count}"] = float(sums[f"success/{count}"]) / max(float(sums[f"walks/{count}"]), 1)
+    return Report(scalars, samples, note=f"{int(sums['walks'])} walks in mazes that are not trained in")
+
+
+def looking_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+    """`clause_mass`: mean attention within an action's own clause; `even`: that of one who reads all words alike."""
+    mass, site, layer, head = head_of_most(sums)
+    actions = max(float(sums["actions"]), 1)
+    note = f"{site}, layer {layer}, head {head}; {int(sums['actions'])} actions"
+    return Report({"clause_mass": mass / actions, "even": float(sums["even"]) / actions}, note=note)
+
+
+def _place_name(maze: Maze, place: int) -> str:
+    row, column = divmod(place // 4, maze.side)
+    return f"row {row + 1}, column {column + 1}, facing {Heading(place % 4).name.lower()}"
+
+
+def build(config: WalkingConfig, directory: Path, rows_multiple: int = 1) -> Walking:
+    """The task; nothing is read, and nothing kept in the run directory."""
+    return Walking(config, rows_multiple)
+
+
+def synthetic(config: WalkingConfig, rows_multiple: int = 1) -> Walking:
+    """The task as it is: its mazes are drawn anyway."""
+    return Walking(config, rows_multiple)
+
+
+TASK = Kind(WalkingConfig, build, synthetic)

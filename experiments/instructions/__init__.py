@@ -1,1 +1,0 @@
-"""Instructions that are followed in mazes."""

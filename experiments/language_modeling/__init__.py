@@ -1,0 +1,1 @@
+"""Language models: GPT, LSTMN, Transformer-XL, XLNet, experts, and their scaling."""

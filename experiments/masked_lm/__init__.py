@@ -1,0 +1,1 @@
+"""BERT, and the parts of its pre-training."""

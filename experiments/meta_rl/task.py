@@ -1,0 +1,336 @@
+"""Bandits and small Markov decision processes: to act well in a world that is learned while one acts in it."""
+
+import dataclasses
+import enum
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from experiments.meta_rl.data import (
+    Lived,
+    Worlds,
+    action_values,
+    bayes_values,
+    can_be_solved,
+    draw_worlds,
+    live,
+    uniform_value,
+)
+from transformer.attention.sites import Site
+from transformer.config import BatchRows, Examples, Looked, Positive, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.models.interface import NUMBERS, Input, Interface, Modality
+from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.plain import PlainTask, check_rows
+
+_HISTORIES = 12  # pulls, whose every row of wins and losses is gone through
+
+
+class Teacher(enum.Enum):
+    """What is imitated at every step of an episode.
+
+    bayes: what is best for who knows no more than was seen, exactly, by dynamic programming; of bandits alone. knowing:
+    what who knows the world would do; the model says how probable each action is to be that, and acts by sampling.
+    """
+
+    BAYES = "bayes"
+    KNOWING = "knowing"
+
+
+@dataclasses.dataclass(frozen=True)
+class UnknownWorldsConfig:
+    """Worlds of so many `states` and `actions`, in which `episodes` of `horizon` steps are lived one after another.
+
+    A world of one state is a bandit, whose pulls are episodes of one step. In training rows live as
+    `experiments.meta_rl.data.live` says, each with another share of random actions; in an evaluation the model
+    acts in `examples` worlds. What the likeliest arms give on average over all bandits is computed exactly at the end
+    where there are at most 12 pulls. Of other worlds `probed` are mapped.
+
+    Errors: UserError for values out of range, and for a teacher that cannot be computed.
+    """
+
+    states: Positive = 1
+    actions: int = 5
+    horizon: Positive = 1
+    episodes: Positive = 10
+    teacher: Teacher = Teacher.BAYES
+    rows: BatchRows = 64
+    examples: Examples = 2000
+    probed: Looked = 2
+
+    def __post_init__(self) -> None:
+        for name in ("states", "horizon", "episodes", "rows", "examples", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if self.actions < 2:
+            raise UserError(f"config.task.actions={self.actions} must be at least 2")
+        if self.teacher is Teacher.BAYES:
+            if self.states > 1:
+                raise UserError(
+                    f"config.task.teacher=bayes is of bandits: say states=1, or teacher=knowing for {self.states} "
+                    "states"
+                )
+            if not can_be_solved(self.actions, self.steps):
+                raise UserError(
+                    f"config.task.teacher=bayes goes through every record of {self.actions} arms in {self.steps} "
+                    "pulls, which are too many: give fewer, or teacher=knowing"
+                )
+
+    @property
+    def steps(self) -> int:
+        """The steps of all episodes in one world."""
+        return self.horizon * self.episodes
+
+    @property
+    def features(self) -> int:
+        """Of a step: the state, the action before, its reward, and whether an episode begins."""
+        return self.states + self.actions + 2
+
+
+class Steps(NamedTuple):
+    """What a model's policy came to in every world, step after step."""
+
+    vectors: Float[Array, "B T I"]
+    actions: Int[Array, "B T"]
+    rewards: Float[Array, "B T"]
+
+
+class UnknownWorlds(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: UnknownWorldsConfig, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config = config
+        inputs = {"vectors": Input((config.rows, config.steps, config.features), jnp.float32, Modality.ACTIONS)}
+        self.interface = Interface(inputs, {"numbers": config.actions}, output=NUMBERS.output)
+        self.objectives = (Objective("distillation", self._loss),)
+        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
+        if config.states == 1 and config.steps <= _HISTORIES:
+            self.evaluations += (self._every_history(),)
+        random = np.random.default_rng((VALIDATION + 1, 0))
+        self._worlds = self._draw_worlds(random, config.probed)
+        self._lived, _ = self._live(random, self._worlds, np.zeros(config.probed))
+        self.probed = {"vectors": as_vectors(config, self._lived)}
+
+    def _draw_worlds(self, random: np.random.Generator, rows: int) -> Worlds:
+        return draw_worlds(random, rows, self.config.states, self.config.actions)
+
+    def _live(
+        self, random: np.random.Generator, worlds: Worlds, randomness: np.ndarray
+    ) -> tuple[Lived, Float[np.ndarray, "B T A"]]:
+        config = self.config
+        bayes = config.teacher is Teacher.BAYES
+        return live(random, worlds, config.horizon, config.episodes, randomness, bayes=bayes)
+
+    def source(self, seed: int) -> Source:
+        """Worlds that are drawn and lived in anew at every step."""
+
+        def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
+            worlds = self._draw_worlds(random, self.config.rows)
+            lived, best_BxTxA = self._live(random, worlds, random.random(self.config.rows))
+            return {"vectors": as_vectors(self.config, lived), "best": best_BxTxA.astype(np.float32)}
+
+        return Drawn(draw, seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The steps of all rows."""
+        return {"steps": jnp.float32(np.prod(batch["best"].shape[:2]))}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean over the steps of -sum over actions of b_a log p(a), b the shares of those that are best.
+
+        `agreement`: how often the likeliest action is one of the best.
+        """
+        inputs = {"vectors": jnp.asarray(batch["vectors"])}
+        logits_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        best_BxTxA = jnp.asarray(batch["best"])
+        log_BxTxA = jax.nn.log_softmax(logits_BxTxA.astype(jnp.promote_types(logits_BxTxA.dtype, jnp.float32)))
+        said_BxTx1 = jnp.argmax(log_BxTxA, axis=-1, keepdims=True)
+        agrees_BxTx1 = jnp.take_along_axis(best_BxTxA, said_BxTx1, axis=-1) > 0
+        metrics = {
+            "loss": -jnp.sum(best_BxTxA * log_BxTxA) / totals["steps"],
+            "agreement": jnp.sum(agrees_BxTx1) / totals["steps"],
+        }
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _evaluation(self, split: str, seed: int) -> Evaluation:
+        config, batches, worlds = self.config, [], []
+        for number in range(-(-config.examples // config.rows)):
+            random = np.random.default_rng((seed, number))
+            worlds.append(self._draw_worlds(random, config.rows))
+            # What happens to whoever acts is drawn beforehand: all models meet the same luck.
+            luck = random.random((config.rows, config.steps, 2 + config.actions)).astype(np.float32)
+            batches.append({**worlds[-1].fed(), "luck": luck})
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            def act(vectors_BxTxI: Array) -> Array:
+                return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
+
+            played = {name: play(config, act, batch, sampled=name == "sampled") for name in ("greedy", "sampled")}
+            sums = {name: jnp.sum(each.rewards) for name, each in played.items()}
+            return {**sums, "worlds": jnp.float32(len(batch["luck"]))}, None
+
+        @functools.cache
+        def others() -> dict[str, float]:
+            """What others come to: who acts at random, who knows the world, and who samples what they know of it."""
+            whole = Worlds(*map(np.concatenate, zip(*worlds, strict=True)))
+            knowing_B = action_values(whole, config.horizon)[0, :, 0].max(axis=-1)
+            random = np.random.default_rng((seed, 2**32))
+            lived, _ = live(random, whole, config.horizon, config.episodes, np.zeros(len(knowing_B)))
+            said = {
+                "random": config.episodes * float(uniform_value(whole, config.horizon).mean()),
+                "knowing": config.episodes * float(knowing_B.mean()),
+                "posterior_sampling": float(lived.rewards.sum(axis=1).mean()),
+            }
+            if config.teacher is Teacher.BAYES:
+                said["bayes"] = max(bayes_values(((0, 0),) * config.actions, config.steps))
+            return said
+
+        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+            own = {name: float(sums[name]) / float(sums["worlds"]) for name in ("greedy", "sampled")}
+            return Report({**own, **others()}, note=f"{int(sums['worlds'])} worlds, the sum of rewards in each")
+
+        return Evaluation("worlds", split, batches, step, finish, at_end=split == "test")
+
+    def _every_history(self) -> Evaluation:
+        config = self.config
+        wins_NxT = np.array(list(itertools.product((False, True), repeat=config.steps)))
+        padded_NxT = np.concatenate([wins_NxT, np.zeros((-len(wins_NxT) % config.rows, config.steps), bool)])
+        real_N = np.arange(len(padded_NxT)) < len(wins_NxT)
+        starts = range(0, len(real_N), config.rows)
+        batches = [
+            {"wins": padded_NxT[start : start + config.rows], "real": real_N[start : start + config.rows]}
+            for start in starts
+        ]
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            def act(vectors_BxTxI: Array) -> Array:
+                return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
+
+            wins_BxT, real_B = jnp.asarray(batch["wins"]), jnp.asarray(batch["real"])
+            probability_B = jnp.where(real_B, probabilities(config, act, wins_BxT), 0)
+            return {"greedy_exact": jnp.sum(probability_B * jnp.sum(wins_BxT, axis=1))}, None
+
+        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+            return Report({"greedy_exact": float(sums["greedy_exact"])})
+
+        return Evaluation("every_history", "test", batches, step, finish, at_end=True)
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """What is read at each step: the state, where there are several, and what the step before came to."""
+        names = []
+        for states, actions, rewards in zip(*map(np.ndarray.tolist, self._lived), strict=True):
+            done = zip(actions[:-1], rewards[:-1], strict=True)
+            does = "action" if self.config.states > 1 else "arm"
+            before = ["begins", *(f"{does} {action + 1} {'wins' if won else 'loses'}" for action, won in done)]
+            where = [f" in {state}" if self.config.states > 1 else "" for state in states]
+            names.append(tuple(f"{at}: {what}{where[at - 1]}" for at, what in enumerate(before, 1)))
+        titles = tuple(f"world {number + 1}" for number in range(len(names)))
+        if self.config.states == 1:
+            titles = tuple("arms " + " ".join(f"{mean:.2f}" for mean in row) for row in self._worlds.rewards[:, 0])
+        return Labels({"steps": tuple(names)}, titles)
+
+
+def as_vectors(config: UnknownWorldsConfig, lived: Lived) -> Float[np.ndarray, "B T I"]:
+    """What is read at each step, before anything is done there."""
+    rows, length = lived.states.shape
+    vectors = np.zeros((rows, length, config.features), np.float32)
+    vectors[..., : config.states] = np.eye(config.states)[lived.states]
+    acted = vectors[..., config.states : config.states + config.actions]
+    acted[:, 1:] = np.eye(config.actions)[lived.actions[:, :-1]]
+    vectors[:, 1:, -2] = lived.rewards[:, :-1]
+    vectors[:, :: config.horizon, -1] = 1
+    return vectors
+
+
+def play(config: UnknownWorldsConfig, act: Callable[[Array], Array], batch: Batch, *, sampled: bool) -> Steps:
+    """Act in the worlds of a batch: `act` scores the actions of every step by the steps up to it.
+
+    The likeliest action is taken, or one `sampled` by its probability.
+    """
+    transitions_BxSxAxS, rewards_BxSxA, luck_BxTxN = (
+        jnp.asarray(batch[name]) for name in ("transitions", "rewards", "luck")
+    )
+    rows, row = len(luck_BxTxN), jnp.arange(len(luck_BxTxN))
+
+    def step(
+        carry: tuple[Array, Array, Array, Array], at: Array
+    ) -> tuple[tuple[Array, Array, Array, Array], tuple[Array, Array]]:
+        vectors_BxTxI, state_B, acted_BxA, reward_B = carry
+        begins = at % config.horizon == 0
+        state_B = jnp.where(begins, 0, state_B)
+        seen_BxI = jnp.concatenate(
+            [
+                jax.nn.one_hot(state_B, config.states),
+                acted_BxA,
+                reward_B[:, None],
+                jnp.full((rows, 1), begins, jnp.float32),
+            ],
+            axis=-1,
+        )
+        vectors_BxTxI = jax.lax.dynamic_update_index_in_dim(vectors_BxTxI, seen_BxI, at, axis=1)
+        logits_BxA = jax.lax.dynamic_index_in_dim(act(vectors_BxTxI), at, axis=1, keepdims=False)
+        luck_BxN = jax.lax.dynamic_index_in_dim(luck_BxTxN, at, axis=1, keepdims=False)
+        if sampled:
+            # Gumbel's trick: the largest of logits + G is a sample of their softmax.
+            logits_BxA = logits_BxA - jnp.log(-jnp.log(jnp.clip(luck_BxN[:, 2:], 1e-7, 1 - 1e-7)))
+        action_B = jnp.argmax(logits_BxA, axis=-1)
+        won_B = (luck_BxN[:, 0] < rewards_BxSxA[row, state_B, action_B]).astype(jnp.float32)
+        passed_BxS = luck_BxN[:, 1:2] > jnp.cumsum(transitions_BxSxAxS[row, state_B, action_B], axis=-1)
+        after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1), config.states - 1)
+        return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.actions), won_B), (action_B, won_B)
+
+    first = (
+        jnp.zeros((rows, config.steps, config.features)),
+        jnp.zeros(rows, jnp.int32),
+        jnp.zeros((rows, config.actions)),
+        jnp.zeros(rows),
+    )
+    (vectors_BxTxI, *_), (actions_TxB, rewards_TxB) = jax.lax.scan(step, first, jnp.arange(config.steps))
+    return Steps(vectors_BxTxI, actions_TxB.T, rewards_TxB.T)
+
+
+def probabilities(
+    config: UnknownWorldsConfig, act: Callable[[Array], Array], wins_BxT: Bool[Array, "B T"]
+) -> Float[Array, " B"]:
+    """How probable each row of wins and losses is, over all bandits, for who pulls the likeliest arm.
+
+    The product over the pulls of (w + 1) / (w + l + 2), or of 1 minus it behind a loss, w and l being the wins and
+    losses of the arm before: what such a policy pulls is of the row alone.
+    """
+    won_BxT = wins_BxT.astype(jnp.float32)
+    rows = len(won_BxT)
+    luck_BxTxN = jnp.zeros((rows, config.steps, 2 + config.actions)).at[..., 0].set(1 - won_BxT)
+    given = {
+        "transitions": jnp.ones((rows, 1, config.actions, 1)),
+        "rewards": jnp.full((rows, 1, config.actions), 0.5),
+        "luck": luck_BxTxN,
+    }
+    pulled_BxTxA = jax.nn.one_hot(play(config, act, given, sampled=False).actions, config.actions)
+    won_BxTxA = pulled_BxTxA * won_BxT[..., None]
+    wins_BxTxA, pulls_BxTxA = (jnp.cumsum(each, axis=1) - each for each in (won_BxTxA, pulled_BxTxA))
+    win_BxT = jnp.sum(pulled_BxTxA * (wins_BxTxA + 1) / (pulls_BxTxA + 2), axis=-1)
+    return jnp.prod(jnp.where(won_BxT > 0, win_BxT, 1 - win_BxT), axis=1)
+
+
+def build(config: UnknownWorldsConfig, directory: Path, rows_multiple: int = 1) -> UnknownWorlds:
+    """The task; nothing is read, and nothing kept in the run directory."""
+    return UnknownWorlds(config, rows_multiple)
+
+
+def synthetic(config: UnknownWorldsConfig, rows_multiple: int = 1) -> UnknownWorlds:
+    """The task as it is: its worlds are made up anyway."""
+    return UnknownWorlds(config, rows_multiple)
+
+
+TASK = Kind(UnknownWorldsConfig, build, synthetic)

@@ -1,0 +1,81 @@
+"""The memory-less equal of a Turing machine: a recurrent stack whose outputs are scored at every step.
+
+The baseline of Graves et al. 2014, section 4, whose LSTM has three layers of 256.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture
+from transformer.config import Layers, UserError
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
+from transformer.models.contract import Aux, Inputs, Model, Stateless
+from transformer.models.family import Family, Operations
+from transformer.models.interface import BITS, Interface
+
+
+@dataclasses.dataclass(frozen=True)
+class ControllerOnlyConfig:
+    """`layers` recurrent layers of `width`; the defaults are the paper's LSTM (table 3).
+
+    Errors: UserError for a width or number of layers below 1.
+    """
+
+    cell: Cell = Cell.LSTM
+    width: int = 256
+    layers: Layers = 3
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+
+    @property
+    def stack(self) -> RecurrentConfig:
+        """The recurrent layers."""
+        return RecurrentConfig(self.cell, self.width, self.layers)
+
+
+class ControllerOnly(Stateless):
+    """Logits of every bit, W h_t + b, from the last layer's output h_t; all states begin at zero."""
+
+    def __init__(self, config: ControllerOnlyConfig, inputs: int, outputs: int, builder: Builder):
+        self.dtype = builder.dtype
+        self.stack = RecurrentStack(config.stack, inputs, builder=builder)
+        self.output = Linear((("embed", config.width),), (("features", outputs),), bias=True, builder=builder)
+
+    def forward(
+        self,
+        state: Any,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T O"], Aux]:
+        """A logit for every bit at every step; what stands at or beyond a sequence's length is never read."""
+        vectors_BxTxI, lengths_B = jnp.asarray(inputs["vectors"], self.dtype), jnp.asarray(inputs["lengths"])
+        hidden_BxTxF, _ = self.stack(vectors_BxTxI, lengths_B)
+        return self.output(hidden_BxTxF), Aux({}, {}, state)
+
+
+def build(config: ControllerOnlyConfig, interface: Interface, precision: Precision) -> Model:
+    """The stack for a task's vectors and bits; without a memory it has no maps."""
+    inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
+    return Model(Functional(lambda builder: ControllerOnly(config, inputs, outputs, builder), precision), ())
+
+
+def operations(config: ControllerOnlyConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition."""
+    rows, steps, inputs = batch["vectors"].shape
+    output = 2 * config.width * vocabularies["bits"]
+    return Operations(float(rows * steps * (config.stack.operations(inputs) + output)))
+
+
+FAMILY = Family(ControllerOnlyConfig, build, frozenset({BITS}), operations)

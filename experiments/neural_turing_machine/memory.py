@@ -1,0 +1,133 @@
+"""A memory of slots that heads address by content and by place, read and write: one differentiable step of each.
+
+Graves, Wayne and Danihelka 2014, Neural Turing Machines, section 3. A head's weighting w over the N slots sums to one.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer.attention.api import prepare_keys, read, score
+from transformer.attention.normalizers import softmax
+from transformer.attention.scores import Cosine, Score
+from transformer.attention.spec import Parameters
+
+# Far beneath what a weight can matter by, and far above what float32 cannot tell from zero, also times a gradient.
+NOTHING = 1e-30
+
+
+class Address(NamedTuple):
+    """Where each head wants to go: what a controller emits for a weighting.
+
+    `key` k is what the slot should be like, `strength` beta > 0 how much alike, `gate` g in [0, 1] how far content
+    replaces the weighting of the step before, `shift` s a distribution over the places to move by, from -range to
+    range, and `sharpening` gamma >= 1.
+    """
+
+    key: Float[Array, "R H M"]
+    strength: Float[Array, "R H"]
+    gate: Float[Array, "R H"]
+    shift: Float[Array, "R H S"]
+    sharpening: Float[Array, "R H"]
+
+
+class Change(NamedTuple):
+    """What each writing head does to the slots: `erase` e in [0, 1], and `add` a, for each feature."""
+
+    erase: Float[Array, "R H M"]
+    add: Float[Array, "R H M"]
+
+
+def address_size(slot_width: int, shift_range: int) -> int:
+    """The numbers from which `emitted_address` makes the address of one head."""
+    return slot_width + 3 + taps(shift_range)
+
+
+def taps(shift_range: int) -> int:
+    """The places that one step can move by: `shift_range` to either side, and staying."""
+    return 2 * shift_range + 1
+
+
+def emitted_address(raw_RxHxF: Float[Array, "R H F"], slot_width: int) -> Address:
+    """An address from F unbounded numbers a head, in this order: key, strength, gate, sharpening, shift.
+
+    k = tanh, beta = softplus, g = the logistic function, gamma = 1 + softplus, s = softmax (section 3.3.2).
+    """
+    key, strength, gate, sharpening, shift = jnp.split(
+        raw_RxHxF, [slot_width, slot_width + 1, slot_width + 2, slot_width + 3], axis=-1
+    )
+    return Address(
+        jnp.tanh(key),
+        jax.nn.softplus(strength[..., 0]),
+        jax.nn.sigmoid(gate[..., 0]),
+        jax.nn.softmax(shift, axis=-1),
+        1 + jax.nn.softplus(sharpening[..., 0]),
+    )
+
+
+def emitted_change(raw_RxHxF: Float[Array, "R H F"]) -> Change:
+    """A change from two unbounded numbers for each feature: e = the logistic function, a = tanh (section 3.2)."""
+    erase, add = jnp.split(raw_RxHxF, 2, axis=-1)
+    return Change(jax.nn.sigmoid(erase), jnp.tanh(add))
+
+
+def address(
+    to: Address, memory_RxNxM: Float[Array, "R N M"], before_RxHxN: Float[Array, "R H N"]
+) -> Float[Array, "R H N"]:
+    """The weighting w_t of every head, from that of the step before (section 3.3, figure 2).
+
+    w_c = softmax_i(beta cos(k, M(i))), w_g = g w_c + (1 - g) w_{t-1}, w_s(i) = sum_j w_g(j) s(i - j) around the ring of
+    slots, w(i) = w_s(i)^gamma / sum_j w_s(j)^gamma (equations 5 to 9).
+    """
+    by_content_RxHxN = content(to.key, to.strength, memory_RxNxM)
+    gate_RxHx1 = to.gate[..., None].astype(by_content_RxHxN.dtype)
+    gated_RxHxN = gate_RxHx1 * by_content_RxHxN + (1 - gate_RxHx1) * before_RxHxN
+    return sharpen(shift(gated_RxHxN, to.shift), to.sharpening)
+
+
+def content(
+    key_RxHxM: Float[Array, "R H M"], strength_RxH: Float[Array, "R H"], memory_RxNxM: Float[Array, "R N M"]
+) -> Float[Array, "R H N"]:
+    """w(i) = softmax_i(beta cos(k, M(i))) (equations 5 and 6)."""
+    # Heads are queries of one head: a score of several would repeat the memory for each.
+    keys = prepare_keys(memory_RxNxM[:, :, None], Score.COSINE)
+    params = Parameters(score=Cosine(strength_RxH[:, None]))
+    logits_Rx1xHxN = score(key_RxHxM[:, :, None].astype(memory_RxNxM.dtype), keys, Score.COSINE, params=params)
+    return softmax(logits_Rx1xHxN)[:, 0]
+
+
+def shift(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Array, "R H S"]) -> Float[Array, "R H N"]:
+    """w_s(i) = sum_j w(j) s(i - j), around the ring of slots (equation 8): s's last place moves furthest onwards."""
+    reach = shift_RxHxS.shape[-1] // 2
+    moved = [
+        jnp.roll(weights_RxHxN, place - reach, axis=-1) * shift_RxHxS[..., place, None].astype(weights_RxHxN.dtype)
+        for place in range(shift_RxHxS.shape[-1])
+    ]
+    return sum(moved[1:], moved[0])
+
+
+def sharpen(weights_RxHxN: Float[Array, "R H N"], power_RxH: Float[Array, "R H"]) -> Float[Array, "R H N"]:
+    """w(i)^gamma / sum_j w(j)^gamma (equation 9), computed as softmax(gamma log w).
+
+    Powers of small weights would underflow all together and leave nothing to divide by. A weight of zero, as a
+    one-hot weighting has, becomes one of 1e-30, so that its logarithm and its gradient are finite.
+    """
+    log_RxHxN = jnp.log(weights_RxHxN + NOTHING)
+    return jax.nn.softmax(power_RxH[..., None].astype(weights_RxHxN.dtype) * log_RxHxN, axis=-1)
+
+
+def read_slots(memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"]) -> Float[Array, "R H M"]:
+    """What every head reads, r = sum_i w(i) M(i) (equation 2)."""
+    return read(weights_RxHxN[:, None], memory_RxNxM[:, :, None])[:, :, 0]
+
+
+def write_slots(
+    memory_RxNxM: Float[Array, "R N M"], weights_RxHxN: Float[Array, "R H N"], change: Change
+) -> Float[Array, "R N M"]:
+    """M'(i) = M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h (equations 3 and 4): all heads erase, then all add."""
+    erase_RxHxM, add_RxHxM = (part.astype(memory_RxNxM.dtype) for part in change)
+    for head in range(weights_RxHxN.shape[1]):
+        memory_RxNxM = memory_RxNxM * (1 - weights_RxHxN[:, head, :, None] * erase_RxHxM[:, head, None])
+    return memory_RxNxM + jnp.einsum("rhn,rhm->rnm", weights_RxHxN, add_RxHxM)

@@ -1,0 +1,235 @@
+"""The Neural Turing Machine: a controller that reads and writes a memory by attention (Graves et al. 2014)."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from experiments.neural_turing_machine import memory as slots_of
+from transformer.attention.blocks import normal
+from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.axes import place
+from transformer.config import Heads, UserError
+from transformer.layers.attention_cell import Alignment, scan_steps
+from transformer.layers.initialization import RecurrentInitialisation
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.recurrent import Cell, CellState, RecurrentCell
+from transformer.models.contract import Aux, Inputs, Model, Stateless
+from transformer.models.family import Family, Operations
+from transformer.models.interface import BITS, Interface
+
+READ, WRITE = "memory/read", "memory/write"
+UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant
+
+
+class Controller(enum.Enum):
+    """The network that sees an input and what was read, and moves the heads.
+
+    feed_forward: one layer, h = tanh(W [x ; r_1 ; ...] + b): all that it remembers is in the memory. lstm: an LSTM of
+    the same inputs, which has a state of its own beside it.
+    """
+
+    FEED_FORWARD = "feed_forward"
+    LSTM = "lstm"
+
+
+class Beginning(enum.Enum):
+    """What the slots hold before the first step.
+
+    learned: each its own numbers, which training changes; at first they are drawn at random. constant: 1e-6 everywhere,
+    never changed, so that what was not written is like no key more than another (Collier and Beel 2018, Implementing
+    Neural Turing Machines: of three ways the one that learned soonest). Heads tell equal slots apart by the weightings
+    that they begin with, which are learned either way.
+    """
+
+    LEARNED = "learned"
+    CONSTANT = "constant"
+
+
+@dataclasses.dataclass(frozen=True)
+class TuringConfig:
+    """The defaults are the machine of the paper's copy task (table 1): 128 slots of 20, one head of each kind.
+
+    `width` is that of the controller's only layer. A head moves by up to `shift_range` slots in a step.
+
+    Errors: UserError for a size below 1, and for more places to move to than there are slots.
+    """
+
+    controller: Controller = Controller.FEED_FORWARD
+    width: int = 100
+    read_heads: Heads = 1
+    write_heads: Heads = 1
+    slots: int = 128
+    slot_width: int = 20
+    shift_range: int = 1
+    beginning: Beginning = Beginning.LEARNED
+
+    def __post_init__(self) -> None:
+        for name in ("width", "read_heads", "write_heads", "slots", "slot_width"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+        if self.shift_range < 0 or slots_of.taps(self.shift_range) > self.slots:
+            raise UserError(
+                f"config.model.shift_range={self.shift_range} must be at least 0, and to either side no further than "
+                f"once around the config.model.slots={self.slots}"
+            )
+
+    @property
+    def heads(self) -> int:
+        """All of them, in the order in which the machine keeps their weightings: first those that read."""
+        return self.read_heads + self.write_heads
+
+    @property
+    def emitted(self) -> int:
+        """The numbers by which the controller moves all heads and changes the memory, in one step."""
+        changes = 2 * self.slot_width * self.write_heads
+        return self.heads * slots_of.address_size(self.slot_width, self.shift_range) + changes
+
+
+class MachineState(NamedTuple):
+    """What a step hands to the next, one of each row."""
+
+    memory: Float[Array, "R N M"]
+    weights: Float[Array, "R H N"]
+    """The weightings of the step before: of the heads that read, then of those that write."""
+    reads: Float[Array, "R heads M"]
+    controller: CellState | None
+    """The LSTM's state; a feed-forward controller has none."""
+
+
+class TuringMachine(Stateless):
+    """At each step: h = controller(x, r_{t-1}); heads address M_{t-1}; r_t is read from it; M_t is written.
+
+    The output is scored from [h ; r_t]. The paper writes M_t in the equations of both reading and writing; here all
+    heads address and read the memory that the step finds, so that what is written can be read one step later.
+
+    What a sequence begins with is learned: the reads, the weightings (by their logits), an LSTM's state, and the slots,
+    where `Beginning` does not say otherwise.
+    """
+
+    def __init__(self, config: TuringConfig, inputs: int, outputs: int, builder: Builder):
+        self.config, self.dtype = config, builder.dtype
+        # Small, and read at every step: whole on every device.
+        width, read = config.width, config.read_heads * config.slot_width
+        if config.controller is Controller.LSTM:
+            orthogonal = RecurrentInitialisation.ORTHOGONAL
+            self.cell = RecurrentCell(
+                Cell.LSTM, inputs + read, width, recurrent=orthogonal, forget_bias=1.0, builder=builder
+            )
+        else:
+            self.hidden = Linear((("features", inputs + read),), (("features", width),), bias=True, builder=builder)
+        self.heads = Linear((("features", width),), (("features", config.emitted),), bias=True, builder=builder)
+        self.output = Linear((("features", width + read),), (("features", outputs),), bias=True, builder=builder)
+
+        def beginning(deviation: float, *shape: int) -> Any:
+            return builder.parameter(normal(deviation), shape, ("features",) * len(shape))
+
+        if config.beginning is Beginning.LEARNED:
+            self.memory = beginning(config.slot_width**-0.5, config.slots, config.slot_width)
+        self.weights = beginning(1.0, config.heads, config.slots)
+        self.reads = beginning(config.slot_width**-0.5, config.read_heads, config.slot_width)
+        if config.controller is Controller.LSTM:
+            self.state = beginning(width**-0.5, 2, width)
+
+    def begin(self, rows: int) -> MachineState:
+        """What each of so many sequences begins with."""
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+
+        def of_rows(x: Array) -> Array:
+            repeated = jnp.broadcast_to(x.astype(wide), (rows, *x.shape))
+            return place(repeated, "batch", *(None,) * x.ndim)
+
+        controller = None
+        if self.config.controller is Controller.LSTM:
+            controller = CellState(*(of_rows(part).astype(self.dtype) for part in self.state[...]))
+        weights_HxN = jax.nn.softmax(self.weights[...].astype(wide), axis=-1)
+        slots_NxM = jnp.full((self.config.slots, self.config.slot_width), UNWRITTEN)
+        if self.config.beginning is Beginning.LEARNED:
+            slots_NxM = self.memory[...]
+        return MachineState(of_rows(slots_NxM), of_rows(weights_HxN), of_rows(self.reads[...]), controller)
+
+    def advance(
+        self, state: MachineState, x_RxI: Float[Array, "R I"], key: Key[Array, ""] | None = None
+    ) -> tuple[MachineState, tuple[Float[Array, "R F"], Float[Array, "R H N"]], Alignment]:
+        """One step of every row: what its output is scored from, and the weighting of every head."""
+        config, rows = self.config, len(x_RxI)
+        seen_RxI = jnp.concatenate([x_RxI, state.reads.reshape(rows, -1).astype(x_RxI.dtype)], axis=-1)
+        controller = None
+        if state.controller is not None:
+            controller = self.cell.step(seen_RxI, state.controller)
+            hidden_RxF = controller.hidden
+        else:
+            hidden_RxF = jnp.tanh(self.hidden(seen_RxI))
+
+        emitted_RxF = self.heads(hidden_RxF).astype(state.memory.dtype)
+        size = config.heads * slots_of.address_size(config.slot_width, config.shift_range)
+        addresses_RxHxF = emitted_RxF[:, :size].reshape(rows, config.heads, -1)
+        to = slots_of.emitted_address(addresses_RxHxF, config.slot_width)
+        weights_RxHxN = slots_of.address(to, state.memory, state.weights)
+
+        reads_RxHxM = slots_of.read_slots(state.memory, weights_RxHxN[:, : config.read_heads])
+        change = slots_of.emitted_change(emitted_RxF[:, size:].reshape(rows, config.write_heads, -1))
+        memory_RxNxM = slots_of.write_slots(state.memory, weights_RxHxN[:, config.read_heads :], change)
+
+        read_RxF = jnp.concatenate([hidden_RxF, reads_RxHxM.reshape(rows, -1).astype(hidden_RxF.dtype)], axis=-1)
+        after = MachineState(memory_RxNxM, weights_RxHxN, reads_RxHxM, controller)
+        return after, (read_RxF, weights_RxHxN), Alignment(weights_RxHxN, jnp.log(weights_RxHxN))
+
+    def forward(
+        self,
+        state: Any,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T O"], Aux]:
+        """A logit for every bit at every step; what stands at or beyond a sequence's length is never read."""
+        vectors_BxTxI, lengths_B = jnp.asarray(inputs["vectors"], self.dtype), jnp.asarray(inputs["lengths"])
+        mask = Mask(query_lengths=lengths_B)
+        # Kept for the backward pass, a step's intermediates are several memories: to write and read them takes longer
+        # than to compute them again.
+        step = jax.checkpoint(self.advance, prevent_cse=False)
+        _, (read_BxTxF, weights_BxTxHxN), _ = scan_steps(step, self.begin(len(vectors_BxTxI)), vectors_BxTxI, mask=mask)
+        weights_BxHxTxN = jnp.moveaxis(weights_BxTxHxN, 2, 1)
+        count = self.config.read_heads
+        maps: dict[str, Captured] = {}
+        for site, weights in ((READ, weights_BxHxTxN[:, :count]), (WRITE, weights_BxHxTxN[:, count:])):
+            captured = capture_weights(weights, capture_at(site, capture), mask=mask)
+            maps |= captured_at(site, captured, capture)
+        return self.output(read_BxTxF), Aux(maps, {}, state)
+
+
+def build(config: TuringConfig, interface: Interface, precision: Precision) -> Model:
+    """The machine for a task's vectors and bits, with a site for the heads that read and one for those that write."""
+    inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
+    steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, size=config.slots)
+    sites = tuple(
+        Site(name, steps, slots, layers=("0",), heads=tuple(map(str, range(count))))
+        for name, count in ((READ, config.read_heads), (WRITE, config.write_heads))
+    )
+    return Model(Functional(lambda builder: TuringMachine(config, inputs, outputs, builder), precision), sites)
+
+
+def operations(config: TuringConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition: of maps, and of heads with slots."""
+    rows, steps, inputs = batch["vectors"].shape
+    read, width = config.read_heads * config.slot_width, config.width
+    controller = (inputs + read) * width
+    if config.controller is Controller.LSTM:
+        controller = 4 * (inputs + read + width) * width
+    # Every head compares itself with all slots; one that reads sums them up, one that writes adds to them.
+    of_slots = 2 * config.heads * config.slots * config.slot_width
+    step = controller + width * config.emitted + of_slots
+    output = (width + read) * vocabularies["bits"]
+    return Operations(2.0 * rows * steps * (step + output), recomputed=2.0 * rows * steps * step)
+
+
+FAMILY = Family(TuringConfig, build, frozenset({BITS}), operations)

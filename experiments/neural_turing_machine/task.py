@@ -1,0 +1,245 @@
+"""Algorithms learned from examples: copying, recalling, counting and sorting vectors of bits (Graves et al. 2014)."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, word
+from transformer.attention.sites import Site
+from transformer.config import BatchRows, Examples, Looked, UserError
+from transformer.data.batches import Drawn
+from transformer.models.interface import BITS, Input, Interface, Modality
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.plain import PlainTask, look_over
+
+# Of seeds that no run trains on.
+SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmsConfig:
+    """Batches of `rows` sequences of one size, drawn anew at every step from `shortest` to `longest`.
+
+    `problem` says what is asked and what a size counts (experiments.neural_turing_machine.data); `bits`, `repeats`, `item`,
+    `context` and `answered` are numbers of some of the problems, which where left out are the paper's. A batch is
+    padded to the first of `lengths` (numbers of steps) that holds it, each of which is a program to compile; what none
+    of them holds, and all where there are none, to the longest sequence of training. `evaluated`: the sizes that
+    `sequences` held-out sequences each of validation and test have. `probed`: sequences whose maps are stored, of sizes
+    from `shortest` to `longest`.
+
+    Errors: UserError for sizes that are not at least the problem's least and rising, for numbers below 1, and for
+    numbers that the problem does not have.
+    """
+
+    problem: Problem = Problem.COPY
+    bits: int | None = None
+    repeats: int | None = None
+    item: int | None = None
+    context: int | None = None
+    answered: int | None = None
+    rows: BatchRows = 16
+    shortest: int = 1
+    longest: int = 20
+    lengths: tuple[int, ...] = ()
+    evaluated: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
+    sequences: Examples = 64
+    probed: Looked = 4
+
+    def __post_init__(self) -> None:
+        least = self.algorithm.smallest
+        if not least <= self.shortest <= self.longest:
+            raise UserError(
+                f"config.task.shortest={self.shortest} and longest={self.longest} must rise, from at least {least}"
+            )
+        if any(size < least for size in self.evaluated) or len(set(self.evaluated)) < len(self.evaluated):
+            raise UserError(f"config.task.evaluated={self.evaluated} must be different sizes of at least {least}")
+        for name in ("rows", "sequences", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+
+    @functools.cached_property
+    def algorithm(self) -> Algorithm:
+        """The problem with its numbers."""
+        given = {name: getattr(self, name) for name in ("bits", "repeats", "item", "context", "answered")}
+        return algorithm(self.problem, {name: value for name, value in given.items() if value is not None})
+
+    def padded(self, steps: int) -> int:
+        """The steps that a batch of training sequences of so many steps is padded to."""
+        longest = self.algorithm.steps(self.longest)
+        return min((length for length in self.lengths if length >= steps), default=max(longest, steps))
+
+
+class Algorithms(PlainTask):
+    """Binary cross-entropy of the bits that are asked for; bits wrong, bits a sequence, and sequences without a fault.
+
+    With `hardest` every training batch is of the longest sequences, as programs are compiled for.
+    """
+
+    def __init__(self, config: AlgorithmsConfig, rows_multiple: int, *, hardest: bool = False):
+        self.config, self.problem, self._hardest = config, config.algorithm, hardest
+        self._shortest = config.longest if hardest else config.shortest
+        self._rows, self._sequences = (
+            -(-rows // rows_multiple) * rows_multiple for rows in (config.rows, config.sequences)
+        )
+        longest = config.padded(self.problem.steps(config.longest))
+        inputs = {
+            # A step is a point with as many coordinates as there are channels, and no number of a token.
+            "vectors": Input((self._rows, longest, self.problem.inputs), jnp.float32, Modality.POINTS),
+            "lengths": Input((self._rows,)),
+        }
+        self.interface = Interface(inputs, {"bits": self.problem.outputs}, output=BITS.output)
+        self.objectives = (Objective("bits", self._loss),)
+        self.evaluations = tuple(
+            self._evaluation(split, size) for split in ("validation", "test") for size in config.evaluated
+        )
+        self._probe = self._probed_sequences()
+        steps = max(len(one.asked) for one in self._probe)
+        parts = [batch_of(one, steps) for one in self._probe]
+        self.probed = {name: np.concatenate([part[name] for part in parts]) for name in BITS.inputs}
+
+    def _evaluation(self, split: str, size: int) -> Evaluation:
+        random = np.random.default_rng((SEEDS[split], size))
+        drawn = self.problem.draw(random, self._sequences, size, hardest=True)
+        return Evaluation(
+            name=f"size_{size}",
+            split=split,
+            batches=[batch_of(drawn, len(drawn.asked))],
+            step=self._sums,
+            finish=functools.partial(report, size),
+            at_end=split == "test",
+        )
+
+    def _probed_sequences(self) -> list[Sequences]:
+        config, random = self.config, np.random.default_rng(SEEDS["probe"])
+        sizes = np.linspace(config.longest, config.shortest, config.probed).round().astype(int)
+        return [self.problem.draw(random, 1, int(size), hardest=True) for size in sizes]
+
+    def source(self, seed: int) -> Drawn:
+        return Drawn(self._draw, seed)
+
+    def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        size = int(random.integers(self._shortest, self.config.longest + 1))
+        drawn = self.problem.draw(random, self._rows, size, hardest=self._hardest)
+        return batch_of(drawn, self.config.padded(len(drawn.asked)))
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The bits that are asked for, and the sequences."""
+        asked_BxT, outputs = jnp.asarray(batch["asked"]), batch["targets"].shape[-1]
+        examples = jnp.float32(len(asked_BxT))
+        return {"bits": jnp.sum(asked_BxT).astype(jnp.float32) * outputs, "examples": examples}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean over all bits that are asked for of -log p(bit), in nats."""
+        inputs = {name: batch[name] for name in BITS.inputs}
+        logits_BxTxO, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        logits_BxTxO = logits_BxTxO.astype(jnp.promote_types(logits_BxTxO.dtype, jnp.float32))
+        targets_BxTxO, asked_BxTx1 = jnp.asarray(batch["targets"]), jnp.asarray(batch["asked"])[..., None]
+        nats = jax.nn.softplus(logits_BxTxO) - targets_BxTxO * logits_BxTxO
+        nats = jnp.sum(jnp.where(asked_BxTx1, nats, 0))
+        wrong_BxTxO = ((logits_BxTxO > 0) != (targets_BxTxO > 0.5)) & asked_BxTx1
+        exact = jnp.sum(~jnp.any(wrong_BxTxO, axis=(1, 2)))
+        metrics = {
+            "loss": nats / totals["bits"],
+            "bits_wrong": jnp.sum(wrong_BxTxO) / totals["bits"],
+            "bits_per_sequence": nats / np.log(2) / totals["examples"],
+            "exact": exact / totals["examples"],
+        }
+        if "optimum" in batch:
+            metrics["optimal_bits_per_sequence"] = jnp.sum(batch["optimum"]) / np.log(2) / totals["examples"]
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        one = jnp.float32(1)
+        _, aux = self._loss(view, batch, {"bits": one, "examples": one}, key)
+        return {**aux.metrics, **self.totals(batch)}, None
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """What each step shows, or should answer."""
+        return described(self._probe)
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """Copies of the texts, words of bits such as 10110011 00110101; the other problems do not answer texts.
+
+        Errors: UserError for another problem, and for what is no row of words of that many bits.
+        """
+        problem = self.problem
+        if not isinstance(problem, Copy):
+            raise UserError(
+                f"a run of problem={self.config.problem.value} does not answer texts: only copy does, words of bits"
+            )
+        given = [problem.of(read(text, problem.bits)[None]) for text in request.texts]
+        steps = max(len(one.asked) for one in given)
+        parts = [batch_of(one, steps) for one in given]
+        batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        inputs = {name: jnp.asarray(batch[name]) for name in BITS.inputs}
+        logits_BxTxO = np.asarray(view.model.apply(view.variables, inputs, train=False)[0])
+        lines = [
+            " ".join(word(bits) for bits in (logits > 0)[asked])
+            for logits, asked in zip(logits_BxTxO, batch["asked"], strict=True)
+        ]
+        return Answers(lines, described(given), look_over(view, inputs))
+
+
+def batch_of(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
+    """The sequences padded with zeros to so many steps, with their true length each."""
+    rows, behind = len(drawn.vectors), (0, steps - len(drawn.asked))
+    asked_T = np.pad(drawn.asked, behind)
+    batch = {
+        "vectors": np.pad(drawn.vectors, ((0, 0), behind, (0, 0))),
+        "lengths": np.full(rows, len(drawn.asked), np.int32),
+        "targets": np.pad(drawn.targets, ((0, 0), behind, (0, 0))),
+        "asked": np.broadcast_to(asked_T, (rows, steps)).copy(),
+    }
+    if drawn.optimum is not None:
+        batch["optimum"] = drawn.optimum.astype(np.float32)
+    return batch
+
+
+def report(size: int, sums: Mapping[str, Any], rows: object) -> Report:
+    """What an evaluation at a size says, by names that end in it; of n_grams also what is above the optimum."""
+    per = {"bits": ("loss", "bits_wrong"), "examples": ("bits_per_sequence", "optimal_bits_per_sequence", "exact")}
+    means = {name: float(sums[name] / sums[by]) for by, names in per.items() for name in names if name in sums}
+    if "optimal_bits_per_sequence" in means:
+        means["above_optimum"] = means["bits_per_sequence"] / means["optimal_bits_per_sequence"] - 1
+    return Report({f"{name}/{size}": value for name, value in means.items()})
+
+
+def described(sequences: Sequence[Sequences]) -> Labels:
+    """The names of the steps of some sequences."""
+    names = tuple(of_row for one in sequences for of_row in one.names)
+    return Labels({"steps": names}, tuple(f"sequence {number}: {len(row)} steps" for number, row in enumerate(names)))
+
+
+def read(text: str, bits: int) -> np.ndarray:
+    """The vectors that words of bits spell.
+
+    Errors: UserError for anything else.
+    """
+    words = text.split()
+    if not words or any(len(one) != bits or not set(one) <= {"0", "1"} for one in words):
+        example = word(np.arange(bits) % 3 == 0)
+        raise UserError(f"{text!r} cannot be copied: give words of {bits} bits, such as '{example} {example[::-1]}'")
+    return np.array([[float(bit) for bit in one] for one in words], np.float32)
+
+
+def build(config: AlgorithmsConfig, directory: Path, rows_multiple: int = 1) -> Algorithms:
+    """The task; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    return Algorithms(config, rows_multiple)
+
+
+def synthetic(config: AlgorithmsConfig, rows_multiple: int = 1) -> Algorithms:
+    """The task with every batch of the greatest length."""
+    return Algorithms(config, rows_multiple, hardest=True)
+
+
+TASK = Kind(AlgorithmsConfig, build, synthetic)

@@ -1,1 +1,0 @@
-"""Pictures: classes, captions, questions, and what attention looks at."""

@@ -1,0 +1,183 @@
+"""Self-attention over a set: points in no order, read by blocks without positions (Lee et al. 2019)."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at, captured_at
+from transformer.attention.masks import Mask
+from transformer.attention.scores import Score
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.attention.spec import AttentionSpec, Backend
+from transformer.config import Heads, Layers, UserError
+from transformer.layers.attention import MultiHeadAttention
+from transformer.layers.feed_forward import Activation
+from transformer.layers.flops import stack_operations
+from transformer.layers.initialization import Initialisation, Initialise, deepnorm
+from transformer.layers.lengths import real_positions
+from transformer.layers.linear import Linear
+from transformer.layers.lora import LoraConfig
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import TransformerConfig, blocks_of
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.family import Family, Operations
+from transformer.models.interface import POINT_CLASSIFICATION, Interface
+from transformer.models.transformer import BlockStacks, asked_of, maps_of, sites_of, split_key
+
+STACK, POOLED = "encoder", "classifier/pooling"
+
+
+class Pooling(enum.Enum):
+    """What becomes one vector of all points.
+
+    attention: what a learned query reads of them, which is the attention of PMA with one seed (Lee et al. 2019, section
+    3.2) without its residual connections, norms and feed-forward networks. mean and max: of each feature over the
+    points (Zaheer et al. 2017, Deep Sets; Qi et al. 2017, PointNet).
+    """
+
+    ATTENTION = "attention"
+    MEAN = "mean"
+    MAX = "max"
+
+
+@dataclasses.dataclass(frozen=True)
+class SetTransformerConfig:
+    """Blocks over points, pooled to one vector; the fields are those of every Transformer (TransformerConfig).
+
+    With `layers` 0 no point knows of another before they are pooled.
+
+    Errors: UserError for values out of range.
+    """
+
+    layers: Layers = 2
+    width: int = 64
+    heads: Heads = 4
+    feed_forward: int = 128
+    pooling: Pooling = Pooling.ATTENTION
+    activation: Activation = Activation.RELU
+    norm_placement: NormPlacement = NormPlacement.PRE
+    initialisation: Initialisation = Initialisation.XAVIER
+    dropout: float = 0.0
+    score: Score = AttentionSpec.score
+    backend: Backend = Backend.AUTO
+    lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
+
+    def __post_init__(self) -> None:
+        self.blocks.check()
+        if self.layers < 0:
+            raise UserError(f"config.model.layers={self.layers} must be at least 0")
+
+    @property
+    def blocks(self) -> TransformerConfig:
+        """The blocks, which know no positions."""
+        return blocks_of(self)
+
+
+class SetTransformer(BlockStacks):
+    """Blocks over W x_n + b of every point, the pooled vector r, logits V r + c.
+
+    inputs: `points` [B, N, D], `lengths` [B], beyond which there are none. Outputs: logits [B, C].
+    """
+
+    def __init__(self, config: SetTransformerConfig, interface: Interface, builder: Builder):
+        blocks, deep = config.blocks, deepnorm(max(config.layers, 1))
+        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, blocks.depth, deep.beta))
+        self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
+        model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
+        coordinates = (("features", interface.inputs["points"].shape[-1]),)
+        self.embed = Linear(coordinates, model, bias=True, builder=builder)
+        stacked = functools.partial(self.make_blocks, cross=False, deep=deep, builder=builder)
+        self.layers = stacked(config.layers) if config.layers else None
+        self.norm = self.make_final_norm(builder) if config.layers else None
+        if config.pooling is Pooling.ATTENTION:
+            self.seed = builder.parameter(jax.nn.initializers.normal(1.0), (1, config.width), ("positions", "embed"))
+            self.attention = MultiHeadAttention(blocks, cross=False, builder=builder)
+        self.head = Linear(model, classes, bias=True, builder=builder)
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B C"], Aux]:
+        """The logits of the classes; what stands at or beyond the number of points, NaN included, is never read."""
+        points_BxNxD, lengths_B = jnp.asarray(inputs["points"], self.dtype), jnp.asarray(inputs["lengths"])
+        real_BxN = real_positions(lengths_B, points_BxNxD.shape[1])
+        x_BxNxE = self.embed(jnp.where(real_BxN[..., None], points_BxNxD, 0))
+        layers_key, pooling_key = split_key(key if train else None)
+        maps: dict[str, Captured] = {}
+        if self.layers is not None:
+            x_BxNxE, aux = self.run_self_attention(
+                self.layers,
+                self.count,
+                x_BxNxE,
+                Mask(query_lengths=lengths_B, key_lengths=lengths_B),
+                relative=None,
+                norm=self.norm,
+                key=layers_key,
+                asked=asked_of(STACK, capture),
+            )
+            maps = maps_of(STACK, aux)
+        pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_at(POOLED, capture))
+        maps |= captured_at(POOLED, captured, capture)
+        return self.head(pooled_BxE), Aux(maps, {}, state)
+
+    def pool(
+        self,
+        x_BxNxE: Float[Array, "B N E"],
+        lengths_B: Int[Array, " B"],
+        key: Key[Array, ""] | None,
+        capture: Capture | None,
+    ) -> tuple[Float[Array, "B E"], Captured | None]:
+        """One vector of each set, zero of an empty one."""
+        real_BxNx1 = real_positions(lengths_B, x_BxNxE.shape[1])[..., None]
+        match self.pooling:
+            case Pooling.ATTENTION:
+                seed_Bx1xE = jnp.broadcast_to(
+                    jnp.asarray(self.seed[...], self.dtype), (len(x_BxNxE), 1, self.config.width)
+                )
+                mask = Mask(key_lengths=lengths_B)
+                read_Bx1xE, captured = self.attention(seed_Bx1xE, x_BxNxE, mask=mask, key=key, capture=capture)
+                return read_Bx1xE[:, 0], captured
+            case Pooling.MEAN:
+                total_BxE = jnp.sum(jnp.where(real_BxNx1, x_BxNxE, 0), axis=1)
+                return total_BxE / jnp.maximum(lengths_B, 1)[:, None].astype(x_BxNxE.dtype), None
+            case Pooling.MAX:
+                largest_BxE = jnp.max(jnp.where(real_BxNx1, x_BxNxE, -jnp.inf), axis=1)
+                return jnp.where(lengths_B[:, None] > 0, largest_BxE, 0), None
+            case _:
+                assert_never(self.pooling)
+
+
+def build(config: SetTransformerConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for sets of any number of points."""
+    points = Axis("points", AxisKind.POINTS)
+    sites: tuple[Site, ...] = sites_of(STACK, config.blocks, config.layers, points, points) if config.layers else ()
+    if config.pooling is Pooling.ATTENTION:
+        heads = tuple(map(str, range(config.heads)))
+        sites += (Site(POOLED, Axis("class", AxisKind.SLOTS, size=1), points, layers=("0",), heads=heads),)
+    return Model(Functional(lambda builder: SetTransformer(config, interface, builder), precision), sites)
+
+
+def operations(config: SetTransformerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """The matrix products of a batch: every point's embedding, the blocks, the pooling, the scores of the classes."""
+    rows, points, coordinates = batch["points"].shape
+    count = 2 * points * coordinates * config.width + 2 * config.width * vocabularies["classes"]
+    if config.pooling is Pooling.ATTENTION:
+        # Keys and values of all points, query and output of one; scores and sums of one row.
+        count += 4 * config.width**2 * (points + 1) + 4 * points * config.width
+    forward, recomputed = stack_operations(config.blocks, config.layers, rows, points) if config.layers else (0, 0)
+    return Operations(float(forward + rows * count), float(recomputed))
+
+
+FAMILY = Family(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), operations, front=("embed/*",))

@@ -1,0 +1,120 @@
+"""Clouds of points: which digit's lines they were drawn from, in no order."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer.attention.sites import Site
+from transformer.config import BatchRows, Examples, Looked, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
+from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
+from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import class_loss
+from transformer.tasks.plain import PlainTask, check_rows, means
+
+CLASSES = tuple(DIGITS)
+
+
+@dataclasses.dataclass(frozen=True)
+class PointCloudsConfig:
+    """Batches of `rows` clouds of `fewest` to `most` points; at least `examples` are evaluated, in whole batches.
+
+    Errors: UserError for values out of range.
+    """
+
+    fewest: int = 24
+    most: int = 48
+    rows: BatchRows = 64
+    examples: Examples = 512
+    probed: Looked = 4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fewest <= self.most:
+            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise, from at least 1 point")
+        for name in ("rows", "examples", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+
+
+class PointClouds(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: PointCloudsConfig, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config = config
+        inputs = {
+            "points": Input((config.rows, config.most, 2), jnp.float32, Modality.POINTS),
+            "lengths": Input((config.rows,)),
+        }
+        self.interface = Interface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
+        self.objectives = (Objective("classification", self._loss),)
+        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
+        first = self.source(VALIDATION + 1)[0]
+        self._shown = {name: values[: config.probed] for name, values in first.items()}
+        self.probed = {name: self._shown[name] for name in ("points", "lengths")}
+
+    def source(self, seed: int) -> Source:
+        """Clouds that are drawn anew at every step."""
+        return Drawn(self._draw, seed)
+
+    def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        config = self.config
+        labels_B = random.integers(0, len(CLASSES), config.rows)
+        lengths_B = random.integers(config.fewest, config.most + 1, config.rows)
+        points_BxNx2 = draw_clouds([CLASSES[label] for label in labels_B], config.most, random)
+        points_BxNx2[np.arange(config.most) >= lengths_B[:, None]] = 0
+        return {
+            "points": points_BxNx2,
+            "lengths": lengths_B.astype(np.int32),
+            "labels": labels_B.astype(np.int32),
+        }
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean over the clouds of -log p(class), in nats."""
+        inputs = {name: jnp.asarray(batch[name]) for name in POINT_CLASSIFICATION.inputs}
+        logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        labels_B = jnp.asarray(batch["labels"])
+        sums = class_loss(logits_BxC, labels_B, jnp.ones_like(labels_B, bool))
+        metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _evaluation(self, split: str, seed: int) -> Evaluation:
+        drawn = self.source(seed)
+        batches = [drawn[number] for number in range(-(-self.config.examples // self.config.rows))]
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            _, aux = self._loss(view, batch, {"examples": jnp.float32(1)}, key)
+            return {**aux.metrics, **self.totals(batch)}, None
+
+        finish = functools.partial(means, by="examples")
+        return Evaluation("classification", split, batches, step, finish, at_end=split == "test")
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The points by their coordinates, each cloud by its digit."""
+        rows = zip(self._shown["points"], self._shown["lengths"], strict=True)
+        points = tuple(tuple(f"{x:.2f}, {y:.2f}" for x, y in cloud[:length]) for cloud, length in rows)
+        shown = zip(self._shown["labels"], points, strict=True)
+        titles = [f"{CLASSES[label]} of {len(names)} points" for label, names in shown]
+        return Labels({"points": points}, tuple(titles))
+
+
+def build(config: PointCloudsConfig, directory: Path, rows_multiple: int = 1) -> PointClouds:
+    """The task; nothing is read, and nothing kept in the run directory."""
+    return PointClouds(config, rows_multiple)
+
+
+def synthetic(config: PointCloudsConfig, rows_multiple: int = 1) -> PointClouds:
+    """The task as it is: its data are made up anyway."""
+    return PointClouds(config, rows_multiple)
+
+
+TASK = Kind(PointCloudsConfig, build, synthetic)

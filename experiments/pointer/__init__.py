@@ -1,1 +1,0 @@
-"""Pointer networks on points in the plane."""

@@ -1,0 +1,1 @@
+"""Convex hulls, triangulations and tours by pointer networks (Vinyals et al. 2015)."""

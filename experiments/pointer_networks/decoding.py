@@ -1,0 +1,117 @@
+"""Answers of a model that points: what may follow what in each problem, and decoding with or without it."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Iterable
+from typing import NamedTuple, assert_never
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from transformer.decoding.constraints import Constraints, Once, Rule
+from transformer.decoding.generate import Rollout, Tokens, generate
+from transformer.models.interface import END
+from transformer.tasks.contract import Batch, View
+from transformer.tasks.decoding import Decoding
+
+Answer = tuple[int, ...]
+
+
+class Problem(enum.Enum):
+    """What is asked of n points.
+
+    hull: the corners of the convex hull, counter-clockwise from the lowest index. delaunay: the triangles of the
+    Delaunay triangulation, each with rising indices, ordered by their incenters. tour: the shortest closed tour, from
+    index 0, counter-clockwise.
+    """
+
+    HULL = "hull"
+    DELAUNAY = "delaunay"
+    TOUR = "tour"
+
+    def steps(self, count: int) -> int:
+        """The greatest number of indices in an answer about so many points, and the end behind them.
+
+        A triangulation of n points of which h are corners of the hull has 2 n - 2 - h triangles.
+        """
+        return 3 * (2 * count - 5) + 1 if self is Problem.DELAUNAY else count + 1
+
+    def rule(self, lengths_B: Int[Array, " B"]) -> Rule:
+        """What may follow what: no point twice, at least three corners, every point of a tour; whole triangles."""
+        match self:
+            case Problem.HULL:
+                return Once(jnp.minimum(lengths_B, 3), END)
+            case Problem.TOUR:
+                return Once(lengths_B, END)
+            case Problem.DELAUNAY:
+                return Triangles(lengths_B)
+            case _:
+                assert_never(self)
+
+
+class _Corner(NamedTuple):
+    """What `Triangles` knows of a row; `place` is the corner that comes next, `last` the number before it."""
+
+    place: Int[Array, " R"]
+    last: Int[Array, " R"]
+    begun: Bool[Array, " R"]
+    ended: Bool[Array, " R"]
+    lengths: Int[Array, " R"]
+    numbers: Int[Array, "R V"]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["lengths"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Triangles:
+    """Triangles with rising indices among so many points, and the end behind at least one whole triangle."""
+
+    lengths: Int[Array | np.ndarray, " B"]
+
+    def start(self, rows: int, vocabulary: int) -> _Corner:
+        """Before the first corner."""
+        lengths_B = jnp.asarray(self.lengths)
+        zeros_R, never_R = jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
+        numbers_RxV = jnp.broadcast_to(jnp.arange(vocabulary), (rows, vocabulary))
+        lengths_R = jnp.repeat(lengths_B, rows // len(lengths_B))
+        return _Corner(zeros_R, zeros_R, never_R, never_R, lengths_R, numbers_RxV)
+
+    def allowed(self, state: _Corner) -> Bool[Array, "R V"]:
+        """Greater numbers within a triangle, with enough of them left to complete it."""
+        beyond_R = jnp.where(state.place == 0, END, state.last)
+        greatest_R = state.lengths - (2 - state.place)
+        corner_RxV = (state.numbers > beyond_R[:, None]) & (state.numbers <= greatest_R[:, None])
+        whole_R = state.begun & (state.place == 0)
+        return (corner_RxV & ~state.ended[:, None]).at[:, END].set(state.ended | whole_R | ~corner_RxV.any(1))
+
+    def advance(self, state: _Corner, tokens_R: Int[Array, " R"]) -> _Corner:
+        """The next corner."""
+        ended_R = state.ended | (tokens_R == END)
+        place_R = jnp.where(ended_R, 0, (state.place + 1) % 3)
+        return state._replace(place=place_R, last=tokens_R, begun=jnp.ones_like(state.begun), ended=ended_R)
+
+
+def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *, constrained: bool) -> Rollout:
+    """The model's answers to the points of a batch, a pure function that can run under jit."""
+    inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths")}
+    return generate(
+        view.model,
+        view.variables,
+        inputs,
+        chooser=decoding.chooser,
+        length=decoding.length,
+        tokens=Tokens(end=END),
+        key=jax.random.key(decoding.seed),
+        constraints=Constraints(
+            decoding.repetition_penalty, rule=problem.rule(inputs["lengths"]) if constrained else None
+        ),
+    )
+
+
+def indices_of(tokens: Iterable[int]) -> tuple[Answer, bool]:
+    """The indices of points that a row of numbers names before its end, and whether it has an end."""
+    numbers = [int(token) for token in tokens]
+    ended = END in numbers
+    return tuple(number - 1 for number in numbers[: numbers.index(END) if ended else len(numbers)]), ended

@@ -1,0 +1,90 @@
+"""How good answers about points in the plane are: exact, and by area, triangles or length."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import numpy as np
+from jaxtyping import Float
+
+from experiments.pointer_networks.data import areas, begin_lowest, perimeters, simple
+from experiments.pointer_networks.decoding import Answer, Problem
+
+
+def measure(
+    problem: Problem,
+    points: Sequence[Float[np.ndarray, "N 2"]],
+    truths: Sequence[Answer],
+    answers: Sequence[Answer | None],
+) -> dict[str, float]:
+    """The means over examples; an answer that never ended is None.
+
+    accuracy: the share of answers that are right (Vinyals et al. 2015, sections 4.2 to 4.4): the same polygon or tour,
+    wherever it begins, a tour in either direction; the same set of triangles.
+
+    hull: `area`, that of the predicted polygon over the true one's, over the polygons that are simple; `failed`, the
+    share of those that are not (section 4.2).
+    delaunay: `coverage`, the share of the true triangles that were predicted (section 4.3).
+    tour: `length`, that of the predicted tours, `optimal`, that of the shortest through the same points, `excess`,
+    by how much the first is above the second, relatively, over the answers that visit every point once; `failed`, the
+    share of those that do not.
+    """
+    match problem:
+        case Problem.HULL:
+            return _hulls(points, truths, answers)
+        case Problem.DELAUNAY:
+            return _triangulations(truths, answers)
+        case Problem.TOUR:
+            return _tours(points, truths, answers)
+        case _:
+            assert_never(problem)
+
+
+def _hulls(
+    points: Sequence[np.ndarray], truths: Sequence[Answer], answers: Sequence[Answer | None]
+) -> dict[str, float]:
+    right, covered = 0, []
+    for points_Nx2, truth, answer in zip(points, truths, answers, strict=True):
+        if answer is None or not simple(points_Nx2[list(answer)]):
+            continue
+        right += begin_lowest(answer) == truth
+        covered.append(float(abs(areas(points_Nx2[list(answer)])) / areas(points_Nx2[list(truth)])))
+    return {"accuracy": right / len(truths), "area": _mean(covered), "failed": 1 - len(covered) / len(truths)}
+
+
+def _triangulations(truths: Sequence[Answer], answers: Sequence[Answer | None]) -> dict[str, float]:
+    right, covered = 0, []
+    for truth, answer in zip(truths, answers, strict=True):
+        whole, said = _triangles(truth), _triangles(answer or ())
+        # What is left over behind the last whole triangle, or said twice, is an error.
+        right += answer is not None and said == whole and len(answer) == len(truth)
+        covered.append(len(said & whole) / len(whole))
+    return {"accuracy": right / len(truths), "coverage": _mean(covered)}
+
+
+def _triangles(answer: Answer) -> set[frozenset[int]]:
+    return {frozenset(answer[place : place + 3]) for place in range(0, len(answer) - 2, 3)}
+
+
+def _tours(
+    points: Sequence[np.ndarray], truths: Sequence[Answer], answers: Sequence[Answer | None]
+) -> dict[str, float]:
+    right, lengths, shortest = 0, [], []
+    for points_Nx2, truth, answer in zip(points, truths, answers, strict=True):
+        if answer is None or sorted(answer) != list(range(len(points_Nx2))):
+            continue
+        forward = begin_lowest(answer)
+        right += truth in (forward, (*forward[:1], *forward[:0:-1]))
+        lengths.append(float(perimeters(points_Nx2[list(answer)])))
+        shortest.append(float(perimeters(points_Nx2[list(truth)])))
+    length, optimal = _mean(lengths), _mean(shortest)
+    return {
+        "accuracy": right / len(truths),
+        "length": length,
+        "optimal": optimal,
+        "excess": length / optimal - 1 if lengths else 0.0,
+        "failed": 1 - len(lengths) / len(truths),
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0

@@ -1,0 +1,217 @@
+"""A pointer network: its output is an attention over its own input (Vinyals, Fortunato and Jaitly 2015)."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.axes import place
+from transformer.config import Layers, UserError
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
+from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
+from transformer.layers.lengths import real_positions, target_lengths
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
+from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
+from transformer.models.family import Family, Operations
+from transformer.models.interface import END, POINTING, Interface
+
+SITE = "decoder/pointer"
+COORDINATES = 2
+# The logit of a point that is not there: finite, so that its product with a smoothing of zero is zero.
+NO_POINT = -1e9
+
+
+class Fed(enum.Enum):
+    """What the decoder reads of the point that was chosen last.
+
+    point: its coordinates (section 2.3 of the paper). encoded: what the encoder made of it, e_j, which knows of the
+    points around it.
+    """
+
+    POINT = "point"
+    ENCODED = "encoded"
+
+
+@dataclasses.dataclass(frozen=True)
+class PointerConfig:
+    """A recurrent encoder over the points, and a decoder that points at them.
+
+    `encoder`: its cell, width, layers and direction. The decoder has the same cell and the width of the encoder's
+    outputs; its `decoder_layers` begin with the states in which the topmost of the encoder's ended (section 2.3).
+    `fed`: what it reads at each step.
+
+    Errors: UserError for less than one layer, for more than the encoder has, and for one that begins with a state of
+    another width.
+    """
+
+    encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
+    decoder_layers: Layers = 1
+    fed: Fed = Fed.POINT
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.decoder_layers <= self.encoder.layers:
+            raise UserError(
+                f"config.model.decoder_layers={self.decoder_layers} must be 1 to {self.encoder.layers}, "
+                "config.model.encoder.layers: each begins with the state of one of those"
+            )
+        wanted, first = self.encoder.output_width, self.encoder.layers - self.decoder_layers
+        widths = [self.encoder.width_of(layer) for layer in range(first, self.encoder.layers)]
+        alike = [width == wanted for width in widths]
+        if not all(alike):
+            raise UserError(
+                f"config.model.decoder_layers={self.decoder_layers} begin with the states of the topmost layers of the "
+                f"encoder, and with config.model.encoder.direction={self.encoder.direction.value} one of these has "
+                f"{widths[alike.index(False)]} features where the decoder has {wanted}: say "
+                f"config.model.decoder_layers={alike[::-1].index(False)}, or another direction"
+            )
+
+    @property
+    def decoder(self) -> RecurrentConfig:
+        """The decoder's layers."""
+        width, forward = self.encoder.output_width, Direction.FORWARD
+        return dataclasses.replace(self.encoder, width=width, layers=self.decoder_layers, direction=forward)
+
+    @property
+    def fed_width(self) -> int:
+        """The features that the decoder reads at each step."""
+        return COORDINATES if self.fed is Fed.POINT else self.encoder.output_width
+
+
+class Pointer(Stateless):
+    """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3).
+
+    e_1 ... e_n are the encoder's outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state
+    behind what was fed of C_{i-1}, and behind a learned vector at the first step.
+    """
+
+    def __init__(self, config: PointerConfig, builder: Builder):
+        self.config, self.dtype = config, builder.dtype
+        encoded = config.encoder.output_width
+        self.encoder = RecurrentStack(config.encoder, COORDINATES, builder=builder)
+        self.decoder = RecurrentStack(config.decoder, config.fed_width, builder=builder)
+        normal = jax.nn.initializers.normal(0.1)
+        self.begin = builder.parameter(normal, (config.fed_width,), ("features",))
+        self.end = builder.parameter(normal, (encoded,), ("features",))
+        # Its default is the additive score; the weighted sum of what it points at is read by nobody.
+        self.pointer = AttentionCell(AttentionCellConfig(), encoded, encoded, builder=builder)
+
+    def encode(
+        self, inputs: Inputs, key: Key[Array, ""] | None = None
+    ) -> tuple[AttentionMemory, Float[Array, "B K I"], tuple[CellState, ...]]:
+        """What the decoder points at, what is fed behind each choice (the begin vector for END), and d_0.
+
+        Coordinates at or beyond the number of points, NaN included, are never read.
+        """
+        points_BxNx2 = jnp.asarray(inputs["points"], self.dtype)
+        lengths_B = jnp.asarray(inputs["lengths"])
+        real_BxN = real_positions(lengths_B, points_BxNx2.shape[1])
+        points_BxNx2 = jnp.where(real_BxN[..., None], points_BxNx2, 0)
+        encoded_BxNxE, carry = self.encoder(points_BxNx2, lengths_B, key=key)
+
+        def behind(first: Array, of_points_BxNxF: Array) -> Array:
+            first_Bx1xF = jnp.broadcast_to(first, (len(lengths_B), 1, *first.shape))
+            return place(jnp.concatenate([first_Bx1xF, of_points_BxNxF], axis=1), "batch", None, None)
+
+        memory_BxKxE = behind(jnp.asarray(self.end[...], self.dtype), encoded_BxNxE)
+        match self.config.fed:
+            case Fed.POINT:
+                fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), points_BxNx2)
+            case Fed.ENCODED:
+                fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), encoded_BxNxE)
+            case _:
+                assert_never(self.config.fed)
+        return self.pointer.prepare(memory_BxKxE, lengths_B + 1), fed_BxKxI, carry[-self.config.decoder_layers :]
+
+    def point(self, query_BxQxE: Float[Array, "B Q E"], memory: AttentionMemory, mask: Mask) -> Alignment:
+        """How each query weighs the end and the points; the logits are the answer's."""
+        _, alignment = self.pointer(query_BxQxE, memory, mask=mask)
+        real_BxK = real_positions(memory.lengths, memory.values.shape[1])
+        return alignment._replace(logits=jnp.where(real_BxK[:, None, None], alignment.logits, NO_POINT))
+
+    def forward(
+        self,
+        state: PyTree,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T K"], Aux]:
+        """Teacher forcing: the logits at every step of `target`, which is END and the numbers of the points behind it.
+
+        No step reads the attention of the one before, so that the decoder runs over all of `target` first.
+        """
+        target_BxT = jnp.asarray(inputs["target"])
+        encoder_key, decoder_key = (None, None) if key is None or not train else jax.random.split(key)
+        memory, fed_BxKxI, carry = self.encode(inputs, encoder_key)
+        lengths_B = target_lengths(target_BxT, jnp.asarray(inputs["lengths"]), END)
+        fed_BxTxI = jnp.take_along_axis(fed_BxKxI, target_BxT[..., None], axis=1)
+        query_BxTxE, _ = self.decoder(fed_BxTxI, lengths_B, carry, key=decoder_key)
+        mask = Mask(query_lengths=lengths_B, key_lengths=memory.lengths)
+        alignment = self.point(query_BxTxE, memory, mask)
+        return alignment.logits[:, 0], Aux(_maps(alignment, mask, capture), {}, state)
+
+    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
+        """Rows are examples x beams; what the encoder made of the points lies in `examples`, once for all beams."""
+        memory, fed_BxKxI, carry = self.encode(inputs)
+        begin_R = jnp.full(len(fed_BxKxI) * beams, END, jnp.int32)
+        return Cache(layers=(), rows=repeat_rows(carry, beams), examples=(memory, fed_BxKxI)), begin_R
+
+    def step(
+        self,
+        state: PyTree,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "R K"], Cache, Aux]:
+        """The logits of the end and of every point behind one more choice."""
+        memory, fed_BxKxI = cache.examples
+        chosen_BxM = by_example(tokens_R, len(fed_BxKxI))
+        fed_RxI = as_rows(jnp.take_along_axis(fed_BxKxI, chosen_BxM[..., None], axis=1))
+        query_RxE, rows = self.decoder.step(fed_RxI, cache.rows)
+        mask = Mask(key_lengths=memory.lengths)
+        alignment = self.point(by_example(query_RxE, len(fed_BxKxI)), memory, mask)
+        # The beams of an example are queries of one attention; as maps they are rows of one query each.
+        of_rows = jax.tree.map(lambda leaf: queries_as_rows(leaf)[:, :, None], alignment)
+        lengths_R = jnp.repeat(memory.lengths, chosen_BxM.shape[1])
+        maps = _maps(of_rows, Mask(key_lengths=lengths_R), capture)
+        return of_rows.logits[:, 0, 0], cache._replace(rows=rows), Aux(maps, {}, state)
+
+
+def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str, Captured]:
+    captured = capture_weights(alignment.weights, capture_at(SITE, capture), logits=alignment.logits, mask=mask)
+    return captured_at(SITE, captured, capture)
+
+
+def build(config: PointerConfig, interface: Interface, precision: Precision) -> Model:
+    """The model; points and targets may have any length."""
+    target, points = Axis("target"), Axis("points", AxisKind.POINTS)
+    site = Site(SITE, target, points, layers=("0",), heads=("0",))
+    return Model(Functional(functools.partial(Pointer, config), precision), (site,))
+
+
+def operations(config: PointerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass: of the recurrent layers at every position, and of the attention.
+
+    The attention of width E multiplies each query and key by E^2 numbers, and each pair of them by E.
+    """
+    rows, points = batch["points"].shape[:2]
+    steps, width = batch["target"].shape[1], config.encoder.output_width
+    recurrent = points * config.encoder.operations(COORDINATES) + steps * config.decoder.operations(config.fed_width)
+    projections = 2 * width**2 * (steps + points + 1)
+    pairs = 2 * width * steps * (points + 1)
+    return Operations(float(rows * (recurrent + projections + pairs)))
+
+
+FAMILY = Family(PointerConfig, build, frozenset({POINTING}), operations)

@@ -1,0 +1,328 @@
+"""Problems of points in the plane: convex hulls, Delaunay triangulations, tours, to be answered by pointing at them."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from experiments.pointer_networks.data import MOST_OF_A_TOUR, draw_points, hull, left_to_right, tours, triangulation
+from experiments.pointer_networks.decoding import Answer, Problem, indices_of, point_out
+from experiments.pointer_networks.metrics import measure
+from transformer.attention.sites import Site, between
+from transformer.config import BatchRows, Beams, Examples, Looked, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.models.interface import END, POINTING, Input, Interface, Modality
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    EvaluationStep,
+    Kind,
+    LossAux,
+    Objective,
+    Report,
+    Request,
+    View,
+)
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.labels import Labels, Link
+from transformer.tasks.losses import token_loss
+from transformer.tasks.plain import PlainTask, check_rows, look_over, means, refuse_options
+
+
+class PointOrder(enum.Enum):
+    """In which order a model reads the points, and so what their indices are.
+
+    drawn: at random, as the points were drawn or given (Vinyals et al. 2015, Pointer networks).
+    left_to_right: by rising x. A set has no order of its own, and the one in which it is read decides what a model
+    learns of it (Vinyals et al. 2016, Order matters, section 5).
+    """
+
+    DRAWN = "drawn"
+    LEFT_TO_RIGHT = "left_to_right"
+
+    def of(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B N"]:
+        """The places at which each row's points stand among those that were drawn."""
+        match self:
+            case PointOrder.DRAWN:
+                return np.broadcast_to(np.arange(points_BxNx2.shape[1]), points_BxNx2.shape[:2])
+            case PointOrder.LEFT_TO_RIGHT:
+                return left_to_right(points_BxNx2, lengths_B)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanarConfig:
+    """Batches of `rows` examples, each of `fewest` to `most` points that are uniform in the unit square.
+
+    `tested`: the numbers of points on which answers are decoded, `examples` of each, with and without the problem's
+    rules; they may lie outside of what is trained on. `beams`: 1 decodes greedily.
+
+    Errors: UserError for values out of range, and for tours of more points than their shortest one is computed for.
+    """
+
+    problem: Problem = Problem.HULL
+    fewest: int = 5
+    most: int = 10
+    order: PointOrder = PointOrder.DRAWN
+    rows: BatchRows = 128
+    tested: tuple[int, ...] = (5, 10)
+    examples: Examples = 1000
+    beams: Beams = 1
+    probed: Looked = 4
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.fewest <= self.most:
+            raise UserError(
+                f"config.task.fewest={self.fewest} and most={self.most}: points are at least 3, and fewest <= most"
+            )
+        for name in ("rows", "examples", "beams", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if not self.tested or min(self.tested) < 3 or len(set(self.tested)) < len(self.tested):
+            raise UserError(f"config.task.tested={self.tested} must name different numbers of points, each at least 3")
+        longest = max(self.most, *self.tested)
+        if self.problem is Problem.TOUR and longest > MOST_OF_A_TOUR:
+            raise UserError(
+                f"config.task has tours of {longest} points (most, tested), but the shortest tour is computed for at "
+                f"most {MOST_OF_A_TOUR}"
+            )
+
+
+class Planar(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: PlanarConfig, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config, rows = config, config.rows
+        inputs = {
+            "points": Input((rows, config.most, 2), jnp.float32, Modality.POINTS),
+            "lengths": Input((rows,)),
+            "target": Input((rows, config.problem.steps(config.most))),
+        }
+        self.interface = Interface(inputs, {}, pad=END, begin=END, end=END, output=POINTING.output)
+        self.objectives = (Objective(config.problem.value, self._loss),)
+        self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}
+        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
+        probed = self._fixed(config.most, config.probed, (VALIDATION, 0, 0))
+        self.probed = {name: probed[name] for name in ("points", "lengths", "target")}
+
+    def source(self, seed: int) -> Source:
+        """Examples that are drawn anew at every step."""
+        return Drawn(self._draw, seed)
+
+    def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """A batch of examples of all numbers of points."""
+        config = self.config
+        points_BxNx2 = draw_points(random, config.rows, config.most)
+        lengths_B = random.integers(config.fewest, config.most + 1, config.rows)
+        return self._read(points_BxNx2, lengths_B)
+
+    def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Examples of one number of points."""
+        return self._read(draw_points(np.random.default_rng(seed), rows, count), np.full(rows, count))
+
+    def _read(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray) -> dict[str, np.ndarray]:
+        """The points in the order in which the model reads them, and their answers."""
+        places_BxN = self.config.order.of(points_BxNx2, lengths_B)
+        return batch_of(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of steps of all answers, their ends included, by which every sum is divided."""
+        return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths", "target")}
+        logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        sums = token_loss(logits, jnp.asarray(batch["labels"]), _counts(batch), label_smoothing=0.0)
+        metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        _, aux = self._loss(view, batch, {"tokens": jnp.float32(1)}, key)
+        return {**aux.metrics, **self.totals(batch)}, None
+
+    def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """The loss on what is trained on, and the answers for each number of points, with and without the rules."""
+        config, at_end = self.config, split == "test"
+        like_training = [self.source(seed)[number] for number in range(-(-config.examples // config.rows))]
+        longest = max(config.tested)
+        batches = [
+            padded(self._fixed(count, config.examples, (seed, 1, count)), longest, config.problem.steps(longest))
+            for count in config.tested
+        ]
+        return (
+            Evaluation("loss", split, like_training, self._loss_sums, means, at_end),
+            self._answers("constrained", split, batches, at_end),
+            self._answers("free", split, batches, at_end),
+        )
+
+    def _answers(self, name: str, split: str, batches: Sequence[Batch], at_end: bool) -> Evaluation:
+        config = self.config
+
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+            scalars: dict[str, float] = {}
+            tokens = rows["tokens"]
+            for number, (count, batch) in enumerate(zip(config.tested, batches, strict=True)):
+                said = [indices_of(row) for row in tokens[number * config.examples :][: config.examples]]
+                answers = [answer if ended else None for answer, ended in said]
+                truths = [indices_of(row)[0] for row in np.asarray(batch["labels"])]
+                found = measure(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
+                scalars |= {f"{name}/{what}/{count}": value for what, value in found.items()}
+            return Report(scalars, note=f"{config.examples} examples of each number of points, {name} decoding")
+
+        return Evaluation(name, split, batches, self._steps[name == "constrained"], finish, at_end)
+
+    def _decoding_step(self, constrained: bool) -> EvaluationStep:
+        config = self.config
+        decoding = Decoding(length=config.problem.steps(max(config.tested)), beams=config.beams, length_penalty=0.0)
+
+        def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
+            rollout = point_out(view, batch, config.problem, decoding, constrained=constrained)
+            return {}, {"tokens": rollout.tokens[:, 0]}
+
+        return step
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The points and answers of the probe, and where each step should point."""
+        points_BxNx2 = self.probed["points"]
+        return describe(self.probed, sites, PointOrder.DRAWN.of(points_BxNx2, self.probed["lengths"]))
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The indices of the points that each text names, from 0, in the order of the answer; triangles with commas.
+
+        Decoding keeps to the problem's rules.
+
+        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for texts that are no points
+        of the unit square.
+        """
+        config = self.config
+        refuse_options(request, "points at points")
+        examples = [read_points(text) for text in request.texts]
+        lengths_B = np.array([len(points_Nx2) for points_Nx2 in examples])
+        longest = int(lengths_B.max())
+        points_BxNx2 = np.zeros((len(examples), longest, 2), np.float32)
+        for row, points_Nx2 in enumerate(examples):
+            points_BxNx2[row, : len(points_Nx2)] = points_Nx2
+        places_BxN = config.order.of(points_BxNx2, lengths_B)
+        points_BxNx2 = np.take_along_axis(points_BxNx2, places_BxN[..., None], 1)
+        batch = {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32)}
+        steps = config.problem.steps(longest)
+        decoding = Decoding.asked(request.decoding, length=steps, beams=config.beams, length_penalty=0.0)
+
+        @jax.jit
+        def run(variables: Any, batch: Batch) -> Array:
+            seen = view._replace(variables=variables)
+            return point_out(seen, batch, config.problem, decoding, constrained=True).tokens[:, 0]
+
+        answers = [indices_of(row)[0] for row in np.asarray(run(view.variables, batch))]
+        said = batch | sequences(answers, steps)
+        named = [tuple(row[list(one)].tolist()) for row, one in zip(places_BxN, answers, strict=True)]
+        lines = [line_of(config.problem, one) for one in named]
+        return Answers(lines, describe(said, view.model.sites, places_BxN), look_over(view, said))
+
+
+def batch_of(
+    problem: Problem, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Points with their answers: `target` is what the decoder reads, `labels` what it is to say, one step ahead."""
+    match problem:
+        case Problem.HULL:
+            answers = [hull(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)]
+        case Problem.DELAUNAY:
+            found = [triangulation(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)]
+            answers = [tuple(index for triangle in triangles for index in triangle) for triangles in found]
+        case Problem.TOUR:
+            answers = [()] * len(lengths_B)
+            for count in np.unique(lengths_B):
+                (rows,) = np.nonzero(lengths_B == count)
+                for row, tour in zip(rows, tours(points_BxNx2[rows, :count]), strict=True):
+                    answers[row] = tuple(tour.tolist())
+    points_BxNx2 = np.where((np.arange(points_BxNx2.shape[1]) < lengths_B[:, None])[..., None], points_BxNx2, 0)
+    said = sequences(answers, problem.steps(points_BxNx2.shape[1]))
+    return {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32), **said}
+
+
+def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
+    """Answers as numbers: END in front of them in `target`, behind them in `labels`."""
+    target, labels = np.full((2, len(answers), steps), END, np.int32)
+    for row, answer in enumerate(answers):
+        labels[row, : len(answer)] = np.add(answer, 1)
+        kept = answer[: steps - 1]
+        target[row, 1 : len(kept) + 1] = np.add(kept, 1)
+    return {"target": target, "labels": labels}
+
+
+def padded(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
+    """A batch with room for so many points and steps."""
+    room = {"points": points, "target": steps, "labels": steps}
+
+    def wide(name: str, values: np.ndarray) -> np.ndarray:
+        missing = room[name] - values.shape[1] if name in room else 0
+        return np.pad(values, ((0, 0), (0, missing), *((0, 0),) * (values.ndim - 2))) if missing else values
+
+    return {name: wide(name, np.asarray(values)) for name, values in batch.items()}
+
+
+def read_points(text: str) -> Float[np.ndarray, "N 2"]:
+    """The points of a text such as "0.1,0.2 0.5,0.9 0.7,0.3".
+
+    Errors: UserError for what is no list of at least three points of the unit square.
+    """
+    advice = "give at least 3 points of the unit square, such as 0.1,0.2 0.5,0.9 0.7,0.3"
+    try:
+        points_Nx2 = np.array([[float(number) for number in word.split(",")] for word in text.split()], np.float32)
+    except ValueError:
+        raise UserError(f"{text[:40]!r} is no list of points: {advice}") from None
+    inside = points_Nx2.ndim == 2 and points_Nx2.shape[1:] == (2,) and np.all((points_Nx2 >= 0) & (points_Nx2 <= 1))
+    if not inside or len(points_Nx2) < 3:
+        raise UserError(f"{text[:40]!r} is no list of points: {advice}")
+    return points_Nx2
+
+
+def line_of(problem: Problem, answer: Answer) -> str:
+    """An answer as text: indices, those of one triangle joined by commas."""
+    size = 3 if problem is Problem.DELAUNAY else 1
+    return " ".join(",".join(map(str, answer[place : place + size])) for place in range(0, len(answer), size))
+
+
+def describe(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B N"]) -> Labels:
+    """The points by name and coordinates, the steps by the name of the point, and where each of them points."""
+    points, steps, links = [], [], []
+    rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
+    for points_Nx2, length, row, names in rows:
+        answer, _ = indices_of([*row[1:], END])
+        real = zip(names[:length], points_Nx2[:length], strict=True)
+        points.append(("end", *(f"{name} ({x:.2f}, {y:.2f})" for name, (x, y) in real)))
+        steps.append((*(str(names[index]) for index in answer), "end"))
+        keys = [*(index + 1 for index in answer), END]
+        links.append(tuple(Link(step, key, True) for step, key in enumerate(keys)))
+    titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))
+    gold = {site.name: tuple(links) for site in between(sites, "target", "points")}
+    return Labels({"points": tuple(points), "target": tuple(steps)}, titles, gold or None)
+
+
+def _counts(batch: Batch) -> Array:
+    """The steps that are scored: the first, and all that read a point."""
+    target_BxT = jnp.asarray(batch["target"])
+    return (target_BxT != END).at[:, 0].set(True)
+
+
+def build(config: PlanarConfig, directory: Path, rows_multiple: int = 1) -> Planar:
+    """The task; nothing is read, and nothing kept in the run directory."""
+    return Planar(config, rows_multiple)
+
+
+def synthetic(config: PlanarConfig, rows_multiple: int = 1) -> Planar:
+    """The task as it is: its data are made up anyway."""
+    return Planar(config, rows_multiple)
+
+
+TASK = Kind(PlanarConfig, build, synthetic)

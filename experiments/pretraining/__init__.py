@@ -1,1 +1,0 @@
-"""Pre-training a language model, and what is made of it."""

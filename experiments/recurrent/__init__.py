@@ -1,1 +1,0 @@
-"""The road to the Transformer: recurrent encoder-decoders with and without attention."""

@@ -1,0 +1,82 @@
+"""Canvases with two glyphs, left and right, that are drawn differently but are the same; and a judge of such canvases.
+
+The judge knows glyphs by drawings of them, and nothing is learned: it is the same wherever it is made.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.data.synthetic_glyphs import draw_glyphs
+
+# The judge's own drawings: of no seed that batches are drawn by, which have two parts.
+_SEED = (2**42, 0, 0)
+_OF_EACH, _CALIBRATING, _SURE = 64, 20, 0.99
+
+
+class Canvases(NamedTuple):
+    """Pictures from -1 to 1, twice as wide as high, and the number of the glyph on both halves of each."""
+
+    pictures: Float[np.ndarray, "B pixels columns 1"]
+    glyphs: Int[np.ndarray, " B"]
+
+
+def draw_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, pixels: int) -> Canvases:
+    """So many canvases of `pixels` x 2 `pixels`, each of one of the glyphs, chosen alike."""
+    chosen_B = random.integers(0, len(glyphs), rows)
+    drawn = draw_glyphs([glyphs[number] for number in (*chosen_B, *chosen_B)], pixels, random)
+    pictures = np.concatenate([drawn[:rows], drawn[rows:]], axis=2)[..., None]
+    return Canvases((2 * pictures - 1).astype(np.float32), chosen_B.astype(np.int32))
+
+
+def halves(pictures_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
+    """The left and the right half of every canvas, one behind the other: 2 B pictures."""
+    batch, rows, columns, colours = pictures_BxYxXxC.shape
+    cut = pictures_BxYxXxC.reshape(batch, rows, 2, columns // 2, colours)
+    return jnp.swapaxes(cut, 1, 2).reshape(2 * batch, rows, columns // 2, colours)
+
+
+class Reading(NamedTuple):
+    """What a judge makes of pictures of one glyph: its number, whether that is sure, and what it was told by."""
+
+    glyph: Int[Array, " N"]
+    sure: Bool[Array, " N"]
+    features: Float[Array, "N F"]
+
+
+class NearestDrawing(NamedTuple):
+    """A judge that calls a picture by the drawing that is nearest to it, of 64 of every glyph.
+
+    The distance is the root of the mean square over pixels. A reading is sure within `reach`, in which 99 of 100 other
+    drawings of glyphs have their nearest. `features` are the distances to the nearest drawing of every glyph.
+    """
+
+    drawings_GxKxP: Float[np.ndarray, "G K P"]
+    reach: float
+
+    @classmethod
+    def of(cls, glyphs: Sequence[str], pixels: int) -> "NearestDrawing":
+        """The judge of pictures of these glyphs, `pixels` a side."""
+        random = np.random.default_rng(_SEED)
+
+        def drawn(count: int) -> Float[np.ndarray, "N P"]:
+            names = [name for name in glyphs for _ in range(count)]
+            return (2 * draw_glyphs(names, pixels, random) - 1).reshape(len(names), -1)
+
+        drawings_GxKxP = drawn(_OF_EACH).reshape(len(glyphs), _OF_EACH, -1)
+        others = drawn(_CALIBRATING)
+        found = np.sqrt(np.mean((others[:, None] - drawings_GxKxP.reshape(1, -1, others.shape[1])) ** 2, axis=-1))
+        return cls(drawings_GxKxP, float(np.quantile(found.min(axis=1), _SURE)))
+
+    def __call__(self, pictures_NxYxXxC: Float[Array, "N Y X 1"]) -> Reading:
+        """What it makes of every picture."""
+        glyphs, _, pixels = self.drawings_GxKxP.shape
+        flat_NxP = pictures_NxYxXxC.reshape(len(pictures_NxYxXxC), pixels).astype(jnp.float32)
+        known_MxP = jnp.asarray(self.drawings_GxKxP.reshape(-1, pixels))
+        square_NxM = jnp.sum(flat_NxP**2, -1, keepdims=True) + jnp.sum(known_MxP**2, -1) - 2 * flat_NxP @ known_MxP.T
+        distance_NxM = jnp.sqrt(jnp.maximum(square_NxM, 0) / pixels)
+        nearest_NxG = jnp.min(distance_NxM.reshape(len(flat_NxP), glyphs, -1), axis=-1)
+        return Reading(jnp.argmin(nearest_NxG, -1), jnp.min(nearest_NxG, -1) <= self.reach, nearest_NxG)

@@ -1,0 +1,338 @@
+"""SAGAN: a generator and a discriminator of convolutions, both with self-attention in their grids (Zhang et al. 2019).
+
+Every kernel of both is divided by its largest singular value (section 3.3).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at, captured_at
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.config import UserError
+from transformer.layers.convolution import Convolution2D, Window
+from transformer.layers.grid_attention import GridAttention, attention_operations
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.stateful_norm import BatchNorm, SpectralNorm
+from transformer.models.contract import Aux, Inputs, Model
+from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
+from transformer.models.family import Family, Operations
+from transformer.models.interface import GENERATION, Interface
+
+_SLOPE = 0.1  # of the discriminator's rectifiers below 0 (Miyato et al. 2018, table 3)
+_SAME, _HALF = Window(3), Window(4, stride=2)
+Kernels = Mapping[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class SaganConfig:
+    """The features of both players' grids, where they attend, and a classifier that judges and is never trained.
+
+    `channels` are those of the whole picture, of half of its sides, a quarter and so on: the discriminator goes from
+    the first to the last, the generator back. `attention` names the grids by their rows: behind the convolution that
+    makes a grid of so many rows each player attends within it, with 1 / `reduction` of its features. `judge` are the
+    channels of a `convolutional_classifier` of as many stages, each of stride 2, under "judge/": it takes its
+    parameters from a run of its own by config.initialise_from (none: no judge).
+
+    Errors: UserError for values out of range.
+    """
+
+    channels: tuple[int, ...] = (32, 64, 128)
+    attention: tuple[int, ...] = ()
+    reduction: int = 8
+    judge: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.channels) < 2 or min(self.channels) < 1:
+            raise UserError(
+                f"config.model.channels={self.channels} must be at least two numbers: those of the whole picture, of "
+                "half of its sides ..."
+            )
+        if len(set(self.attention)) < len(self.attention):
+            raise UserError(f"config.model.attention={self.attention} names a grid twice")
+        if self.reduction < 1:
+            raise UserError(f"config.model.reduction={self.reduction} must be at least 1")
+        if self.judge and min(self.judge) < 1:
+            raise UserError(f"config.model.judge={self.judge} must be channels of at least 1")
+
+    @property
+    def halvings(self) -> int:
+        """How often the sides of a picture are halved."""
+        return len(self.channels) - 1
+
+    def of_judge(self) -> ConvolutionalClassifierConfig:
+        """The judge as the family `convolutional_classifier` has it."""
+        return ConvolutionalClassifierConfig(GridEncoderConfig(self.judge, (2,) * len(self.judge)))
+
+
+class Player(Module):
+    """What both players are: layers `normed` by name, whose kernels are, and attention within some of their grids."""
+
+    def __init__(self, config: SaganConfig, height: int, normed: tuple[str, ...], *, builder: Builder):
+        self.grids = {height >> level: channels for level, channels in enumerate(config.channels)}
+        self.attention, self.normed_layers = config.attention, normed
+        for rows in config.attention:
+            block = GridAttention(self.grids[rows], reduction=config.reduction, builder=builder)
+            setattr(self, f"attention_{rows}", block)
+
+    def _own_kernels(self) -> dict[str, tuple[Array, int]]:
+        """Every kernel by its name, and how many of its last axes are outputs."""
+        found: dict[str, tuple[Array, int]] = {
+            name: (getattr(self, name).kernel[...], 1) for name in self.normed_layers
+        }
+        for rows in self.attention:
+            block = getattr(self, f"attention_{rows}")
+            for part, outputs in (("query", 2), ("key", 2), ("value", 2), ("output", 1)):
+                found[f"attention_{rows}_{part}"] = (getattr(block, part).kernel[...], outputs)
+        return found
+
+    def directions(self, key: Key[Array, ""]) -> dict:
+        """The first state of every kernel's spectral norm."""
+        kernels = self._own_kernels().items()
+        return {
+            name: SpectralNorm(kernel.shape, outputs=outputs).initial_state(jax.random.fold_in(key, number))
+            for number, (name, (kernel, outputs)) in enumerate(kernels)
+        }
+
+    def normed(self, state: Mapping[str, Any], *, train: bool) -> tuple[dict[str, Array], dict]:
+        """Every kernel with a largest singular value of about 1, and the next state of their norms."""
+        kernels, following = {}, {}
+        for name, (kernel, outputs) in self._own_kernels().items():
+            norm = SpectralNorm(kernel.shape, outputs=outputs)
+            kernels[name], following[name] = norm(kernel, state[name], train=train)
+        return kernels, following
+
+    def attend(
+        self,
+        x: Float[Array, "B Y X C"],
+        kernels: Kernels,
+        maps: dict[str, Captured],
+        site: str,
+        capture: Capture | None,
+    ) -> Float[Array, "B Y X C"]:
+        """The grid, with what it reads of itself where attention stands at its size; the map goes into `maps`."""
+        rows = x.shape[1]
+        if rows not in self.attention:
+            return x
+        given = {part: kernels[f"attention_{rows}_{part}"] for part in ("query", "key", "value", "output")}
+        name = f"{site}/self_{rows}"
+        x, captured = getattr(self, f"attention_{rows}")(x, kernels=given, capture=capture_at(name, capture))
+        maps |= captured_at(name, captured, capture)
+        return x
+
+    def gammas(self) -> dict[str, Array]:
+        """|gamma| of every attention."""
+        return {f"gamma_{rows}": jnp.abs(getattr(self, f"attention_{rows}").gamma[0]) for rows in self.attention}
+
+
+class Generator(Player):
+    """tanh(conv(...)) of a picture's size, from noise by a linear map to the smallest grid and stages that double it.
+
+    A stage is relu(attention(norm(conv(each place twice along each side)))), its batch norm without classes.
+    """
+
+    def __init__(self, config: SaganConfig, noise: int, shape: tuple[int, int, int], *, builder: Builder):
+        height, width, colours = shape
+        stages = [f"stage_{level}" for level in reversed(range(config.halvings))]
+        super().__init__(config, height, ("first", *stages, "last"), builder=builder)
+        self.levels = config.halvings
+        last = config.channels[-1]
+        self.smallest = (height >> self.levels, width >> self.levels, last)
+        size = self.smallest[0] * self.smallest[1] * last
+        self.first = Linear((("features", noise),), (("embed", size),), bias=False, builder=builder)
+        self.first_norm = BatchNorm(last, builder=builder)
+        for level in reversed(range(self.levels)):
+            inputs, outputs = config.channels[level + 1], config.channels[level]
+            stage = Convolution2D(inputs, ("features", outputs), (_SAME, _SAME), bias=False, builder=builder)
+            setattr(self, f"stage_{level}", stage)
+            setattr(self, f"norm_{level}", BatchNorm(outputs, builder=builder))
+        self.last = Convolution2D(config.channels[0], ("features", colours), (_SAME, _SAME), builder=builder)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Directions of the spectral norms, and the statistics of the batch norms."""
+        names = ("first_norm", *(f"norm_{level}" for level in range(self.levels)))
+        return {
+            "spectral": self.directions(key),
+            "batch": {name: getattr(self, name).initial_state() for name in names},
+        }
+
+    def __call__(
+        self, noise_BxZ: Float[Array, "B Z"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
+    ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, Captured]]:
+        """Pictures from -1 to 1, the next state, and maps."""
+        kernels, spectral = self.normed(state["spectral"], train=train)
+        batch = dict(state["batch"])
+        maps: dict[str, Captured] = {}
+        x = self.first(noise_BxZ, kernels["first"]).reshape(-1, *self.smallest)
+        x, batch["first_norm"] = self.first_norm(x, batch["first_norm"], train=train)
+        x = jax.nn.relu(self.attend(x, kernels, maps, "generator", capture))
+        for level in reversed(range(self.levels)):
+            x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
+            x = getattr(self, f"stage_{level}")(x, kernel=kernels[f"stage_{level}"])
+            x, batch[f"norm_{level}"] = getattr(self, f"norm_{level}")(x, batch[f"norm_{level}"], train=train)
+            x = jax.nn.relu(self.attend(x, kernels, maps, "generator", capture))
+        picture = jnp.tanh(self.last(x, kernel=kernels["last"]))
+        return picture, {"spectral": spectral, "batch": batch}, maps
+
+
+class Discriminator(Player):
+    """w' sum of all places + b, behind a convolution of the whole picture and stages that halve its sides.
+
+    A stage is a rectifier of attention(conv(x)); the sum over places is that of Miyato et al. 2018.
+    """
+
+    def __init__(self, config: SaganConfig, height: int, colours: int, *, builder: Builder):
+        stages = [f"stage_{level}" for level in range(config.halvings + 1)]
+        super().__init__(config, height, (*stages, "last"), builder=builder)
+        self.levels, inputs = config.halvings, colours
+        for level, outputs in enumerate(config.channels):
+            window = _HALF if level else _SAME
+            stage = Convolution2D(inputs, ("features", outputs), (window, window), builder=builder)
+            setattr(self, f"stage_{level}", stage)
+            inputs = outputs
+        self.last = Linear((("embed", inputs),), (("features", 1),), bias=True, builder=builder)
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """Directions of the spectral norms."""
+        return {"spectral": self.directions(key)}
+
+    def __call__(
+        self, x: Float[Array, "B Y X C"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
+    ) -> tuple[Float[Array, " B"], dict, dict[str, Captured]]:
+        """A score of every picture, the next state, and maps."""
+        kernels, spectral = self.normed(state["spectral"], train=train)
+        maps: dict[str, Captured] = {}
+        for level in range(self.levels + 1):
+            x = getattr(self, f"stage_{level}")(x, kernel=kernels[f"stage_{level}"])
+            x = jax.nn.leaky_relu(self.attend(x, kernels, maps, "discriminator", capture), _SLOPE)
+        return self.last(jnp.sum(x, axis=(1, 2)), kernels["last"])[:, 0], {"spectral": spectral}, maps
+
+
+class Sagan(Module):
+    """Both players, and the judge where there is one.
+
+    `forward`: pictures from `noise` [B, Z]. `score`: scores [B] of `picture`. `classify`: what the judge makes of
+    `picture`, logits [B, C] and features [B, F]. A method returns the whole state, its own player's part moved.
+    """
+
+    def __init__(self, config: SaganConfig, interface: Interface, builder: Builder):
+        self.dtype = builder.dtype
+        _, height, width, colours = interface.inputs["picture"].shape
+        noise = interface.inputs["noise"].shape[-1]
+        self.generator = Generator(config, noise, (height, width, colours), builder=builder)
+        self.discriminator = Discriminator(config, height, colours, builder=builder)
+        judge = ConvolutionalClassifier(config.of_judge(), interface, builder) if config.judge else None
+        self.judge = judge
+
+    def initial_state(self, key: Key[Array, ""]) -> dict:
+        """That of the norms of both players."""
+        of_generator, of_discriminator = jax.random.split(key)
+        return {
+            "generator": self.generator.initial_state(of_generator),
+            "discriminator": self.discriminator.initial_state(of_discriminator),
+        }
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B Y X C"], Aux]:
+        """The generator's pictures; |gamma| among the extras."""
+        noise = jnp.asarray(inputs["noise"], self.dtype)
+        picture, moved, maps = self.generator(noise, state["generator"], train=train, capture=capture)
+        return picture, Aux(maps, self.generator.gammas(), {**state, "generator": moved})
+
+    def score(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, " B"], Aux]:
+        """The discriminator's scores, high for real pictures; |gamma| among the extras."""
+        picture = jnp.asarray(inputs["picture"], self.dtype)
+        score, moved, maps = self.discriminator(picture, state["discriminator"], train=train, capture=capture)
+        return score, Aux(maps, self.discriminator.gammas(), {**state, "discriminator": moved})
+
+    def classify(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[dict[str, Array], Aux]:
+        """The judge's logits of pictures of any size, and the features that it makes them of.
+
+        Errors: ValueError for a model without a judge.
+        """
+        if self.judge is None:
+            raise ValueError("config.model.judge names no channels: this model has no judge")
+        features, _ = self.judge.features(jnp.asarray(inputs["picture"], self.dtype))
+        return {"logits": self.judge.head(features), "features": features}, Aux({}, {}, state)
+
+
+def build(config: SaganConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for pictures of the task's size; a site for every attention of each player.
+
+    Errors: UserError for pictures whose sides cannot be halved so often, and for an attention at a grid that there is
+    not.
+    """
+    _, height, width, _ = interface.inputs["picture"].shape
+    stride = 2**config.halvings
+    if height % stride or width % stride:
+        raise UserError(
+            f"pictures of {height} x {width} pixels are not divided by {stride}: config.model.channels="
+            f"{config.channels} halves their sides {config.halvings} times"
+        )
+    grids = {height >> level: (width >> level, 2**level) for level in range(len(config.channels))}
+    if unknown := [rows for rows in config.attention if rows not in grids]:
+        raise UserError(
+            f"config.model.attention={config.attention} names grids by their rows: there is none of {unknown[0]}, only "
+            f"of {', '.join(map(str, grids))}"
+        )
+    sites = []
+    for player, shown in (("generator", "sample"), ("discriminator", "canvas")):
+        for rows in config.attention:
+            columns, step = grids[rows]
+            axis = Axis(f"{shown}_{rows}", AxisKind.GRID, shape=(rows, columns), stride=float(step))
+            sites.append(Site(f"{player}/self_{rows}", axis, axis, layers=("0",), heads=("0",)))
+    functional = Functional(lambda builder: Sagan(config, interface, builder), precision)
+    return Model(functional, tuple(sites))
+
+
+def operations(config: SaganConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of one pass of each player over the batch, 2 for each multiplication and addition.
+
+    A step makes more of them: the discriminator reads real and made pictures, and the generator makes them for both.
+    """
+    rows, height, width, colours = batch["picture"].shape
+    places, channels, noise = height * width, config.channels, batch["noise"].shape[-1]
+    halvings = config.halvings
+    made = noise * (places >> 2 * halvings) * channels[-1] + 9 * places * channels[0] * colours
+    made += sum(9 * (places >> 2 * level) * channels[level + 1] * channels[level] for level in range(halvings))
+    scored = 9 * places * colours * channels[0] + channels[-1]
+    scored += sum(
+        16 * (places >> 2 * level) * channels[level - 1] * channels[level] for level in range(1, halvings + 1)
+    )
+    count = 2 * (made + scored)
+    for level, width_of in enumerate(channels):
+        if height >> level in config.attention:
+            count += 2 * attention_operations(width_of, places >> 2 * level, config.reduction)
+    return Operations(float(rows * count))
+
+
+FAMILY = Family(SaganConfig, build, frozenset({GENERATION}), operations)

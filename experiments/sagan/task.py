@@ -1,0 +1,270 @@
+"""Canvases whose left and right glyph must be the same, to be made from noise by one player against another."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, UInt8
+
+from experiments.sagan.data import NearestDrawing, Reading, draw_pairs, halves
+from experiments.sagan.metrics import Judged, measure
+from transformer.attention.capture import Capture
+from transformer.attention.sites import Site
+from transformer.config import BatchRows, Examples, Looked, Pixels, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.images import unscaled
+from transformer.data.png import png
+from transformer.data.synthetic_glyphs import DIGITS
+from transformer.models.contract import Aux
+from transformer.models.interface import GENERATION, Input, Interface, Modality
+from transformer.storage.locate import storage_of
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.plain import PlainTask, check_rows, refuse_decoding
+
+_PICTURED = 32  # samples on the wall of pictures that an evaluation writes, 8 in a row
+JUDGE = "judge"
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedCanvasesConfig:
+    """Batches of `rows` canvases of `pixels` x 2 `pixels` with one of the `digits` twice, and `noise` normal numbers.
+
+    At least `examples` samples are judged, in whole batches. A model's own judge is sure of a half to whose digit it
+    gives at least `confidence`. `evaluated_parameters`: "raw", or an average of the run, such as one of "generator/*".
+
+    Errors: UserError for values out of range.
+    """
+
+    digits: str = "0123456789"
+    pixels: Pixels = 16
+    noise: int = 32
+    rows: BatchRows = 64
+    examples: Examples = 1024
+    confidence: float = 0.9
+    probed: Looked = 4
+    evaluated_parameters: str = "raw"
+
+    def __post_init__(self) -> None:
+        if not self.digits or len(set(self.digits)) < len(self.digits) or not set(self.digits) <= set(DIGITS):
+            raise UserError(f"config.task.digits={self.digits!r} must be different digits, at least one")
+        for name in ("noise", "rows", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if self.pixels < 8:
+            raise UserError(f"config.task.pixels={self.pixels} must be at least 8: smaller digits are not told apart")
+        if self.examples < 2:
+            raise UserError(f"config.task.examples={self.examples} must be at least 2: one has no covariance")
+        if not 0 <= self.confidence <= 1:
+            raise UserError(f"config.task.confidence={self.confidence} is a probability: it must be 0 to 1")
+
+
+class PairedCanvases(PlainTask):
+    """The task: implements transformer.tasks.contract.Task.
+
+    An evaluation writes its first samples as `samples/SPLIT_STEP.png` into `directory`, where there is one.
+    """
+
+    def __init__(self, config: PairedCanvasesConfig, directory: Path | None = None, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.directory = config, directory
+        self.nearest = NearestDrawing.of(config.digits, config.pixels)
+        inputs = {
+            "noise": Input((config.rows, config.noise), jnp.float32, Modality.POINTS),
+            "picture": Input((config.rows, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.PICTURE),
+        }
+        # A judge may be a run of image_classification, which knows all digits.
+        self.interface = Interface(inputs, {"classes": len(DIGITS)}, output=GENERATION.output)
+        discriminator = Objective("discriminator", self._discriminator_loss, trains=("discriminator/*",))
+        self.objectives = (discriminator, Objective("generator", self._generator_loss, trains=("generator/*",)))
+        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
+        first = self.source(VALIDATION + 1)[0]
+        self._shown = {name: values[: config.probed] for name, values in first.items()}
+        self.probed = {name: self._shown[name] for name in ("noise", "picture")}
+
+    def source(self, seed: int) -> Source:
+        """Canvases and noise that are drawn anew at every step."""
+        return Drawn(self._draw, seed)
+
+    def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        config = self.config
+        canvases = draw_pairs(random, config.digits, config.rows, config.pixels)
+        numbers = np.array([int(digit) for digit in config.digits], np.int32)
+        noise = random.normal(size=(config.rows, config.noise)).astype(np.float32)
+        return {"picture": canvases.pictures, "noise": noise, "labels": numbers[canvases.glyphs]}
+
+    def _discriminator_loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """E[max(0, 1 - D(x))] + E[max(0, 1 + D(G(z)))] (Zhang et al. 2019, equation 4); `real`, `fake`: mean scores.
+
+        Pictures of both kinds are scored in one pass, so that the discriminator's state moves once.
+        """
+        made, _ = self._made(view, batch)
+        both = {"picture": jnp.concatenate([jnp.asarray(batch["picture"]), made.astype(jnp.float32)])}
+        capture = view.capture
+        scores, aux = view.model.apply(view.variables, both, method="score", train=view.train, capture=capture)
+        real_B, fake_B = jnp.split(scores.astype(jnp.float32), 2)
+        loss = jnp.sum(jax.nn.relu(1 - real_B) + jax.nn.relu(1 + fake_B)) / totals["examples"]
+        means = {"real": jnp.sum(real_B) / totals["examples"], "fake": jnp.sum(fake_B) / totals["examples"]}
+        return loss, LossAux.of(aux, view.extra, {"loss": loss, **means, **_gammas(aux, len(real_B), totals)})
+
+    def _generator_loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """-E[D(G(z))] (equation 4); the discriminator's state stays as it is."""
+        made, aux = self._made(view, batch)
+        scores, _ = view.model.apply(view.variables, {"picture": made}, method="score", train=view.train)
+        loss = -jnp.sum(scores.astype(jnp.float32)) / totals["examples"]
+        return loss, LossAux.of(aux, view.extra, {"loss": loss, **_gammas(aux, len(scores), totals)})
+
+    def _made(self, view: View, batch: Batch) -> tuple[Float[Array, "B Y X 1"], Aux]:
+        inputs = {"noise": jnp.asarray(batch["noise"])}
+        return view.model.apply(view.variables, inputs, train=view.train, capture=view.capture)
+
+    def _evaluation(self, split: str, seed: int) -> Evaluation:
+        drawn, rows = self.source(seed), self.config.rows
+        batches = [drawn[number] for number in range(-(-self.config.examples // rows))]
+
+        def finish(sums: Mapping[str, float], found: Mapping[str, Any]) -> Report:
+            return self._report(split, round(sums["step"] / sums["batches"]), found)
+
+        at_end, parameters = split == "test", self.config.evaluated_parameters
+        return Evaluation("samples", split, batches, self._judged, finish, at_end, parameters)
+
+    def _judged(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+        """Samples, and what every judge makes of them and of drawn canvases."""
+        made = self._made(view, batch)[0].astype(jnp.float32)
+        found: dict[str, Any] = {"made": made, "labels": jnp.asarray(batch["labels"])}
+        for kind, pictures in (("made", made), ("drawn", jnp.asarray(batch["picture"]))):
+            for name, reading in self._readings(view, pictures).items():
+                glyphs, sure, features = (part.reshape(len(made), 2, -1) for part in reading)
+                judged = (glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
+                found[f"{name} of {kind}"] = dict(zip(Judged._fields, judged, strict=True))
+        return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
+
+    def _readings(self, view: View, pictures: Float[Array, "B Y X 1"]) -> dict[str, Reading]:
+        """By the nearest drawing and, where the model has one, by its judge, of every half: digits by their numbers."""
+        cut = halves(pictures)
+        nearest = self.nearest(cut)
+        numbers = jnp.asarray([int(digit) for digit in self.config.digits])
+        readings = {"nearest": nearest._replace(glyph=numbers[nearest.glyph])}
+        if JUDGE in view.variables.params:
+            said, _ = view.model.apply(view.variables, {"picture": cut}, method="classify", train=False)
+            shares = jax.nn.softmax(said["logits"].astype(jnp.float32))
+            sure = jnp.max(shares, -1) >= self.config.confidence
+            readings[JUDGE] = Reading(jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32))
+        return readings
+
+    def _report(self, split: str, step: int, found: Mapping[str, Any]) -> Report:
+        judges = [name for name in ("nearest", JUDGE) if f"{name} of made" in found]
+        scalars: dict[str, float] = {}
+        for name in judges:
+            made, drawn = (Judged(**found[f"{name} of {kind}"]) for kind in ("made", "drawn"))
+            numbers = measure(made, drawn, np.asarray(found["labels"]))
+            scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
+        note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
+        pictures = unscaled(np.asarray(found["made"][:_PICTURED], np.float32))
+        picture: dict[str, str] = {}
+        if self.directory is not None and jax.process_index() == 0:
+            where = f"samples/{split}_{step}.png"
+            (self.directory / "samples").mkdir(exist_ok=True)
+            storage_of(self.directory).replace(self.directory / where, png(wall_of(pictures)))
+            note += f"; {where}"
+            picture = {"picture": where}
+        left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(pictures)]
+        # The page compares what was said with its reference: here the right half with the left one.
+        samples = [
+            {"source": f"sample {number}", "target": str(left), "output": str(right)} | picture
+            for number, (left, right) in enumerate(left_right, 1)
+        ]
+        return Report(scalars, samples, note)
+
+    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+        """The generator's maps while it makes samples, and the discriminator's over drawn canvases."""
+        return _both(view, self.probed, capture)
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The drawn canvases beneath the discriminator's maps; what the generator makes changes while it learns."""
+        titles = [f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._shown["labels"], 1)]
+        return shown_on(sites, "discriminator", self._shown["picture"], titles)
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """A canvas for each text, a whole number that its noise is drawn by, and what the nearest drawings say of it.
+
+        Maps of both players are over what was made.
+
+        Errors: UserError for a language, for a way of decoding, and for texts that are no whole numbers.
+        """
+        refuse_decoding(request, "makes canvases from noise")
+        seeds = [_seed(text) for text in request.texts]
+        noise = np.stack([np.random.default_rng(seed).normal(size=self.config.noise) for seed in seeds])
+        inputs = {"noise": noise.astype(np.float32)}
+        made, _ = jax.jit(lambda variables: view.model.apply(variables, inputs, train=False))(view.variables)
+        reading = self.nearest(halves(made))
+        digits = [self.config.digits[glyph] for glyph in np.asarray(reading.glyph)]
+        said = [digit if sure else f"{digit}?" for digit, sure in zip(digits, np.asarray(reading.sure), strict=True)]
+        lines = [f"{left} {right}" for left, right in zip(said[::2], said[1::2], strict=True)]
+        titles = [f"noise {seed}: {line}" for seed, line in zip(seeds, lines, strict=True)]
+
+        def look(capture: Capture) -> Mapping[str, Any]:
+            seen = {**inputs, "picture": made}
+            return jax.jit(lambda variables: _both(view._replace(variables=variables), seen, capture).maps)(
+                view.variables
+            )
+
+        labels = shown_on(view.model.sites, "", np.asarray(made), titles)
+        return Answers(lines, labels, look)
+
+
+def _both(view: View, inputs: Batch, capture: Capture) -> Aux:
+    """A pass of each player, each over its own input."""
+    noise, picture = ({name: jnp.asarray(inputs[name])} for name in ("noise", "picture"))
+    _, of_generator = view.model.apply(view.variables, noise, train=False, capture=capture)
+    _, aux = view.model.apply(view.variables, picture, method="score", train=False, capture=capture)
+    return aux._replace(maps={**of_generator.maps, **aux.maps})
+
+
+def _gammas(aux: Aux, rows: int, totals: Mapping[str, Array]) -> dict[str, Array]:
+    """|gamma| of every attention, by the share of the batch that this part of it is."""
+    return {name: value.astype(jnp.float32) * rows / totals["examples"] for name, value in aux.extras.items()}
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise UserError(f"{text[:40]!r} is no whole number: give the seed of a sample's noise, such as --text=7")
+    return int(text)
+
+
+def wall_of(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
+    """Grey pictures beside and below one another, so many in a row, with a grey line around each."""
+    missing = -len(pixels) % across
+    padded = np.pad(pixels[..., 0], ((0, missing), (1, 1), (1, 1)), constant_values=128)
+    _, rows, columns = padded.shape
+    return padded.reshape(-1, across, rows, columns).swapaxes(1, 2).reshape(-1, across * columns)
+
+
+def shown_on(
+    sites: Sequence[Site], player: str, pictures: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
+) -> Labels:
+    """Pictures beneath the maps of a player ("": of both)."""
+    coloured = np.repeat(unscaled(np.asarray(pictures, np.float32)), 3, axis=-1)
+    grids = sorted({site.key.name for site in sites if site.name.startswith(player)})
+    return Labels({}, tuple(titles), pictures=dict.fromkeys(grids, coloured))
+
+
+def build(config: PairedCanvasesConfig, directory: Path, rows_multiple: int = 1) -> PairedCanvases:
+    """The task; nothing is read, and the run directory gets pictures of samples."""
+    return PairedCanvases(config, directory, rows_multiple)
+
+
+def synthetic(config: PairedCanvasesConfig, rows_multiple: int = 1) -> PairedCanvases:
+    """The task as it is: its data are made up anyway."""
+    return PairedCanvases(config, None, rows_multiple)
+
+
+TASK = Kind(PairedCanvasesConfig, build, synthetic)

@@ -1,0 +1,1 @@
+"""Strings written along curves, read by attention over rows and columns (Li et al. 2019)."""

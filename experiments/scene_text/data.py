@@ -1,0 +1,134 @@
+"""Strings written into pictures, along a straight line or a bent one, with the place of every glyph known."""
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from transformer.data.synthetic_glyphs import DIGITS, LETTERS, VARIED, Variation, cover, strokes
+
+# None of these turned by half a turn, or drawn badly, is another one.
+ALPHABET = "AEFGHJKPRT24"
+_TILT, _STEEP = np.radians(15), np.radians(45)  # of a straight line, and of a bent one on the whole
+_BEND = np.radians((45, 65))  # between one glyph and the next on an arc
+_SWING, _PHASE = np.radians((55, 70)), np.radians((45, 60))  # of a wave: its steepest slope, and what a glyph moves on
+_GAP = (1.0, 1.15)  # between the middles of neighbours, in sides of a glyph
+_GROUND, _INK, _SPREAD, _NOISE = (20.0, 70.0), (185.0, 245.0), 15.0, 8.0
+
+
+class Line(enum.Enum):
+    """What a string is written along: a straight line that rises or falls a little, or an arc or a wave."""
+
+    STRAIGHT = "straight"
+    CURVED = "curved"
+
+
+class Written(NamedTuple):
+    """A string and its glyphs' squares: their middles (x to the right, y downwards, pixels), turns (radians), side."""
+
+    text: str
+    middles: Float[np.ndarray, "N 2"]
+    turns: Float[np.ndarray, " N"]
+    side: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LetteringKind:
+    """Pictures of `pixels` x `pixels` with a string of `fewest` to `most` glyphs of `alphabet`.
+
+    A glyph's square has a side of `sides` pixels, from least to greatest, and less where its string would not fit.
+
+    Errors: ValueError for values out of range, and for glyphs that are no capital letter or digit or are named twice.
+    """
+
+    pixels: int = 56
+    fewest: int = 3
+    most: int = 5
+    sides: tuple[float, float] = (9.0, 12.0)
+    alphabet: str = ALPHABET
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fewest <= self.most:
+            raise ValueError(f"fewest={self.fewest} and most={self.most}: glyphs are at least 1, and fewest <= most")
+        if unknown := sorted(set(self.alphabet) - set(LETTERS) - set(DIGITS)):
+            raise ValueError(f"alphabet={self.alphabet!r} has {unknown}, which are no capital letters or digits")
+        if not self.alphabet or len(set(self.alphabet)) < len(self.alphabet):
+            raise ValueError(f"alphabet={self.alphabet!r} must name at least one glyph, and none of them twice")
+        if not 1 <= self.sides[0] <= self.sides[1] <= self.pixels / 2:
+            raise ValueError(
+                f"sides={self.sides} of glyphs must rise, from 1 pixel to half of the picture's pixels={self.pixels}"
+            )
+
+    def draw(self, random: np.random.Generator) -> str:
+        """A string; a glyph may stand in it more than once."""
+        count = int(random.integers(self.fewest, self.most + 1))
+        return "".join(self.alphabet[number] for number in random.integers(0, len(self.alphabet), count))
+
+    def write(self, text: str, line: Line, random: np.random.Generator) -> Written:
+        """Where each glyph of a string stands: on a line of this form, all squares within the picture."""
+        turns = _turns(len(text), line, random)
+        # Between two glyphs the line goes as far towards the one's direction as towards the other's.
+        between = (turns[1:] + turns[:-1]) / 2
+        steps = np.stack([np.cos(between), np.sin(between)], axis=1) * random.uniform(*_GAP)
+        middles = np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0)])
+        reach = (np.abs(np.cos(turns)) + np.abs(np.sin(turns)))[:, None] / 2
+        low, high = (middles - reach).min(axis=0), (middles + reach).max(axis=0)
+        side = min(random.uniform(*self.sides), self.pixels / float((high - low).max()))
+        corner = random.uniform(0, 1, 2) * np.maximum(self.pixels - side * (high - low), 0)
+        return Written(text, side * (middles - low) + corner, turns, side)
+
+
+def _turns(count: int, line: Line, random: np.random.Generator) -> Float[np.ndarray, " N"]:
+    """By how much each glyph is turned clockwise, which is the direction of its line there."""
+    numbers, sign = np.arange(count) - (count - 1) / 2, random.choice([-1, 1])
+    if line is Line.STRAIGHT:
+        return np.full(count, random.uniform(-_TILT, _TILT))
+    tilt = random.uniform(-_STEEP, _STEEP)
+    if random.random() < 0.5:
+        return tilt + sign * random.uniform(*_BEND) * numbers
+    phase = random.uniform(*_PHASE) * numbers + random.uniform(-np.pi / 4, np.pi / 4)
+    return tilt + sign * random.uniform(*_SWING) * np.sin(phase)
+
+
+def paint(
+    kind: LetteringKind, strings: Sequence[Written], random: np.random.Generator, variation: Variation = VARIED
+) -> UInt8[np.ndarray, "B pixels pixels 3"]:
+    """Pictures of strings, light on dark: no two drawings of a glyph are alike; every pixel has noise of its own."""
+    count = len(strings)
+    ground = random.uniform(*_GROUND, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
+    ink = random.uniform(*_INK, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
+    inked = np.zeros((count, kind.pixels, kind.pixels), np.float32)
+    squares, corners, rows = _squares(kind, strings, random, variation)
+    patch = squares.shape[1]
+    for square, (x, y), row in zip(squares, corners, rows, strict=True):
+        above, left = max(y, 0), max(x, 0)
+        seen = square[above - y : max(kind.pixels - y, 0), left - x : max(kind.pixels - x, 0)]
+        part = inked[row, above : above + patch, left : left + patch][: seen.shape[0], : seen.shape[1]]
+        np.maximum(part, seen, out=part)
+    pictures = ground + inked[..., None] * (ink - ground) + random.normal(0, _NOISE, (*inked.shape, 3))
+    return np.clip(np.round(pictures), 0, 255).astype(np.uint8)
+
+
+def _squares(
+    kind: LetteringKind, strings: Sequence[Written], random: np.random.Generator, variation: Variation
+) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
+    """Every glyph in a small picture of its own, that one's left upper pixel in the large one, and which this is."""
+    drawn = strokes([glyph for written in strings for glyph in written.text], random, variation)
+    middles_Nx2 = np.concatenate([written.middles for written in strings])
+    turns_N = np.concatenate([written.turns for written in strings])
+    sides_N = np.concatenate([np.full(len(written.text), written.side) for written in strings])
+    rows = [row for row, written in enumerate(strings) for _ in written.text]
+    # However it is turned, a glyph that is drawn a little too large lies within.
+    patch = int(np.ceil(1.6 * kind.sides[1])) + 2
+    corners_Nx2 = np.floor(middles_Nx2 - patch / 2).astype(int)
+    cos, sin = np.cos(turns_N), np.sin(turns_N)
+    turned_Nx2x2 = np.stack([np.stack([cos, -sin], axis=-1), np.stack([sin, cos], axis=-1)], axis=1)
+    scale_N = sides_N / patch
+    middle_Nx1x1x2 = ((middles_Nx2 - corners_Nx2) / patch)[:, None, None]
+    segments = np.einsum("nij,nsej->nsei", turned_Nx2x2, drawn.segments_NxSx2x2 - 0.5)
+    placed = (scale_N[:, None, None, None] * segments + middle_Nx1x1x2).astype(np.float32)
+    squares = cover(placed, drawn.filled_N, (drawn.thickness_N * scale_N).astype(np.float32), patch)
+    return squares, [(int(x), int(y)) for x, y in corners_Nx2], rows

@@ -1,0 +1,208 @@
+"""Recordings of single digits, FSDD's or of speakers made here, and strings of them with silences between."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from experiments.speech.synthetic_speech import Voice
+from transformer.config import UserError, from_config, nearest
+from transformer.data.datasets.archives import members_of, unread_members
+from transformer.data.datasets.options import whole_numbers
+from transformer.data.datasets.overlap import said_of_overlap
+from transformer.data.datasets.user_files import joined, located, said_of_left_out
+from transformer.data.wav import read_wav
+from transformer.layers.audio import RATE
+
+_QUIET = 5e-4  # the deviation of the noise that fills silences
+_PAUSES = (0.05, 0.2)  # seconds
+_EDGES = (0.02, 0.1)
+_TRIES = 100
+
+
+class Recording(NamedTuple):
+    """One digit that a speaker has said."""
+
+    digit: int
+    speaker: str
+    samples: Float[np.ndarray, " N"]
+
+
+class Spoken(NamedTuple):
+    """A string of digits as sound, and the samples at which each of them begins and ends."""
+
+    digits: tuple[int, ...]
+    samples: Float[np.ndarray, " N"]
+    spans: tuple[tuple[int, int], ...]
+
+
+class Recordings:
+    """The recordings of a split, by speaker and digit.
+
+    Errors: ValueError where a speaker lacks a digit.
+    """
+
+    def __init__(self, recordings: Sequence[Recording]):
+        self.all = tuple(recordings)
+        self.speakers = tuple(sorted({recording.speaker for recording in recordings}))
+        self._samples: dict[tuple[str, int], list[np.ndarray]] = {}
+        for recording in recordings:
+            self._samples.setdefault((recording.speaker, recording.digit), []).append(recording.samples)
+        for speaker in self.speakers:
+            for digit in range(10):
+                if (speaker, digit) not in self._samples:
+                    raise ValueError(f"{speaker} never says {digit}: every speaker must say every digit")
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def draw(self, random: np.random.Generator, *, fewest: int, most: int, longest: int) -> Spoken:
+        """A string of `fewest` to `most` digits, all by one of the speakers; one of more samples is drawn anew.
+
+        Errors: UserError where none of many strings is as short as `longest`.
+        """
+        speaker = self.speakers[random.integers(len(self.speakers))]
+        for _ in range(_TRIES):
+            digits = random.integers(10, size=random.integers(fewest, most + 1)).tolist()
+            takes = [self._samples[speaker, digit] for digit in digits]
+            spoken = joined_recordings(digits, [of_digit[random.integers(len(of_digit))] for of_digit in takes], random)
+            if len(spoken.samples) <= longest:
+                return spoken
+        raise UserError(
+            f"none of {_TRIES} strings of {fewest} to {most} digits by {speaker} lasts {longest / RATE:g} seconds at "
+            "most: raise config.task.seconds"
+        )
+
+
+def joined_recordings(digits: Sequence[int], takes: Sequence[np.ndarray], random: np.random.Generator) -> Spoken:
+    """Takes in a row, with silences of faint noise before, between and behind them."""
+
+    def silence(seconds: tuple[float, float]) -> np.ndarray:
+        return np.zeros(int(RATE * random.uniform(*seconds)), np.float32)
+
+    parts, spans, at = [silence(_EDGES)], [], 0
+    for number, take in enumerate(takes):
+        at = sum(map(len, parts))
+        spans.append((at, at + len(take)))
+        parts += [take, silence(_PAUSES if number < len(takes) - 1 else _EDGES)]
+    sound = np.concatenate(parts)
+    noisy = sound + _QUIET * random.standard_normal(len(sound), dtype=np.float32)
+    return Spoken(tuple(digits), noisy.astype(np.float32), tuple(spans))
+
+
+def say(voice: Voice, digits: Sequence[int], random: np.random.Generator) -> Spoken:
+    """A string of digits by a synthetic speaker."""
+    return joined_recordings(digits, [voice.say(digit, random) for digit in digits], random)
+
+
+SYNTHETIC, FSDD = "synthetic", "fsdd"
+_ARCHIVE = "recordings.zip"
+_NAME = re.compile(r"(?:.*/)?(\d)_([A-Za-z]+)_(\d+)\.wav")
+# The official split: takes 0 to 4 test. Of the others, which train, these validate.
+_TESTS, _VALIDATES = range(5), range(5, 8)
+_MOST_BYTES = 4 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class SpokenDigits:
+    """A set by split: which speakers train, and how it was cut."""
+
+    name: str
+    splits: Mapping[str, Recordings]
+    cut: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MadeUp:
+    """Synthetic voices: `speakers` of them, each of whom says every digit `takes` times.
+
+    Errors: UserError for no speaker, and for fewer takes than there are splits.
+    """
+
+    speakers: int = 12
+    takes: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.speakers < 1 or self.takes < 3:
+            raise UserError(
+                f"speakers={self.speakers} and takes={self.takes} of synthetic digits: at least one speaker, and three "
+                "takes, of which the first tests and the second validates"
+            )
+
+    def recordings(self) -> list[tuple[Recording, int]]:
+        """Every take and its number."""
+        random = np.random.default_rng(self.seed)
+        voices = [(f"voice{number}", Voice.drawn(random)) for number in range(self.speakers)]
+        return [
+            (Recording(digit, name, voice.say(digit, random)), take)
+            for name, voice in voices
+            for digit in range(10)
+            for take in range(self.takes)
+        ]
+
+
+def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -> SpokenDigits:
+    """A set of spoken digits with its splits train, validation and test.
+
+    "fsdd", the archive recordings.zip in `data_dir` (the Free Spoken Digit Dataset): takes 0 to 4 of every speaker and
+    digit test, as its authors split it, 5 to 7 validate, the others train. "synthetic", with options as in
+    "synthetic/speakers=12,takes=8": of the takes one tests and one validates. With the speaker `held_out` nothing of
+    theirs trains or validates, and all of their recordings, and no others, test.
+
+    Errors: UserError for an unknown name or speaker, and for an archive that is missing or cannot be read.
+    """
+    kind, _, options = name.partition("/")
+    if kind == SYNTHETIC:
+        made = from_config(MadeUp, whole_numbers(kind, options, "speakers=12,takes=8"), kind)
+        recordings, tests, validates, unread = made.recordings(), range(1), range(1, 2), []
+    elif name == FSDD:
+        archive = located(_ARCHIVE, data_dir)
+        recordings, tests, validates = _of_archive(archive), _TESTS, _VALIDATES
+        unread = unread_members(archive, _NAME, ".wav")
+    else:
+        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (SYNTHETIC, FSDD))}")
+    speakers = sorted({recording.speaker for recording, _ in recordings})
+    if held_out and held_out not in speakers:
+        raise UserError(f"config.task.held_out={held_out!r} is no speaker of {name}: {nearest(held_out, speakers)}")
+    if held_out and len(speakers) == 1:
+        raise UserError(f"config.task.held_out={held_out!r} is the only speaker of {name}: nobody is left to train on")
+    splits: dict[str, list[Recording]] = {"train": [], "validation": [], "test": []}
+    for recording, take in recordings:
+        held = "test" if take in tests else "validation" if take in validates else "train"
+        if held_out:
+            if recording.speaker == held_out:
+                held = "test"
+            elif held == "test":
+                continue
+        splits[held].append(recording)
+    cut = f"takes {tests[0]} to {tests[-1]} test, {validates[0]} to {validates[-1]} validate"
+    if held_out:
+        cut = f"{held_out} tests and is heard in no other split, takes {validates[0]} to {validates[-1]} validate"
+    try:
+        opened = {split: Recordings(of_split) for split, of_split in splits.items()}
+    except ValueError as error:
+        raise UserError(f"{name} lacks recordings: {error}") from None
+    overlap = said_of_overlap(
+        {split: [each.samples.tobytes() for each in of_split] for split, of_split in splits.items()}, "recordings"
+    )
+    return SpokenDigits(name, opened, joined((cut, said_of_left_out(unread), overlap)))
+
+
+def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
+    """Every DIGIT_SPEAKER_TAKE.wav and its take; members are read where they lie."""
+    if not path.is_file():
+        raise UserError(
+            f"there is no file {path}: give the folder of FSDD's {_ARCHIVE} by --data_dir, or say dataset=synthetic"
+        )
+    recordings = [
+        (Recording(int(match[1]), match[2], read_wav(sound, where)), int(match[3]))
+        for match, where, sound in members_of(path, _NAME, _MOST_BYTES)
+    ]
+    if not recordings:
+        raise UserError(f"{path} holds no DIGIT_SPEAKER_TAKE.wav, such as 7_jackson_32.wav")
+    return recordings

@@ -1,0 +1,66 @@
+"""Measures of transcripts: errors by symbol, whole strings, and whether attention moves on with what is said."""
+
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Shaped
+
+from transformer.tasks.attention_mass import head_of_most
+from transformer.tasks.contract import Report
+from transformer.tasks.string_metrics import string_report
+
+HEARD = ("target", "frames")
+"""The axes of maps of what is said, symbol by symbol, over the frames of a sound."""
+
+
+def transcript_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> Report:
+    """`character_error_rate`, edits over the references' characters, `exact_match`, and the first `shown` to read."""
+    report = string_report(outputs, references, shown=shown)
+    scalars = report.scalars
+    rate = 1 - scalars["character_accuracy"]
+    return report._replace(scalars={"character_error_rate": rate, "exact_match": scalars["exact_match"]})
+
+
+def spearman(x: Shaped[Array, "*B T"], y: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Array, "*B"]:
+    """Spearman's correlation of the real pairs of each row, ties at their mean rank; 0 where a side is constant."""
+    both = _away(x, real), _away(y, real)
+    covariance, one, other = (jnp.sum(a * b, axis=-1) for a, b in ((both), (both[0],) * 2, (both[1],) * 2))
+    spread = jnp.sqrt(one * other)
+    return jnp.where(spread > 0, covariance / jnp.where(spread > 0, spread, 1), 0)
+
+
+def _away(values: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Array, "*B T"]:
+    """The ranks of the real values less their mean; 0 for the others."""
+    mine, others = values[..., :, None], values[..., None, :]
+    beneath = (others < mine) + 0.5 * (others == mine)
+    rank = jnp.sum(jnp.where(real[..., None, :], beneath, 0), axis=-1)
+    count = jnp.maximum(jnp.sum(real, axis=-1, keepdims=True), 1)
+    mean = jnp.sum(jnp.where(real, rank, 0), axis=-1, keepdims=True) / count
+    return jnp.where(real, rank - mean, 0)
+
+
+def monotone(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Array, "B T"]) -> Float[Array, "L H"]:
+    """The sum over examples of Spearman's correlation of the number of a step and the frame it attends to most."""
+    most_LxBxHxT = jnp.argmax(weights_LxBxHxTxK, axis=-1)
+    steps = jnp.broadcast_to(jnp.arange(most_LxBxHxT.shape[-1]), most_LxBxHxT.shape)
+    real = jnp.broadcast_to(real_BxT[None, :, None], most_LxBxHxT.shape)
+    return jnp.sum(spearman(steps, most_LxBxHxT, real), axis=1)
+
+
+ALL, FIRST = "all/", "first/"
+
+
+def monotone_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+    """`spearman` of the symbols that are heard, its mean over examples, of the head that has most of it.
+
+    `spearman_with_spaces` is of all symbols: what attention does at a space, which has no sound, counts as well.
+    `spearman_of_digits` is of the first symbol of each digit: what follows it can be spelled without listening again.
+    """
+    total, site, layer, head = head_of_most(sums)
+    count = max(float(sums["examples"]), 1)
+    beside = {"spearman_with_spaces": ALL, "spearman_of_digits": FIRST}
+    scalars = {name: float(sums[start + site][layer, head]) / count for name, start in beside.items()}
+    return Report(
+        {"spearman": total / count, **scalars}, note=f"{site}, layer {layer}, head {head}; {int(count)} strings"
+    )

@@ -1,0 +1,150 @@
+"""The encoder-decoder Transformer over sound: two convolutions beneath its encoder (Dong et al. 2018)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, AxisKind
+from transformer.config import UserError
+from transformer.layers.audio import RATE, HearingConfig, heard
+from transformer.layers.block import BlockAux
+from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
+from transformer.layers.flops import score_operations, stack_operations
+from transformer.layers.initialization import Initialise
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.transformer_config import check_ring
+from transformer.models.contract import Inputs, Model
+from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
+from transformer.models.family import OF_TOKENS, Family, Operations
+from transformer.models.interface import TRANSCRIPTION, Interface
+from transformer.models.transformer import asked_of, sites_of, split_key
+
+_STRIDES = (2, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechTransformerConfig(EncoderDecoderConfig):
+    """An encoder-decoder whose source is sound: the frames of `hearing`, by two convolutions of stride 2.
+
+    Each convolution reads `kernel` positions and is a gated linear unit, the first of `channels` features, as in the
+    speech models of fairseq (Wang et al. 2020, fairseq S2T, section 3.1). `max_length`: positions behind them, or of a
+    target.
+
+    Errors: as the encoder-decoder's; UserError for sizes below 1.
+    """
+
+    hearing: HearingConfig = dataclasses.field(default_factory=HearingConfig)
+    kernel: int = 5
+    channels: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check("kernel", "channels")
+
+    def encoded(self, samples: int) -> int:
+        """What the encoder's blocks read of so many samples."""
+        count = self.hearing.frames(samples)
+        for stride in _STRIDES:
+            count = -(-count // stride)
+        return count
+
+
+class SpeechTransformer(EncoderDecoder):
+    """The encoder reads two convolutions of sound in the place of embedded tokens; the rest is the same.
+
+    Inputs: `sound` and its `lengths`, in samples, and `target`, what is said behind a begin token, padded at its end.
+    """
+
+    config: SpeechTransformerConfig
+
+    def __init__(self, config: SpeechTransformerConfig, interface: Interface, builder: Builder):
+        super().__init__(config, interface, builder)
+        builder = builder.with_rule(Initialise(config.initialisation))
+
+        def convolution(inputs: int, name: str, outputs: int, stride: int) -> Convolution1D:
+            window = Window(config.kernel, stride)
+            return Convolution1D(inputs, (name, outputs), window, activation=ConvolutionActivation.GLU, builder=builder)
+
+        self.first = convolution(config.hearing.bands, "features", config.channels, _STRIDES[0])
+        self.second = convolution(config.channels, "embed", config.width, _STRIDES[1])
+
+    def encode(
+        self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
+    ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
+        """The encoder's output over sound, its positions, and what its layers returned beside."""
+        hearing_key, rest = split_key(key)
+        x_BxSxE, lengths_B = self.convolved(inputs, hearing_key)
+        embedding_key, layers_key = split_key(rest)
+        x_BxSxE, aux = self.run_self_attention(
+            self.encoder,
+            self.encoder_layers,
+            self.positioned(x_BxSxE, jnp.arange(x_BxSxE.shape[1])[None], embedding_key),
+            Mask(query_lengths=lengths_B, key_lengths=lengths_B),
+            relative=self.encoder_relative,
+            norm=self.encoder_norm,
+            key=layers_key,
+            asked=asked_of(ENCODER, capture),
+        )
+        return x_BxSxE, lengths_B, aux
+
+    def convolved(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Float[Array, "B S E"], Int[Array, " B"]]:
+        """What the blocks read of sound, but for its positions; with a key parts of what is heard are hidden."""
+        sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
+        x_BxSxE, lengths_B = heard(sound, lengths_B, self.config.hearing, dtype=self.dtype, key=key)
+        for convolution in (self.first, self.second):
+            x_BxSxE = convolution(x_BxSxE, lengths_B)
+            lengths_B = convolution.window.outputs(lengths_B)
+        return x_BxSxE, lengths_B
+
+
+def build(config: SpeechTransformerConfig, interface: Interface, precision: Precision) -> Model:
+    """The model of this config for a task.
+
+    Errors: UserError for sounds or targets of more positions than the model has.
+    """
+    samples, steps = (interface.inputs[name].shape[1] for name in ("sound", "target"))
+    for name, count in (("sound", config.encoded(samples)), ("target", steps)):
+        if count > config.max_length:
+            raise UserError(
+                f"the task's longest {name} has {count} positions, more than "
+                f"config.model.max_length={config.max_length}: raise it"
+            )
+    frames = Axis("frames", AxisKind.FRAMES, stride=config.hearing.hop * _STRIDES[0] * _STRIDES[1] / RATE)
+    target, target_input = Axis("target"), Axis("target_input")
+    sites = (
+        *sites_of(ENCODER, config, config.encoder_layers, frames, frames),
+        *sites_of(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=frames),
+    )
+    functional = Functional(lambda builder: SpeechTransformer(config, interface, builder), precision)
+    return Model(functional, sites, config.max_length)
+
+
+def operations(
+    config: SpeechTransformerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
+) -> Operations:
+    """The matrix products of a batch, every target position scored against the whole vocabulary."""
+    (rows, samples), target = batch["sound"].shape, batch["target"].shape[1]
+    source = config.encoded(samples)
+    halfway = -(-config.hearing.frames(samples) // _STRIDES[0])
+    front = config.hearing.operations(samples)
+    # Gated: two kernels each.
+    front += 4 * config.kernel * config.channels * (halfway * config.hearing.bands + source * config.width)
+    encoder = stack_operations(config, config.encoder_layers, rows, source)
+    decoder = stack_operations(config, config.decoder_layers, rows, target, source)
+    ends = rows * (front + target * score_operations(config, vocabularies["joint"]))
+    return Operations(float(encoder[0] + decoder[0] + ends), float(encoder[1] + decoder[1]))
+
+
+FAMILY = Family(
+    SpeechTransformerConfig,
+    build,
+    frozenset({TRANSCRIPTION}),
+    operations,
+    check_placement=check_ring,
+    front=(*OF_TOKENS, "first/*", "second/*"),
+)

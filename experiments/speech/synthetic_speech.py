@@ -1,0 +1,117 @@
+"""A synthetic speaker of digits: voiced sounds of three formants, hisses and pauses, never twice alike."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.layers.audio import RATE
+
+_STEP = 80  # samples between the places where a sound's frequencies are set
+_BANDWIDTHS = (90.0, 120.0, 180.0)
+
+
+class Phone(NamedTuple):
+    """A piece of a word: formants in Hz, how loud its voice and its hiss are, where it hisses, how long it lasts."""
+
+    formants: tuple[float, float, float] = (500.0, 1500.0, 2500.0)
+    voice: float = 1.0
+    hiss: float = 0.0
+    band: tuple[float, float] = (1500.0, 3900.0)
+    seconds: float = 0.09
+
+
+def _vowel(*formants: float, seconds: float = 0.12) -> Phone:
+    return Phone((formants[0], formants[1], formants[2]), seconds=seconds)
+
+
+_PAUSE = Phone(voice=0, seconds=0.05)
+_S = Phone(voice=0, hiss=0.5, band=(2800.0, 3900.0), seconds=0.11)
+_Z = Phone((300.0, 1700.0, 2500.0), 0.35, 0.35, (2700.0, 3900.0))
+_F, _TH = (Phone(voice=0, hiss=0.12, band=(low, 3900.0), seconds=0.08) for low in (700.0, 1500.0))
+_V = Phone((250.0, 1100.0, 2300.0), 0.4, 0.06, (700.0, 3900.0), 0.06)
+_T = Phone(voice=0, hiss=0.45, band=(2300.0, 3900.0), seconds=0.03)
+_K = Phone(voice=0, hiss=0.4, band=(1300.0, 2400.0), seconds=0.03)
+_R, _N = Phone((420.0, 1200.0, 1600.0), 0.7, seconds=0.07), Phone((250.0, 1350.0, 2350.0), 0.45, seconds=0.08)
+_W = Phone((300.0, 700.0, 2200.0), 0.6, seconds=0.06)
+
+_PHONES: tuple[tuple[Phone, ...], ...] = (
+    (_Z, _vowel(310, 2200, 2900), _R, _vowel(500, 900, 2400), _vowel(380, 800, 2300, seconds=0.06)),
+    (_W, _vowel(640, 1200, 2400), _N),
+    (_PAUSE, _T, _vowel(330, 1100, 2250), _vowel(310, 880, 2250)),
+    (_TH, _R, _vowel(280, 2250, 2950, seconds=0.16)),
+    (_F, _vowel(560, 840, 2400, seconds=0.15), _R),
+    (_F, _vowel(720, 1150, 2450), _vowel(420, 1950, 2600, seconds=0.08), _V),
+    (_S, _vowel(400, 1950, 2550, seconds=0.08), _PAUSE, _K, _S),
+    (_S, _vowel(550, 1800, 2500, seconds=0.09), _V, _vowel(500, 1400, 2400, seconds=0.05), _N),
+    (_vowel(460, 2000, 2600), _vowel(330, 2250, 2850, seconds=0.07), _PAUSE, _T),
+    (_N, _vowel(720, 1150, 2450), _vowel(400, 2000, 2600, seconds=0.08), _N),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Voice:
+    """A speaker: the pitch in Hz, by how much formants lie higher than others', and how long sounds last."""
+
+    pitch: float = 120.0
+    formants: float = 1.0
+    length: float = 1.0
+
+    @classmethod
+    def drawn(cls, random: np.random.Generator) -> "Voice":
+        """Any speaker, low or high."""
+        pitch = float(random.uniform(85, 230))
+        # Who speaks higher has, as a rule, the shorter throat.
+        return cls(pitch, float(0.9 + 0.0011 * (pitch - 85) + random.uniform(-0.05, 0.05)), random.uniform(0.85, 1.2))
+
+    def say(self, digit: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
+        """A digit, its greatest sample at 0.3 to 0.9: pitch, formants and lengths are jittered at every call."""
+        phones, scale = _PHONES[digit], self.formants * random.normal(1, 0.02)
+        steps = [max(2, round(self.length * p.seconds * random.uniform(0.8, 1.25) * RATE / _STEP)) for p in phones]
+
+        def along(values: list[tuple[float, ...]]) -> Float[np.ndarray, "T _"]:
+            """A phone's numbers at each of its steps, run into those of its neighbours."""
+            held = np.repeat(np.array(values, float), steps, axis=0)
+            padded = np.pad(held, ((1, 1), (0, 0)), mode="edge")
+            return (padded[:-2] + 2 * held + padded[2:]) / 4
+
+        jittered = [tuple(scale * random.normal(1, 0.03) * f for f in phone.formants) for phone in phones]
+        voiced = self._voiced(along(jittered), along([(phone.voice,) for phone in phones])[:, 0], random)
+        hissed = np.concatenate(
+            [_hiss(phone, count * _STEP, random) for phone, count in zip(phones, steps, strict=True)]
+        )
+        sound = voiced / max(np.abs(voiced).max(), 1e-9) + hissed
+        return (random.uniform(0.3, 0.9) / np.abs(sound).max() * sound).astype(np.float32)
+
+    def _voiced(
+        self, formants_Tx3: Float[np.ndarray, "T 3"], loud_T: Float[np.ndarray, " T"], random: np.random.Generator
+    ) -> Float[np.ndarray, " N"]:
+        """Harmonics of a wavering pitch, each as loud as the resonances of the throat let it be."""
+        count = len(loud_T)
+        wavering = np.cumsum(random.normal(0, 0.006, count)) + np.linspace(0.06, -0.08, count)
+        pitch_T = self.pitch * random.normal(1, 0.05) * np.exp(wavering)
+        number_H = np.arange(1, int(RATE / 2 / pitch_T.max()) + 1)
+        frequency_TxHx1 = (pitch_T[:, None] * number_H)[..., None]
+        peaks_Tx1x3, widths = formants_Tx3[:, None], np.array(_BANDWIDTHS)
+        resonance = peaks_Tx1x3**2 / np.sqrt(
+            (frequency_TxHx1**2 - peaks_Tx1x3**2) ** 2 + (widths * frequency_TxHx1) ** 2
+        )
+        loud_TxH = loud_T[:, None] * resonance.prod(axis=-1) / number_H
+        at_N, steps = np.arange(count * _STEP), (np.arange(count) + 0.5) * _STEP
+        phase_N = 2 * np.pi * np.cumsum(np.interp(at_N, steps, pitch_T)) / RATE
+        sound = np.zeros(len(at_N))
+        for number, loud in zip(number_H, loud_TxH.T, strict=True):
+            sound += np.interp(at_N, steps, loud) * np.sin(number * phase_N)
+        return sound
+
+
+def _hiss(phone: Phone, samples: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
+    """Noise within the phone's band that swells and fades."""
+    if not phone.hiss:
+        return np.zeros(samples)
+    frequencies = np.fft.rfftfreq(samples, 1 / RATE)
+    low, high = phone.band
+    kept = np.fft.rfft(random.normal(size=samples)) * ((frequencies >= low) & (frequencies <= high))
+    noise = np.fft.irfft(kept, samples)
+    return phone.hiss * noise / max(np.abs(noise).max(), 1e-9) * np.sqrt(np.hanning(samples))

@@ -1,0 +1,365 @@
+"""Spoken digits: the sound of a string of digits in, what was said in letters out, and what was listened to."""
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Key
+
+from experiments.speech.data import Recordings, Spoken, SpokenDigits, open_spoken, say
+from experiments.speech.metrics import ALL, FIRST, HEARD, monotone, monotone_report, transcript_report
+from experiments.speech.synthetic_speech import Voice
+from transformer.attention.sites import Axis, AxisKind, Site, between
+from transformer.config import BatchRows, Beams, Examples, Looked, Range, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source, fingerprint
+from transformer.data.datasets.digit_words import WORDS
+from transformer.data.wav import read_wav, wav
+from transformer.layers.audio import RATE, HearingConfig, log_mel
+from transformer.models.interface import TRANSCRIPTION, Input, Interface, Modality
+from transformer.tasks.attention_mass import mass_sums, weights_over
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    Reader,
+    Reading,
+    Report,
+    Request,
+    Sentences,
+    View,
+)
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.labels import Labels
+from transformer.tasks.plain import check_rows, check_sentences, look_over, means, said_of
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SymbolSequences, links_of_right, links_to
+
+_SHOWN = 5  # strings to read beside their references
+_HEARING = HearingConfig()  # of the spectrograms beside maps
+
+
+class Spelling(enum.Enum):
+    """How digits are written: letters: "three one four", letter by letter. digits: "3 1 4", digit by digit."""
+
+    LETTERS = "letters"
+    DIGITS = "digits"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """What a string is written with."""
+        return tuple("0123456789") if self is Spelling.DIGITS else (" ", *sorted(set("".join(WORDS))))
+
+    @property
+    def separator(self) -> str:
+        """What stands between symbols in a line of text."""
+        return " " if self is Spelling.DIGITS else ""
+
+    def spell(self, digits: Sequence[int]) -> list[tuple[str, int | None]]:
+        """The symbols of a string, each with the place of its digit; a space has none."""
+        if self is Spelling.DIGITS:
+            return [(str(digit), place) for place, digit in enumerate(digits)]
+        spelled: list[tuple[str, int | None]] = []
+        for place, digit in enumerate(digits):
+            spelled += [(" ", None)] * bool(place) + [(letter, place) for letter in WORDS[digit]]
+        return spelled
+
+
+Digits = Annotated[int, Range(1, 2**10)]
+"""A number of digits of a string: the longest string is spelled before any is said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SpokenDigitsConfig:
+    """Batches of `rows` strings of `fewest` to `most` digits, each said by one speaker within `seconds`.
+
+    `dataset`: "synthetic", with options as in "synthetic/speakers=12,takes=8", or "fsdd", the archive in `data_dir`
+    (experiments.speech.data); nothing of the speaker `held_out` trains, and only theirs tests. At least
+    `examples` strings validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
+
+    Errors: UserError for values out of range.
+    """
+
+    dataset: str = "synthetic"
+    data_dir: str | None = None
+    held_out: str = ""
+    fewest: Digits = 2
+    most: Digits = 4
+    seconds: float = 3.0
+    spelling: Spelling = Spelling.LETTERS
+    rows: BatchRows = 32
+    examples: Examples = 500
+    beams: Beams = 1
+    probed: Looked = 4
+
+    def __post_init__(self) -> None:
+        for name in ("fewest", "most", "rows", "examples", "beams", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if self.fewest > self.most:
+            raise UserError(f"config.task.fewest={self.fewest} digits are more than most={self.most}")
+        if not 0.1 <= self.seconds <= 60:
+            raise UserError(f"config.task.seconds={self.seconds} must be from 0.1 to 60")
+
+    @property
+    def samples(self) -> int:
+        """The greatest number of samples of a string."""
+        return round(self.seconds * RATE)
+
+
+class Transcription(SymbolSequences):
+    """Sounds and what is said in them, without any data: what new sounds are read by."""
+
+    def __init__(self, config: SpokenDigitsConfig):
+        self.config, rows = config, config.rows
+        super().__init__(
+            "transcription",
+            config.spelling.symbols,
+            max(len(config.spelling.spell((digit,) * config.most)) for digit in range(10)),
+            {"sound": Input((rows, config.samples), jnp.float32, Modality.SOUND), "lengths": Input((rows,))},
+            rows=rows,
+            beams=config.beams,
+            separator=config.spelling.separator,
+            output=TRANSCRIPTION.output,
+            vocabulary="joint",
+        )
+
+    def batch(self, strings: Sequence[Spoken]) -> dict[str, np.ndarray]:
+        """Strings as sound and in numbers; `begins` and `ends`: the samples of the digit that each symbol is of."""
+        sound = np.zeros((len(strings), self.config.samples), np.float32)
+        begins, ends = np.zeros((2, len(strings), self.steps), np.int32)
+        said = []
+        for row, spoken in enumerate(strings):
+            sound[row, : len(spoken.samples)] = spoken.samples
+            spelled = self.config.spelling.spell(spoken.digits)
+            for step, (_, place) in enumerate(spelled):
+                if place is not None:
+                    begins[row, step], ends[row, step] = spoken.spans[place]
+            said.append([symbol for symbol, _ in spelled])
+        lengths = np.array([len(spoken.samples) for spoken in strings], np.int32)
+        return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.sequences(said)}
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """Those of the probe."""
+        return self.describe(self.shown, sites)
+
+    def describe(
+        self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
+    ) -> Labels:
+        """The symbols, sounds and spectrograms of a batch, and the frames of the digit that each symbol is of.
+
+        Of strings that are not `right` it is not known which digit their symbols are of.
+        """
+        steps, lengths = tuple(map(self.steps_of, batch["labels"])), batch["lengths"]
+        # As a key a position is known by the symbol that it has read.
+        tokens = {"target": steps, "target_input": tuple((SPECIAL[BEGIN], *said[: len(said) - 1]) for said in steps)}
+        axes = {axis.name: axis for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.FRAMES}
+        for name, axis in axes.items():
+            counts = [positions_of(axis, samples) for samples in lengths.tolist()]
+            tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
+        gold = {site.name: links_to(_within(site.key, batch), sure=False) for site in between(sites, *HEARD)}
+        if right_B is not None:
+            gold = {name: links_of_right(links, right_B) for name, links in gold.items()}
+        files = [wav(sound[:length]) for sound, length in zip(batch["sound"], lengths, strict=True)]
+        return Labels(
+            tokens,
+            tuple(self.lines(batch["labels"])),
+            gold or None,
+            spectrograms={name: _spectrograms(axis, batch) for name, axis in axes.items()},
+            sounds=dict.fromkeys(axes, tuple(files)),
+        )
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """What the model hears in each .wav file, or in digits such as "3 1 4", which the synthetic speaker says.
+
+        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for other texts.
+        """
+        longest = f"the longest string has {self.steps} symbols"
+        decoding = self.decoding(request, "transcribes sound", longest)
+        batch = self.batch(self.spoken(request.texts, decoding.seed))
+        said = self.say(view, batch, decoding)
+        right_B = (said["labels"] == batch["labels"]).all(axis=1)
+        labels = self.describe(said, view.model.sites, right_B)
+        return Answers(self.lines(said["labels"]), labels, look_over(view, self.inputs_of(said)))
+
+    def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Spoken]:
+        """The sound in each .wav file, and digits as the synthetic speaker says them.
+
+        Errors: UserError for what is neither, and for sounds and digits that are longer than the run's strings.
+        """
+        random = np.random.default_rng(seed)
+        sounds = [_spoken(text, random) for text in texts]
+        for text, spoken in zip(texts, sounds, strict=True):
+            if len(spoken.samples) > self.config.samples:
+                raise UserError(
+                    f"{text[:80]!r} lasts {len(spoken.samples) / RATE:.2f} seconds: this run's sounds have at most "
+                    f"{self.config.seconds:g}"
+                )
+            if len(self.config.spelling.spell(spoken.digits)) >= self.steps:
+                raise UserError(
+                    f"{text[:80]!r} has more than the {self.steps - 1} symbols of this run's longest string: say fewer "
+                    f"digits, such as {self.config.most}"
+                )
+        return sounds
+
+
+class SpokenDigitsTask(Transcription):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: SpokenDigitsConfig, opened: SpokenDigits, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        super().__init__(config)
+        self.opened = opened
+        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
+        self.show(self._drawn(opened.splits["validation"], np.random.default_rng(VALIDATION + 1), config.probed))
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many recordings each split has, and how they were cut."""
+        sizes = {split: len(recordings) for split, recordings in self.opened.splits.items()}
+        return (said_of(self.opened.name, sizes, "recordings, joined anew at every step", self.opened.cut),)
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's recordings."""
+        return {
+            split: fingerprint(part for each in recordings.all for part in (each.speaker, each.digit, each.samples))
+            for split, recordings in self.opened.splits.items()
+        }
+
+    def source(self, seed: int) -> Source:
+        """Strings that are joined anew at every step."""
+        recordings, rows = self.opened.splits["train"], self.config.rows
+        return Drawn(lambda random: self._drawn(recordings, random, rows), seed)
+
+    def _drawn(self, recordings: Recordings, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+        fewest, most, longest = self.config.fewest, self.config.most, self.config.samples
+        return self.batch([recordings.draw(random, fewest=fewest, most=most, longest=longest) for _ in range(count)])
+
+    def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """The loss, transcripts against what was said, and whether attention moves on with the symbols."""
+        rows, at_end = self.config.rows, split == "test"
+        draws = Drawn(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
+        batches = [draws[number] for number in range(-(-self.config.examples // rows))]
+        references = [line for batch in batches for line in self._written(batch["labels"])]
+
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+            return transcript_report(self._written(rows["tokens"]), references, shown=_SHOWN)
+
+        evaluations = (
+            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
+            Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
+        )
+        if self.config.most == 1:  # attention has nowhere to move on to
+            return evaluations
+        return (
+            *evaluations,
+            Evaluation("listening", split, batches, self._listening, monotone_report, at_end, reads=HEARD),
+        )
+
+    def _written(self, rows: Array | np.ndarray) -> list[str]:
+        """Strings as they are measured: what separates digits in a line of text is said by nobody."""
+        return ["".join(self.said_in(row)) for row in np.asarray(rows)]
+
+    def _listening(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
+        """Sums what attention does at the symbols of the true strings: the heard, all, and the first of each digit.
+
+        Strings of one digit have no order to be told.
+        """
+        labels_BxT, begins_BxT = jnp.asarray(batch["labels"]), jnp.asarray(batch["begins"])
+        heard_BxT = jnp.asarray(batch["ends"]) > begins_BxT
+        first_BxT = heard_BxT & (jnp.diff(begins_BxT, axis=1, prepend=-1) != 0)
+        several_B = jnp.sum(first_BxT, axis=1) > 1
+        weights = weights_over(view, self.inputs_of(batch), HEARD)
+
+        def moved(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
+            return {site: monotone(each, counted_BxT & several_B[:, None]) for site, each in weights.items()}
+
+        said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
+        others = {ALL: moved(said_BxT), FIRST: moved(first_BxT)}
+        beside = {start + site.name: each for start, of_site in others.items() for site, each in of_site.items()}
+        return {"examples": jnp.sum(several_B), **mass_sums(moved(heard_BxT)), **beside}, None
+
+
+def positions_of(axis: Axis, samples: int) -> int:
+    """The frames of so many samples, `axis.stride` seconds each; the last may reach beyond them."""
+    return -(-samples // round(axis.stride * RATE))
+
+
+def _within(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B T K"]:
+    """Whether the middle of each frame lies in the digit that each symbol is of."""
+    size = round(axis.stride * RATE)
+    middles_K = (np.arange(positions_of(axis, int(batch["lengths"].max()))) + 0.5) * size
+    begins_BxTx1, ends_BxTx1 = batch["begins"][..., None], batch["ends"][..., None]
+    return (begins_BxTx1 <= middles_K) & (middles_K < ends_BxTx1)
+
+
+def _spectrograms(axis: Axis, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Log-mel energies [example, band, time] up to the end of the longest example's last frame."""
+    ends = positions_of(axis, int(batch["lengths"].max())) * round(axis.stride * RATE)
+    sound = np.pad(batch["sound"], ((0, 0), (0, max(0, ends - batch["sound"].shape[1]))))[:, :ends]
+    frames, _ = log_mel(jnp.asarray(sound), jnp.full(len(sound), ends), _HEARING)
+    return np.moveaxis(np.asarray(frames), 1, 2)
+
+
+def _spoken(text: str, random: np.random.Generator) -> Spoken:
+    path = Path(text).expanduser()
+    if path.suffix.lower() == ".wav":
+        if not path.is_file():
+            raise UserError(f"{text[:200]!r} is no file: name a .wav file, or say digits, such as '3 1 4'")
+        return Spoken((), read_wav(path.read_bytes(), str(path)), ())
+    if re.fullmatch(r"[0-9]( ?[0-9])*", text.strip(), flags=re.ASCII) is None:
+        raise UserError(f"{text[:80]!r} is neither a .wav file nor digits: say something like '3 1 4'")
+    return say(Voice(), [int(digit) for digit in text if digit.isdecimal()], random)
+
+
+def interface_of(config: SpokenDigitsConfig, kept: None) -> Interface:
+    """What the task asks of a model."""
+    return Transcription(config).interface
+
+
+def read(config: SpokenDigitsConfig, view: View, kept: None, sentences: Sentences) -> Reading:
+    """The sounds that texts name or spell, and what is said in them: `sentences.targets`, or what the model hears.
+
+    Errors: as `Transcription.spoken`; UserError for a language, and for targets in other symbols or that are too long.
+    """
+    check_sentences(sentences._replace(targets=None))
+    task = Transcription(config)
+    batch = task.batch(task.spoken(sentences.texts))
+    if sentences.targets is None:
+        rows = np.asarray(task.decode(view, batch, Decoding(length=task.steps, beams=config.beams, length_penalty=0.0)))
+        said = [task.said_in(row) for row in rows]
+    else:
+        said = [_symbols(config.spelling, target) for target in sentences.targets]
+        for target, symbols in zip(sentences.targets, said, strict=True):
+            if len(symbols) >= task.steps:
+                raise UserError(f"target={target[:80]!r} has more than {task.steps - 1} symbols, as this run's longest")
+    batch |= task.sequences(said)
+    everywhere_wrong = np.zeros(len(said), bool)  # whose digit a symbol is nobody knows
+    return Reading(task.inputs_of(batch), "forward", task.describe(batch, view.model.sites, everywhere_wrong))
+
+
+def _symbols(spelling: Spelling, text: str) -> list[str]:
+    symbols = text.split() if spelling.separator else list(text)
+    if unknown := [symbol for symbol in symbols if symbol not in spelling.symbols]:
+        raise UserError(f"target={text[:80]!r} has {unknown[0]!r}: this run writes with {''.join(spelling.symbols)!r}")
+    return symbols
+
+
+def build(config: SpokenDigitsConfig, directory: Path, rows_multiple: int = 1) -> SpokenDigitsTask:
+    """The task over its recordings; nothing is kept in the run directory."""
+    return SpokenDigitsTask(
+        config, open_spoken(config.dataset, data_dir=config.data_dir, held_out=config.held_out), rows_multiple
+    )
+
+
+def synthetic(config: SpokenDigitsConfig, rows_multiple: int = 1) -> SpokenDigitsTask:
+    """The task with a few synthetic voices in the place of its recordings."""
+    return SpokenDigitsTask(config, open_spoken("synthetic/speakers=1,takes=3"), rows_multiple)
+
+
+READER = Reader(interface_of, read, lambda directory: None)
+TASK = Kind(SpokenDigitsConfig, build, synthetic, READER)

@@ -1,1 +1,0 @@
-"""Summaries of articles whose facts are known."""

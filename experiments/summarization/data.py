@@ -1,0 +1,253 @@
+"""Articles drawn by a grammar, with the facts in them that count, their summaries, and names that nobody has seen."""
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+STOP = "."
+_WHO, _PLACE = "{who}", "{place}"
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+# Of the names that no vocabulary holds one in so many is never trained on.
+_HELD_OUT = 4
+
+
+class Told(NamedTuple):
+    """How a kind of fact is told: by either of the sentences of an article, and by its summary in other words."""
+
+    article: tuple[str, ...]
+    summary: str
+
+
+KINDS = {
+    "mill": Told(
+        ("{who} has bought the old mill in {place}", "the mill near {place} now belongs to {who}"),
+        "sale : {who} acquires flour works , {place}",
+    ),
+    "race": Told(
+        ("{who} came first in the race at {place}", "at {place} the race went to {who}"),
+        "sport : {who} wins {place} run",
+    ),
+    "mayor": Told(
+        ("the people of {place} have elected {who}", "{who} was elected by the people of {place}"),
+        "vote : {place} picks {who} as leader",
+    ),
+    "school": Told(
+        ("{who} opened a school in {place} today", "a new school in {place} was opened by {who}"),
+        "classes : {who} starts teaching , {place}",
+    ),
+    "bridge": Told(
+        ("{who} has built a bridge near {place}", "near {place} a bridge was built by {who}"),
+        "crossing : {place} thanks builder {who}",
+    ),
+    "book": Told(
+        ("a book by {who} about {place} came out", "{who} has written a book about {place}"),
+        "print : author {who} describes {place}",
+    ),
+    "train": Told(
+        ("{who} drove the first train to {place}", "the first train reached {place} with {who}"),
+        "rail : {who} connects {place}",
+    ),
+    "prize": Told(
+        ("{who} from {place} was given a prize", "a prize was given to {who} from {place}"),
+        "award : jury honours {who} , {place}",
+    ),
+}
+"""By kind: its sentences and its summary, which share no word but the names."""
+
+FILLERS = (
+    "{who} said that it rained in {place}",
+    "nobody in {place} had seen {who}",
+    "{who} walked to {place} with some friends",
+    "it was a quiet day for {who} in {place}",
+    "they say that {who} likes {place}",
+    "it is far from {place} to the house of {who}",
+)
+"""Sentences that no summary tells."""
+
+
+class Fact(NamedTuple):
+    """A fact that counts: who did what of the `KINDS`, and where."""
+
+    kind: str
+    who: str
+    place: str
+
+
+class Article(NamedTuple):
+    """An article word by word, the facts that count in the order of its summary, and the place of each one's names."""
+
+    words: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    places: tuple[dict[str, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArticleKind:
+    """Articles of facts that count, each of another kind, between `fillers` sentences that do not.
+
+    Which fact comes next in a summary nothing in the article says: who tells them must remember what is told. Each name
+    is one of `known` names with the probability 1 - `fresh`, else one of hundreds of thousands that no
+    vocabulary holds.
+    """
+
+    fillers: int = 3
+    known: int = 100
+    fresh: float = 0.5
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names that the vocabulary holds."""
+        random, names = np.random.default_rng(0), dict[str, None]()
+        while len(names) < self.known:
+            names.setdefault(_syllables(random))
+        return tuple(names)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """All words of articles and summaries, the known names last."""
+        lines = [*FILLERS, *(line for told in KINDS.values() for line in (*told.article, told.summary))]
+        words = {word for line in lines for word in line.split()} - {_WHO, _PLACE}
+        return (*sorted(words | {STOP}), *self.names)
+
+    def longest(self, facts: int) -> int:
+        """The most words of an article with so many facts."""
+        told = max(len(line.split()) for kind in KINDS.values() for line in kind.article)
+        return facts * (told + 1) + self.fillers * (max(len(line.split()) for line in FILLERS) + 1)
+
+    def longest_summary(self, facts: int) -> int:
+        """The most words of the summary of so many facts."""
+        return facts * (max(len(told.summary.split()) for told in KINDS.values()) + 1)
+
+    def most_names(self, facts: int) -> int:
+        """The most names of an article with so many facts."""
+        return 2 * (facts + self.fillers)
+
+    def draw(self, random: np.random.Generator, facts: int, *, unseen: bool) -> Article:
+        """An article of so many facts; with `unseen`, its names outside of the vocabulary are never trained on."""
+        names = self._names(random, self.most_names(facts), unseen)
+        kinds = iter(random.permutation(list(KINDS))[:facts].tolist())
+        words: list[str] = []
+        told: list[tuple[Fact, dict[str, int]]] = []
+        for number, counted in enumerate(random.permutation(facts + self.fillers) < facts):
+            who, place = names[2 * number : 2 * number + 2]
+            if not counted:
+                words += _filled(FILLERS[random.integers(len(FILLERS))], who, place)
+                continue
+            fact = Fact(next(kinds), who, place)
+            sentence = _filled(KINDS[fact.kind].article[random.integers(2)], who, place)
+            told.append((fact, {name: len(words) + sentence.index(name) for name in (who, place)}))
+            words += sentence
+        told = [told[number] for number in random.permutation(facts)]
+        return Article(tuple(words), tuple(fact for fact, _ in told), tuple(places for _, places in told))
+
+    def _names(self, random: np.random.Generator, count: int, unseen: bool) -> list[str]:
+        """So many different names."""
+        drawn: dict[str, None] = {}
+        while len(drawn) < count:
+            known = random.random() >= self.fresh
+            drawn.setdefault(self.names[random.integers(self.known)] if known else self._fresh(random, unseen))
+        return list(drawn)
+
+    def _fresh(self, random: np.random.Generator, unseen: bool) -> str:
+        """A name that no vocabulary holds, of those that are trained on or of those that never are."""
+        while True:
+            name = _syllables(random)
+            if name not in self.names and is_held_out(name) == unseen:
+                return name
+
+
+def is_held_out(name: str) -> bool:
+    """Whether a name outside of the vocabulary is never trained on: a pure function of it."""
+    return hashlib.blake2b(name.encode(), digest_size=4).digest()[0] % _HELD_OUT == 0
+
+
+def summary(facts: Iterable[Fact]) -> list[str]:
+    """The words that tell these facts, each closed by a stop."""
+    return [word for fact in facts for word in _filled(KINDS[fact.kind].summary, fact.who, fact.place)]
+
+
+def links(article: Article) -> list[tuple[int, int]]:
+    """Which word of the summary is which of the article: every name of a fact, where the article tells that fact."""
+    pairs, start = [], 0
+    for fact, places in zip(article.facts, article.places, strict=True):
+        told = summary([fact])
+        pairs += [(start + told.index(name), place) for name, place in places.items()]
+        start += len(told)
+    return pairs
+
+
+def facts_of(words: Sequence[str]) -> list[Fact | None]:
+    """What each sentence of a summary tells; None for one that tells no fact."""
+    text = " ".join(words).strip()
+    sentences = [part.strip() for part in text.split(STOP)]
+    return [_fact(sentence) for sentence in (sentences[:-1] if text.endswith(STOP) else sentences) if text]
+
+
+def _fact(sentence: str) -> Fact | None:
+    for kind, pattern in _patterns().items():
+        if matched := pattern.fullmatch(sentence):
+            return Fact(kind, matched["who"], matched["place"])
+    return None
+
+
+@functools.cache
+def _patterns() -> dict[str, re.Pattern[str]]:
+    return {kind: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\S+)", told.summary)) for kind, told in KINDS.items()}
+
+
+def _filled(line: str, who: str, place: str) -> list[str]:
+    return [{_WHO: who, _PLACE: place}.get(word, word) for word in [*line.split(), STOP]]
+
+
+def _syllables(random: np.random.Generator) -> str:
+    """A name of two or three syllables."""
+    count = random.integers(2, 4)
+    parts = zip(random.integers(len(_CONSONANTS), size=count), random.integers(len(_VOWELS), size=count), strict=True)
+    return "".join(_CONSONANTS[first] + _VOWELS[second] for first, second in parts).capitalize()
+
+
+@dataclasses.dataclass(frozen=True)
+class Lexicon:
+    """The `words` of a vocabulary by number, one of which, `unknown`, stands for all words that it lacks.
+
+    With `copies` such a word has a number beside: the vocabulary's size and on, in the order in which a text first says
+    them; the same number is another word in another text.
+    """
+
+    words: tuple[str, ...]
+    unknown: int
+    copies: bool
+
+    @functools.cached_property
+    def known(self) -> Mapping[str, int]:
+        """The number of each word of the vocabulary."""
+        return {word: number for number, word in enumerate(self.words)}
+
+    def beyond(self, text: Sequence[str]) -> tuple[str, ...]:
+        """The words of a text that the vocabulary lacks, each once."""
+        return tuple(dict.fromkeys(word for word in text if word not in self.known))
+
+    def read(self, texts: Sequence[Sequence[str]], longest: int, pad: int) -> dict[str, Int[np.ndarray, "B S"]]:
+        """Texts as numbers: `source`, all unknown words alike, and with copies `copied`, each of them by its own."""
+        source, copied = np.full((2, len(texts), longest), pad, np.int32)
+        for row, text in enumerate(texts):
+            source[row, : len(text)] = [self.known.get(word, self.unknown) for word in text]
+            copied[row, : len(text)] = self.say(text, text)
+        return {"source": source, **({"copied": copied} if self.copies else {})}
+
+    def say(self, words: Sequence[str], text: Sequence[str]) -> list[int]:
+        """Words that are said about a text as numbers."""
+        beyond = self.beyond(text) if self.copies else ()
+        own = {word: number for number, word in enumerate(beyond, len(self.words))}
+        return [self.known.get(word, own.get(word, self.unknown)) for word in words]
+
+    def said(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:
+        """The words that these numbers say about a text: the inverse of `say`, but for what was unknown."""
+        words = (*self.words, *(self.beyond(text) if self.copies else ()))
+        return [words[number] if number < len(words) else self.words[self.unknown] for number in numbers]

@@ -1,0 +1,129 @@
+"""Measures of summaries whose facts are known: which are told, told wrong and told again, and which names are right."""
+
+import collections
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from experiments.summarization.data import Article, Fact, facts_of, summary
+from transformer.tasks.contract import Report
+
+
+def f_measure(shared: int, output: int, reference: int) -> float:
+    """F1 = 2 P R / (P + R), P = shared / output, R = shared / reference; 0 where nothing is shared."""
+    return 2 * shared / (output + reference) if shared else 0.0
+
+
+def rouge_n(output: Sequence[str], reference: Sequence[str], order: int) -> float:
+    """F1 of the runs of `order` words that both have, each counted as often as in the one that has it less often.
+
+    Its recall is section 2 of the paper.
+    """
+    said, wanted = (
+        collections.Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
+        for words in (output, reference)
+    )
+    return f_measure((said & wanted).total(), said.total(), wanted.total())
+
+
+def rouge_l(output: Sequence[str], reference: Sequence[str]) -> float:
+    """F1 of the longest common subsequence (section 3.1, beta = 1)."""
+    return f_measure(common(output, reference), len(output), len(reference))
+
+
+def common(output: Sequence[str], reference: Sequence[str]) -> int:
+    """The most words that stand in both in one order, others between them or not."""
+    row = [0] * (len(reference) + 1)
+    for word in output:
+        above, row = row, [0]
+        for column, wanted in enumerate(reference):
+            row.append(above[column] + 1 if word == wanted else max(row[column], above[column + 1]))
+    return row[-1]
+
+
+def rouge(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """`rouge_1`, `rouge_2` and `rouge_l`: means over the summaries of F1 from 0 to 1, of words as they stand."""
+    pairs, count = list(zip(outputs, references, strict=True)), max(len(references), 1)
+    scores = {f"rouge_{order}": sum(rouge_n(*pair, order) for pair in pairs) / count for order in (1, 2)}
+    return {**scores, "rouge_l": sum(rouge_l(*pair) for pair in pairs) / count}
+
+
+def summary_report(
+    outputs: Sequence[Sequence[str]],
+    articles: Sequence[Article],
+    known: Collection[str],
+    *,
+    shown: int,
+    suffix: str = "",
+) -> Report:
+    """What summaries, word by word, tell of the facts of their articles.
+
+    `unseen_names`: of the names that are not `known`, in facts of a kind that is told, the share that stands in that
+    sentence where it should; `known_names`: of the others. `facts_exact`: the share of the facts that are told, kind
+    and names right. Of the sentences that are told, `repeated` is the share that tell what the same summary has told
+    before, of whomever it says so the second time: an article has one fact of each kind. `wrong` is the share of those
+    that tell no fact of the article. `exact_match`: summaries that tell every fact once and nothing else, in any order.
+    `rouge_1`, `rouge_2`, `rouge_l` are of experiments.summarization.metrics. Behind each name stands the `suffix`.
+    """
+    count: collections.Counter[str] = collections.Counter()
+    for words, article in zip(outputs, articles, strict=True):
+        count += _counted(words, article, known)
+    references = [summary(article.facts) for article in articles]
+    scalars = {
+        "unseen_names": count["unseen_said"] / max(count["unseen"], 1),
+        "known_names": count["known_said"] / max(count["known"], 1),
+        "facts_exact": count["facts_told"] / max(count["facts"], 1),
+        "repeated": count["repeated"] / max(count["sentences"], 1),
+        "wrong": count["wrong"] / max(count["sentences"], 1),
+        "exact_match": count["exact"] / max(len(articles), 1),
+        **rouge(outputs, references),
+    }
+    samples = [
+        {"source": " ".join(article.words), "target": " ".join(reference), "output": " ".join(words)}
+        for article, reference, words in zip(articles[:shown], references, outputs, strict=False)
+    ]
+    note = f"{len(articles)} summaries, {count['unseen']} unseen names, {count['facts']} facts; ROUGE F1 of whole words"
+    return Report({name + suffix: value for name, value in scalars.items()}, samples, note)
+
+
+def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> collections.Counter[str]:
+    """What `summary_report` adds up, of one summary."""
+    told, true = facts_of(words), collections.Counter(article.facts)
+    whole = collections.Counter(fact for fact in told if fact is not None)
+    first: dict[str, Fact] = {}
+    for fact in whole:
+        first.setdefault(fact.kind, fact)
+    # An article has but one fact of each kind.
+    kept = [(fact, first[fact.kind]) for fact in article.facts if fact.kind in first]
+    names = [pair for facts in kept for pair in zip(*(fact[1:] for fact in facts), strict=True)]
+    count = collections.Counter(
+        facts=len(article.facts),
+        facts_told=(true & whole).total(),
+        sentences=len(told),
+        repeated=whole.total() - len(first),
+        wrong=sum(fact not in true for fact in told),
+        exact=int(None not in told and whole == true),
+    )
+    for right, said in names:
+        kind = "known" if right in known else "unseen"
+        count += collections.Counter({kind: 1, f"{kind}_said": int(right == said)})
+    return count
+
+
+def copying_sums(
+    p_gen_BxT: Float[Array, "B T"], copied_BxT: Bool[Array, "B T"], counts_BxT: Bool[Array, "B T"]
+) -> dict[str, Array]:
+    """The sums of p_gen over the words that a summary must copy, and over those that it writes."""
+    sums: dict[str, Array] = {}
+    for name, of_BxT in (("copied", counts_BxT & copied_BxT), ("written", counts_BxT & ~copied_BxT)):
+        sums |= {name: jnp.sum(jnp.where(of_BxT, p_gen_BxT, 0)), f"{name}_words": jnp.sum(of_BxT)}
+    return sums
+
+
+def copying_report(sums: Mapping[str, np.ndarray], rows: Any) -> Report:
+    """`p_gen/copied` and `p_gen/written`: the mean p_gen where true summaries have unseen names, and elsewhere."""
+    shares = {name: float(sums[name]) / max(float(sums[f"{name}_words"]), 1) for name in ("copied", "written")}
+    return Report({f"p_gen/{name}": share for name, share in shares.items()})

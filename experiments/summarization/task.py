@@ -1,0 +1,290 @@
+"""Summaries: an article in, the facts in it that count told in other words, with names that nobody has seen."""
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from experiments.summarization.data import KINDS, Article, ArticleKind, Lexicon, links, summary
+from experiments.summarization.metrics import copying_report, copying_sums, summary_report
+from transformer.attention.sites import Site, between
+from transformer.config import BatchRows, Beams, Examples, Looked, Positive, Range, Share, UserError
+from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.models.interface import COPYING, TRANSLATION, Input, Interface
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    EvaluationStep,
+    Kind,
+    Objective,
+    Report,
+    Request,
+    View,
+)
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.labels import Labels, Link
+from transformer.tasks.plain import check_rows, look_over, means, refuse_options
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SaidSequences, counted, taught, up_to_end
+
+UNKNOWN = len(SPECIAL)
+_SHOWN = 5  # summaries to read beside their references
+# Further facts than an article has for which a summary has room: enough to see that it repeats itself.
+_ROOM = 2
+# The axes of a map of p_gen over the two ways to say a word, and what these are called.
+_ORIGINS, _ORIGIN_NAMES = ("target", "origin"), ("written", "copied")
+_WORDS = re.compile(r"[\w'-]+|[^\w\s]")
+
+
+class Unseen(enum.Enum):
+    """What a summary says where its article has a word that the vocabulary lacks.
+
+    copied: that word, by its number in the article (See et al. 2017, section 2.2). unknown: one token for them all.
+    """
+
+    COPIED = "copied"
+    UNKNOWN = "unknown"
+
+
+Fillers = Annotated[int, Range(0, 2**8)]
+"""A number of sentences of one article that do not count."""
+Names = Annotated[int, Range(1, 2**14)]
+"""A number of names that are made one by one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SummariesConfig:
+    """Batches of `rows` articles with `fewest` to `most` facts that count between `fillers` sentences that do not.
+
+    `known` names are in the vocabulary, and a name of an article is none of them with the probability `fresh`.
+    `unseen`: what summaries say of words beyond the vocabulary; models that copy serve the one, models that do not the
+    other. Articles of each of the `tested` numbers of facts, whose fresh names are never trained on, validate, at least
+    `examples` in whole batches, and as many others test; `beams`: 1 decodes greedily.
+
+    Errors: UserError for numbers of facts or names that no article has.
+    """
+
+    fewest: Positive = 1
+    most: Positive = 5
+    fillers: Fillers = 2
+    known: Names = 100
+    fresh: Share = 0.5
+    unseen: Unseen = Unseen.COPIED
+    tested: tuple[int, ...] = (3, 5)
+    rows: BatchRows = 32
+    examples: Examples = 256
+    beams: Beams = 1
+    probed: Looked = 4
+
+    def __post_init__(self) -> None:
+        for name in ("known", "rows", "examples", "beams", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if not 1 <= self.fewest <= self.most:
+            raise UserError(f"config.task.fewest={self.fewest} and most={self.most}: must be 1 <= fewest <= most")
+        if not self.tested or min(self.tested) < 1 or len(set(self.tested)) < len(self.tested):
+            raise UserError(f"config.task.tested={self.tested} must be different numbers of facts, from 1 on")
+        if self.largest > len(KINDS):
+            raise UserError(
+                f"config.task.most={self.most} and tested={self.tested}: an article has at most {len(KINDS)} facts, "
+                "each of another kind"
+            )
+        if self.fillers < 0 or not 0 <= self.fresh <= 1:
+            raise UserError(f"config.task.fillers={self.fillers} must be at least 0, and fresh={self.fresh} 0 to 1")
+        names = self.kind.most_names(self.largest)
+        if not self.fresh and self.known < names:
+            raise UserError(f"config.task.known={self.known} must be at least {names} where no name is fresh")
+
+    @property
+    def largest(self) -> int:
+        """The most facts of any article."""
+        return max((self.most, *self.tested))
+
+    @property
+    def kind(self) -> ArticleKind:
+        """The articles."""
+        return ArticleKind(self.fillers, self.known, self.fresh)
+
+
+class Summaries(SaidSequences):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: SummariesConfig, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.kind = config, config.kind
+        copies = config.unseen is Unseen.COPIED
+        self.lexicon = Lexicon((*SPECIAL, "<unknown>", *self.kind.vocabulary), UNKNOWN, copies)
+        self.longest, self.beyond = self.kind.longest(config.largest), self.kind.most_names(config.largest)
+        words = len(self.lexicon.words)
+        vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
+        asks = COPYING if copies else TRANSLATION
+        shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest)}
+        inputs = {name: Input((config.rows, size)) for name, size in shapes.items() if name in asks.inputs}
+        self.given = tuple(name for name in inputs if name != "target")
+        decoded = self._steps(config.largest + _ROOM)
+        self.interface = Interface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output, decoded=decoded)
+        self.objectives = (Objective("summaries", self.loss),)
+        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
+        random = np.random.default_rng(VALIDATION + 1)
+        self._shown = [self.kind.draw(random, config.most, unseen=True) for _ in range(config.probed)]
+        self.probed = self.inputs_of(self._batch(self._shown, config.most))
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many articles there are, and how many words they have at most."""
+        held = -(-self.config.examples // self.config.rows) * self.config.rows
+        counts = ", ".join(map(str, self.config.tested))
+        return (
+            f"data articles of at most {self.longest} words: drawn anew at every step, for each of {counts} facts "
+            f"{held:,} validation and {held:,} test, a vocabulary of {len(self.lexicon.words)}",
+        )
+
+    def source(self, seed: int) -> Source:
+        """Articles that are drawn anew at every step."""
+
+        def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
+            counts = random.integers(self.config.fewest, self.config.most + 1, self.config.rows)
+            return self._batch([self.kind.draw(random, facts, unseen=False) for facts in counts], self.config.most)
+
+        return Drawn(draw, seed)
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The words of the probed articles and summaries, and where each name of a summary was read."""
+        articles = [article.words for article in self._shown]
+        told = tuple(tuple(Link(*pair, True) for pair in links(article)) for article in self._shown)
+        return self._describe(articles, [summary(article.facts) for article in self._shown], sites, told)
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """A summary of each text, whose words it may copy.
+
+        Errors: UserError for a language, samples, stop strings or a coverage penalty, for more words than a summary has
+        room for, and for texts that are empty or larger than the articles of the run.
+        """
+        refuse_options(request, "summarises articles")
+        steps = self._steps(self.config.largest + _ROOM)
+        decoding = Decoding.asked(request.decoding, length=steps, beams=self.config.beams, length_penalty=0.0)
+        if decoding.length > steps:
+            raise UserError(f"--length={decoding.length}: a summary has at most {steps} words with its end")
+        texts = [self._words_of(text) for text in request.texts]
+        read = self.lexicon.read(texts, self.longest, PAD)
+        said = self._lines(self.rows_said(view, read, decoding), texts)
+        inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.length + 1)})
+        return Answers(
+            [" ".join(words) for words in said], self._describe(texts, said, view.model.sites), look_over(view, inputs)
+        )
+
+    def _words_of(self, text: str) -> tuple[str, ...]:
+        """The words of a text as articles have them."""
+        known = self.lexicon.known
+        words = [word if word in known or word.lower() not in known else word.lower() for word in _WORDS.findall(text)]
+        beyond = self.lexicon.beyond(words)
+        if not words:
+            raise UserError(f"--text={text!r} has no words to summarise: give an article")
+        if len(words) > self.longest:
+            raise UserError(f"{text[:40]!r}... has {len(words)} words, and this run's articles at most {self.longest}")
+        if len(beyond) > self.beyond:
+            raise UserError(
+                f"{text[:40]!r}... has {len(beyond)} words that the vocabulary lacks, and this run's articles at most "
+                f"{self.beyond}: {', '.join(beyond)}"
+            )
+        return tuple(words)
+
+    def _steps(self, facts: int) -> int:
+        """The words of the longest summary of so many facts, with its end."""
+        return self.kind.longest_summary(facts) + 1
+
+    def _batch(self, articles: Sequence[Article], facts: int) -> dict[str, np.ndarray]:
+        """Articles of at most so many facts as numbers, and their summaries."""
+        texts, said = [article.words for article in articles], [summary(article.facts) for article in articles]
+        read = self.lexicon.read(texts, self.kind.longest(facts), PAD)
+        return {**read, **self._taught(said, texts, self._steps(facts))}
+
+    def _taught(
+        self, said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
+    ) -> dict[str, Int[np.ndarray, "B T"]]:
+        """Summaries as `target` and `labels`."""
+        return taught([self.lexicon.say(words, text) for words, text in zip(said, texts, strict=True)], steps)
+
+    def _lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
+        """What was decoded about each text, word by word, up to its end."""
+        return [self.lexicon.said(up_to_end(row), text) for row, text in zip(rows, texts, strict=True)]
+
+    def _copying_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        _, aux, _ = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
+        copied_BxT = jnp.asarray(batch["labels"]) >= len(self.lexicon.words)
+        return copying_sums(aux.extras["p_gen"], copied_BxT, counted(batch)), None
+
+    def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """The loss on articles as in training but for their names, and the summaries of each number of facts."""
+        config, at_end = self.config, split == "test"
+        count = -(-config.examples // config.rows)
+
+        def articles(facts: Sequence[int], number: int) -> list[Article]:
+            random = np.random.default_rng((seed, *facts, number))
+            return [self.kind.draw(random, int(random.choice(facts)), unseen=True) for _ in range(config.rows)]
+
+        usual = range(config.fewest, config.most + 1)
+        batches = [self._batch(articles(usual, number), config.most) for number in range(count)]
+        found = [
+            Evaluation("loss", split, batches, self.loss_sums, means, at_end),
+            Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, reads=_ORIGINS),
+        ]
+        for facts in config.tested:
+            drawn = [articles((facts,), number) for number in range(count)]
+            finish = self._reporting([article for of_batch in drawn for article in of_batch], f"/{facts}")
+            batches = [self._batch(of_batch, facts) for of_batch in drawn]
+            decoding = Decoding(length=self._steps(facts + _ROOM), beams=config.beams, length_penalty=0.0)
+            found.append(Evaluation(f"summaries of {facts}", split, batches, self._decoded(decoding), finish, at_end))
+        return tuple(found)
+
+    def _decoded(self, decoding: Decoding) -> EvaluationStep:
+        """The step of an evaluation of what is said when nothing is given but the article."""
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+            return {}, {"tokens": self.decode(view, batch, decoding)}
+
+        return step
+
+    def _reporting(self, articles: Sequence[Article], suffix: str) -> Any:
+        texts = [article.words for article in articles]
+
+        def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
+            outputs = self._lines(rows["tokens"], texts)
+            return summary_report(outputs, articles, self.kind.names, shown=_SHOWN, suffix=suffix)
+
+        return finish
+
+    def _describe(
+        self,
+        texts: Sequence[Sequence[str]],
+        said: Sequence[Sequence[str]],
+        sites: Sequence[Site],
+        told: tuple[tuple[Link, ...], ...] | None = None,
+    ) -> Labels:
+        """The words of articles and of what is said about them."""
+        tokens = {
+            "source": tuple(map(tuple, texts)),
+            "target": tuple((*words, SPECIAL[END]) for words in said),
+            "origin": (_ORIGIN_NAMES,) * len(texts),
+        }
+        gold = {} if told is None else {site.name: told for site in between(sites, "target", "source")}
+        return Labels(tokens, tuple(map(" ".join, said)), gold or None)
+
+
+def build(config: SummariesConfig, directory: Path, rows_multiple: int = 1) -> Summaries:
+    """The task; nothing is read, and nothing kept in the run directory."""
+    return Summaries(config, rows_multiple)
+
+
+def synthetic(config: SummariesConfig, rows_multiple: int = 1) -> Summaries:
+    """The task as it is: its articles are drawn anyway."""
+    return Summaries(config, rows_multiple)
+
+
+TASK = Kind(SummariesConfig, build, synthetic)

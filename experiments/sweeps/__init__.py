@@ -1,1 +1,0 @@
-"""Sweeps: configs with a get_sweep() beside their get_config()."""

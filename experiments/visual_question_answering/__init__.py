@@ -1,0 +1,1 @@
+"""Questions about images, answered in hops or by glimpses."""

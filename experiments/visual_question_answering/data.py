@@ -1,0 +1,143 @@
+"""Questions about pictures: what a set of them knows, and batches of them."""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import UInt8
+
+from transformer.config import UserError, nearest
+from transformer.data.batches import Batch, Source
+from transformer.data.images import scaled
+
+PAD = 0
+# The cell of a batch's row whose question has none that is known.
+NOWHERE = -1
+_TOKENS = re.compile(r"\?|[^\s?]+")
+
+
+class Question(NamedTuple):
+    """A question, its answer, what kind it is of, and the cells of the picture to look at, one after another."""
+
+    words: tuple[str, ...]
+    answer: str
+    kind: str
+    cells: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What the questions of a set are made of: their words, answers and kinds, each a number by its place.
+
+    `longest` is the greatest number of words of a question, `size` the pixels of a side of a picture, which has `side`
+    cells a side, 0 where nobody knows of any. `relational` are the kinds that lead from one cell to another.
+    """
+
+    words: tuple[str, ...]
+    answers: tuple[str, ...]
+    kinds: tuple[str, ...]
+    longest: int
+    size: int
+    side: int = 0
+    relational: tuple[str, ...] = ()
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens: the words and, as number 0, padding."""
+        return len(self.words) + 1
+
+    def encode(self, words: Sequence[str]) -> list[int]:
+        """The token of each word.
+
+        Errors: UserError for no words, more than `longest`, and words that no question of the set has.
+        """
+        if not 1 <= len(words) <= self.longest:
+            raise UserError(f"{' '.join(words)!r} has {len(words)} words: a question has 1 to {self.longest}")
+        for word in words:
+            if word not in self.words:
+                raise UserError(f"{word!r} is no word of these questions: {nearest(word, self.words)}")
+        return [self.words.index(word) + 1 for word in words]
+
+    def batch(
+        self, questions: Sequence[Question], pictures: UInt8[np.ndarray, "B size size 3"], rows: int | None = None
+    ) -> Batch:
+        """Questions about a picture each: `picture`, `tokens`, `lengths`, `labels`, `kinds`, `cells` and `index`.
+
+        `cells` are the first and the last to look at. Up to `rows` empty rows follow, whose `index` is -1.
+        """
+        count = len(questions)
+        rows = count if rows is None else rows
+        tokens = np.full((rows, self.longest), PAD, np.int32)
+        lengths, labels, kinds = np.zeros((3, rows), np.int32)
+        cells, index = np.full((rows, 2), NOWHERE, np.int32), np.full(rows, -1, np.int32)
+        index[:count] = np.arange(count)
+        for row, question in enumerate(questions):
+            encoded = self.encode(question.words)
+            tokens[row, : len(encoded)], lengths[row] = encoded, len(encoded)
+            labels[row] = self.answers.index(question.answer)
+            kinds[row] = self.kinds.index(question.kind)
+            if question.cells:
+                cells[row] = question.cells[0], question.cells[-1]
+        read = np.zeros((rows, *pictures.shape[1:]), np.float32)
+        read[:count] = scaled(pictures)
+        said = {"tokens": tokens, "lengths": lengths, "labels": labels}
+        return {"picture": read, **said, "kinds": kinds, "cells": cells, "index": index}
+
+
+class QuestionSet(Protocol):
+    """A set of questions about pictures, drawn or of files."""
+
+    @property
+    def terms(self) -> Terms:
+        """What the questions are made of."""
+
+    @property
+    def said(self) -> str:
+        """What the set is, in a line."""
+
+    def training(self, rows: int, seed: int) -> Source:
+        """The training batches in the order of a seed."""
+
+    def held_out(self, split: str, rows: int) -> Sequence[Batch]:
+        """All questions of the split "validation" or "test"."""
+
+    def asked(self, split: str) -> Sequence[Question]:
+        """Questions of a split without their pictures; of training such as there are."""
+
+    def picture(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
+        """A picture of the test split, counted from 0.
+
+        Errors: UserError for a number that none has.
+        """
+
+    def fingerprint(self) -> dict[str, str]:
+        """The SHA-256 of every split that was read; none where nothing was."""
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a question in small letters; a question mark is a word."""
+    return tuple(_TOKENS.findall(text.lower()))
+
+
+def by_question_alone(training: Iterable[Question], held_out: Iterable[Question]) -> dict[str, float]:
+    """How many of each kind are right who know no picture: who say what training answered most to the very same words.
+
+    A question that training has not asked is answered by its commonest answer. Shares by kind, and of all as "".
+    """
+    counted: dict[tuple[str, ...], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    of_all: collections.Counter[str] = collections.Counter()
+    for question in training:
+        counted[question.words][question.answer] += 1
+        of_all[question.answer] += 1
+    said = {words: answers.most_common(1)[0][0] for words, answers in counted.items()}
+    commonest = of_all.most_common(1)[0][0]
+    right: collections.Counter[str] = collections.Counter()
+    asked: collections.Counter[str] = collections.Counter()
+    for question in held_out:
+        for name in (question.kind, ""):
+            asked[name] += 1
+            right[name] += said.get(question.words, commonest) == question.answer
+    return {name: right[name] / asked[name] for name in asked}

@@ -1,0 +1,200 @@
+"""Questions about drawn scenes, whose every answer follows from the list of items."""
+
+import collections
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import UInt8
+
+from experiments.visual_question_answering.data import Question, Terms, words_of
+from transformer.config import UserError, from_config
+from transformer.data.batches import TEST, VALIDATION, Batch, Drawn
+from transformer.data.datasets.options import whole_numbers
+from transformer.data.scenes import Item, SceneKind, paint
+
+Scene = tuple[Item, ...]
+# The neighbouring cell that a relation leads to: so many rows down and columns to the right.
+RELATIONS = {"right of": (0, 1), "left of": (0, -1), "below": (1, 0), "above": (-1, 0)}
+ONE_HOP = ("colour", "shape", "place")
+RELATIONAL = ("neighbour_colour", "neighbour_shape")
+# By the last are drawn the questions of training of which it is counted what their words alone tell.
+_SEEDS = {"validation": VALIDATION, "test": TEST, "train": 2**42}
+# Cells a side: as many as have names.
+_SIDE = 3
+# So many questions of training say what their words alone tell.
+_COUNTED = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneQuestions:
+    """Questions about scenes of `fewest` to `most` items in three by three cells of `pixels` x `pixels`.
+
+    Items of a scene differ in shape and in colour. Half of the questions are of a kind of `ONE_HOP`, such as "what
+    colour is the star ?", "what shape is red ?", "where is the red thing ?"; half lead from an item to the one in a
+    neighbouring cell: "what colour is the thing right of the star ?", "what shape is below the red thing ?".
+    In training `asked_of_each` questions are about one scene, which takes less time to draw. `validation` and `test`:
+    how many questions these splits have, each about a scene of its own.
+
+    Errors: UserError for sizes of which no scene can be made.
+    """
+
+    pixels: int = 16
+    fewest: int = 3
+    most: int = 5
+    asked_of_each: int = 4
+    validation: int = 1000
+    test: int = 2000
+
+    def __post_init__(self) -> None:
+        if self.pixels < 4:
+            raise UserError(f"scenes: pixels={self.pixels} of a cell must be at least 4")
+        if self.fewest < 2:
+            raise UserError(f"scenes: fewest={self.fewest} must be at least 2: relations are of two items")
+        for name in ("asked_of_each", "validation", "test"):
+            if getattr(self, name) < 1:
+                raise UserError(f"scenes: {name}={getattr(self, name)} must be at least 1")
+        try:
+            _ = self.kind
+        except ValueError as error:
+            raise UserError(f"scenes: {error}") from None
+
+    @property
+    def kind(self) -> SceneKind:
+        """What the scenes are."""
+        return SceneKind(_SIDE, self.pixels, self.fewest, self.most, one_of_each=True)
+
+    @property
+    def terms(self) -> Terms:
+        """What the questions are made of; words in the order of the alphabet."""
+        kind = self.kind
+        places = tuple(kind.place(cell) for cell in range(_SIDE**2))
+        spoken = {*words_of("what colour shape where is the thing ?"), *kind.colours, *kind.shapes}
+        spoken |= {word for relation in RELATIONS for word in relation.split()}
+        longest = len(words_of("what colour is the thing right of the red thing ?"))
+        answers = (*kind.colours, *kind.shapes, *places)
+        kinds = (*ONE_HOP, *RELATIONAL)
+        return Terms(tuple(sorted(spoken)), answers, kinds, longest, kind.size, _SIDE, RELATIONAL)
+
+    @property
+    def said(self) -> str:
+        """What is drawn, in a line."""
+        return f"data scenes: drawn anew at every step; {self.validation:,} validation, {self.test:,} test questions"
+
+    def training(self, rows: int, seed: int) -> Drawn:
+        """Questions about scenes that are drawn anew at every step."""
+        terms, kind, each = self.terms, self.kind, self.asked_of_each
+
+        def draw(random: np.random.Generator) -> Batch:
+            drawn = [self.draw(random, each) for _ in range(-(-rows // each))]
+            questions = [question for _, asked in drawn for question in asked]
+            pictures = np.repeat(paint(kind, [items for items, _ in drawn], random), each, axis=0)
+            return terms.batch(questions[:rows], pictures[:rows])
+
+        return Drawn(draw, seed)
+
+    def held_out(self, split: str, rows: int) -> Sequence[Batch]:
+        """The questions of a split, painted when they are asked for."""
+        return _HeldOut(self, split, rows)
+
+    def asked(self, split: str) -> list[Question]:
+        """The questions of a split without their pictures; of training as many as tell what their words alone do."""
+        return [self.numbered(split, number)[1] for number in range(_COUNTED if split == "train" else self.size(split))]
+
+    def picture(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
+        """The scene of a question of the test split, its items drawn anew.
+
+        Errors: UserError for a number that none has.
+        """
+        if not 0 <= number < self.test:
+            raise UserError(f"picture {number}: the test split has pictures 0 to {self.test - 1}")
+        items, _ = self.numbered("test", number)
+        return paint(self.kind, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
+
+    def fingerprint(self) -> dict[str, str]:
+        """Nothing: no file is read."""
+        return {}
+
+    def size(self, split: str) -> int:
+        """How many questions a split has."""
+        return {"validation": self.validation, "test": self.test}[split]
+
+    def numbered(self, split: str, number: int) -> tuple[Scene, Question]:
+        """The scene and the question of this number, the same in batches of any size."""
+        items, (question,) = self.draw(np.random.default_rng((_SEEDS[split], 0, number)), 1)
+        return items, question
+
+    def draw(self, random: np.random.Generator, count: int) -> tuple[Scene, list[Question]]:
+        """A scene in which some item has a neighbour, and so many questions: first the kind, then what it is about."""
+        kind, by_kind = self.kind, collections.defaultdict[str, list[Question]](list)
+        while not all(name in by_kind for name in RELATIONAL):
+            items = kind.draw(random)
+            by_kind.clear()
+            for question in ask(kind, items):
+                by_kind[question.kind].append(question)
+        questions = []
+        for _ in range(count):
+            kinds = RELATIONAL if random.integers(2) else ONE_HOP
+            among = by_kind[kinds[int(random.integers(len(kinds)))]]
+            questions.append(among[int(random.integers(len(among)))])
+        return items, questions
+
+
+@dataclasses.dataclass(frozen=True)
+class _HeldOut(Sequence[Batch]):
+    """The batches of a split."""
+
+    questions: SceneQuestions
+    split: str
+    rows: int
+
+    def __len__(self) -> int:
+        return math.ceil(self.questions.size(self.split) / self.rows)
+
+    def __getitem__(self, number):
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        first = number * self.rows
+        last = min(first + self.rows, self.questions.size(self.split))
+        drawn = [self.questions.numbered(self.split, each) for each in range(first, last)]
+        random = np.random.default_rng((_SEEDS[self.split], 1, number))
+        pictures = paint(self.questions.kind, [items for items, _ in drawn], random)
+        return self.questions.terms.batch([question for _, question in drawn], pictures, self.rows)
+
+
+def ask(kind: SceneKind, items: Sequence[Item]) -> Iterator[Question]:
+    """All questions about a scene that have one right answer: those that name an item which no other could be."""
+    at = {item.cell: item for item in items}
+    for item in items:
+        names = []
+        if sum(other.shape == item.shape for other in items) == 1:
+            names.append(item.shape)
+            yield _asked(f"what colour is the {item.shape} ?", item.colour, "colour", item.cell)
+        if sum(other.colour == item.colour for other in items) == 1:
+            names.append(f"{item.colour} thing")
+            yield _asked(f"what shape is {item.colour} ?", item.shape, "shape", item.cell)
+        for name, (relation, (down, right)) in itertools.product(names, RELATIONS.items()):
+            row, column = item.cell // kind.side + down, item.cell % kind.side + right
+            if not (0 <= row < kind.side and 0 <= column < kind.side):
+                continue
+            if (other := at.get(row * kind.side + column)) is not None:
+                cells = (item.cell, other.cell)
+                where = f"{relation} the {name} ?"
+                yield _asked(f"what colour is the thing {where}", other.colour, "neighbour_colour", *cells)
+                yield _asked(f"what shape is {where}", other.shape, "neighbour_shape", *cells)
+        for name in names:
+            yield _asked(f"where is the {name} ?", kind.place(item.cell), "place", item.cell)
+
+
+def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:
+    return Question(tuple(text.split()), answer, kind, cells)
+
+
+def scene_questions(options: str) -> SceneQuestions:
+    """The questions that options such as "fewest=4,test=500" describe.
+
+    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
+    """
+    return from_config(SceneQuestions, whole_numbers("scenes", options, "fewest=4,test=500"), "scenes")

@@ -1,0 +1,185 @@
+"""easy-VQA (Zhou 2019): questions about pictures of one coloured shape, from files that their user already has."""
+
+import dataclasses
+import pathlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from experiments.visual_question_answering.data import Question, Terms, words_of
+from transformer.config import UserError
+from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
+from transformer.data.datasets.archives import told_of
+from transformer.data.datasets.image_files import decode
+from transformer.json_files import read_value
+
+_COLOURS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
+_SHAPES = ("circle", "rectangle", "triangle")
+_KINDS = {"yes_no": ("no", "yes"), "colour": _COLOURS, "shape": _SHAPES}
+_SPOKEN = words_of("what color is the shape ? does the image not contain a there present in no of")
+_LONGEST, _SIZE = 10, 64
+# The last tenth of the pictures for training validate, with all that is asked about them.
+_HELD_OUT = 10
+TERMS = Terms(
+    tuple(sorted({*_SPOKEN, *_COLOURS, *_SHAPES})),
+    tuple(sorted(answer for answers in _KINDS.values() for answer in answers)),
+    tuple(_KINDS),
+    _LONGEST,
+    _SIZE,
+)
+_HOW = (
+    "give the folder that holds easy-VQA's data.zip, or what is in it (train/ and test/, each with questions.json and "
+    "images/), by --data_dir"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Questions in the order of their file, and of each the number of its picture among `pictures`."""
+
+    questions: Sequence[Question]
+    about: np.ndarray
+    pictures: UInt8[np.ndarray, "P 64 64 3"]
+
+    def part(self, first: int, last: int) -> "Split":
+        """What is asked about the pictures from `first` until `last`."""
+        (kept,) = np.nonzero((self.about >= first) & (self.about < last))
+        questions = [self.questions[int(number)] for number in kept]
+        return Split(questions, self.about[kept] - first, self.pictures[first:last])
+
+
+@dataclasses.dataclass(frozen=True)
+class EasyVqa:
+    """The set; `splits` are train, validation and test."""
+
+    splits: Mapping[str, Split]
+    terms: Terms = TERMS
+
+    @property
+    def said(self) -> str:
+        """How many questions each split has."""
+        sizes = ", ".join(f"{len(split.questions):,} {name}" for name, split in self.splits.items())
+        return (
+            f"data easy_vqa: {sizes} questions; a tenth of the pictures for training, with all questions about them, "
+            "validates"
+        )
+
+    def training(self, rows: int, seed: int) -> "QuestionBatches":
+        """Every question once an epoch."""
+        return QuestionBatches(self.splits["train"], rows, seed)
+
+    def held_out(self, split: str, rows: int) -> Sequence[Batch]:
+        """The questions of a split in the order of its file."""
+        return OneEpoch(QuestionBatches(self.splits[split], rows, None))
+
+    def asked(self, split: str) -> Sequence[Question]:
+        """The questions of a split."""
+        return self.splits[split].questions
+
+    def picture(self, number: int) -> UInt8[np.ndarray, "64 64 3"]:
+        """A picture of the test split.
+
+        Errors: UserError for a number that none has.
+        """
+        pictures = self.splits["test"].pictures
+        if not 0 <= number < len(pictures):
+            raise UserError(f"picture {number}: the test split has pictures 0 to {len(pictures) - 1}")
+        return pictures[number]
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's questions, answers and pictures."""
+        return {
+            name: fingerprint([*(" ".join((*each.words, each.answer)) for each in split.questions), split.pictures])
+            for name, split in self.splits.items()
+        }
+
+
+class QuestionBatches:
+    """Endless batches of `rows` questions with their pictures, epoch after epoch, in an order drawn from (seed, epoch).
+
+    Without a seed the order is that of the split; rows that fill up the last batch have the index -1.
+    """
+
+    def __init__(self, split: Split, rows: int, seed: int | None):
+        self._split = split
+        self._plan = BucketPlan([Bucket(TERMS.longest, rows, np.arange(len(split.questions)))], seed)
+        self.batches_per_epoch = self._plan.batches_per_epoch
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step."""
+        bucket, chosen = self._plan[step]
+        split = self._split
+        return TERMS.batch(
+            [split.questions[int(number)] for number in chosen], split.pictures[split.about[chosen]], bucket.rows
+        )
+
+
+def easy_vqa(data_dir: str | None) -> EasyVqa:
+    """The questions and pictures of data.zip in `data_dir`, or of the folders train/ and test/ there.
+
+    Errors: UserError for files that are missing or not as published, and where Pillow is not installed.
+    """
+    if data_dir is None:
+        raise UserError(f"easy_vqa needs its files: {_HOW}")
+    folder = pathlib.Path(data_dir).expanduser()
+    archive = folder / "data.zip"
+    if archive.is_file():
+        with told_of(archive):
+            train, test = _train_and_test(zipfile.Path(zipfile.ZipFile(archive)))
+    else:
+        train, test = _train_and_test(folder)
+    cut = len(train.pictures) - max(len(train.pictures) // _HELD_OUT, 1)
+    parts = {"train": train.part(0, cut), "validation": train.part(cut, len(train.pictures)), "test": test}
+    for name, split in parts.items():
+        if not split.questions:
+            raise UserError(f"easy_vqa: {folder} has no questions for {name}: {_HOW}")
+    return EasyVqa(parts)
+
+
+def made_up() -> EasyVqa:
+    """One question about one grey picture in every split: the shapes of the set without its files."""
+    question = Question(words_of("what color is the shape?"), "gray", "colour")
+    split = Split([question], np.zeros(1, int), np.full((1, _SIZE, _SIZE, 3), 128, np.uint8))
+    return EasyVqa(dict.fromkeys(("train", "validation", "test"), split))
+
+
+def _train_and_test(root: Any) -> tuple[Split, Split]:
+    return _split(root / "train"), _split(root / "test")
+
+
+def _split(folder: Any) -> Split:
+    file = folder / "questions.json"
+    if not file.is_file():
+        raise UserError(f"easy_vqa: no file {file}: {_HOW}")
+    try:
+        rows = read_value(file)
+        asked = [_question(*row) for row in rows]
+        about = np.array([number for *_, number in rows], int)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise UserError(f"easy_vqa: {file} is not a list of [question, answer, picture]: {error}") from None
+    if len(about) and (about.min() < 0 or about.max() >= 10**6):
+        raise UserError(f"easy_vqa: {file} names picture {about.min()} or {about.max()}: they are counted from 0")
+    count = int(about.max()) + 1 if len(about) else 0
+    pictures = [_picture(folder / "images" / f"{number}.png") for number in range(count)]
+    return Split(asked, about, np.stack(pictures) if pictures else np.zeros((0, _SIZE, _SIZE, 3), np.uint8))
+
+
+def _question(text: str, answer: str, _: int) -> Question:
+    words = words_of(text)
+    TERMS.encode(words)
+    for kind, answers in _KINDS.items():
+        if answer in answers:
+            return Question(words, answer, kind)
+    raise ValueError(f"{answer!r} is no answer of the set")
+
+
+def _picture(file: Any) -> UInt8[np.ndarray, "64 64 3"]:
+    if not file.is_file():
+        raise UserError(f"easy_vqa: no file {file}: {_HOW}")
+    pixels = decode(file.read_bytes(), str(file))
+    if pixels.shape[:2] != (_SIZE, _SIZE):
+        raise UserError(f"easy_vqa: {file} has {pixels.shape[1]} x {pixels.shape[0]} pixels, not {_SIZE} x {_SIZE}")
+    return pixels

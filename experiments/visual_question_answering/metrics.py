@@ -1,0 +1,86 @@
+"""How many questions are answered right, kind by kind, and how much of every look falls on the cells to look at."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from experiments.visual_question_answering.data import Question, Terms, by_question_alone
+from transformer.attention.capture import Capture
+from transformer.attention.sites import Axis, between
+from transformer.tasks.attention_mass import cells_of
+from transformer.tasks.contract import Batch, Report, View
+from transformer.tasks.plain import real_rows
+
+# The axes of maps of an answer over the places of a picture.
+AXES = ("answer", "grid")
+# The cells that a batch names, the first and the last to look at, and the kinds of questions that are told apart.
+CELLS, GROUPS = ("named", "answer"), ("one_hop", "relational")
+
+
+def report(
+    terms: Terms, sums: Mapping[str, Any], asked: tuple[Iterable[Question], Iterable[Question]] | None = None
+) -> Report:
+    """The mean loss, and the share of right answers: of all questions, of each kind, of all that are relational or not.
+
+    With the questions of training and those that were `asked`, beside each share what `by_question_alone` has of it.
+    """
+    count = np.asarray(sums["asked"], np.float64)
+    alone = {} if asked is None else by_question_alone(*asked)
+    groups = {"": terms.kinds} | {f"/{kind}": (kind,) for kind in terms.kinds}
+    if terms.relational:
+        one_hop = tuple(kind for kind in terms.kinds if kind not in terms.relational)
+        groups |= zip(("/one_hop", "/relational"), (one_hop, terms.relational), strict=True)
+    scalars = {"loss": float(sums["loss"]) / max(count.sum(), 1)}
+    for name, kinds in groups.items():
+        chosen = [terms.kinds.index(kind) for kind in kinds]
+        if not (total := count[chosen].sum()):
+            continue
+        scalars[f"accuracy{name}"] = float(np.asarray(sums["right"], np.float64)[chosen].sum() / total)
+        if alone:
+            right = sum(alone.get(kind, 0.0) * count[terms.kinds.index(kind)] for kind in kinds)
+            scalars[f"question_alone{name}"] = float(right / total)
+    return Report(scalars, note=f"{int(count.sum())} questions")
+
+
+def looks(view: View, batch: Batch, terms: Terms) -> dict[str, Array]:
+    """Of every look (rows) the summed weight of the first and of the last cell, and how many questions were counted.
+
+    Columns are the questions that are not relational, and those that are.
+    """
+    site = between(view.model.sites, *AXES)[0]
+    inputs = {name: jnp.asarray(batch[name]) for name in ("picture", "tokens", "lengths")}
+    _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture((site.name,)))
+    weights_HxBxK = aux.maps[site.name].weights[:, :, 0, 0]  # type: ignore[index]
+    cells_Bx2, places_CxK = jnp.asarray(batch["cells"]), jnp.asarray(places_of(site.key, terms), weights_HxBxK.dtype)
+    relational_K = jnp.array([kind in terms.relational for kind in terms.kinds], jnp.int32)
+    counted_B = real_rows(batch) & (cells_Bx2[:, 0] >= 0)
+    group_BxG = jax.nn.one_hot(relational_K[jnp.asarray(batch["kinds"])], len(GROUPS)) * counted_B[:, None]
+    sums = {"asked": jnp.sum(group_BxG, axis=0)}
+    for number, name in enumerate(CELLS):
+        sums[name] = jnp.einsum("hbk,bk,bg->hg", weights_HxBxK, places_CxK[cells_Bx2[:, number]], group_BxG)
+    return sums
+
+
+def report_looks(sums: Mapping[str, Any], rows: object = None) -> Report:
+    """The mean weight of every look on the cell of a question of one hop and, of relational ones, on both cells.
+
+    `look_2/answer` is that of the second look on the cell of the answer, `look_1/named` that of the first on the cell
+    of the item that the question names.
+    """
+    count = np.maximum(np.asarray(sums["asked"], np.float64), 1)
+    one_hop, relational = (np.stack([np.asarray(sums[cell])[:, column] for cell in CELLS]) for column in range(2))
+    scalars = {}
+    for number, masses in enumerate(zip(one_hop[1], *relational, strict=True), 1):
+        names, counts = (GROUPS[0], *CELLS), (count[0], count[1], count[1])
+        for name, mass, of_group in zip(names, masses, counts, strict=True):
+            scalars[f"look_{number}/{name}"] = float(mass / of_group)
+    return Report(scalars, note=f"{int(np.sum(sums['asked']))} questions")
+
+
+def places_of(axis: Axis, terms: Terms) -> Bool[np.ndarray, "C K"]:
+    """Which places of the axis lie in each cell."""
+    return cells_of(axis, side=terms.side, size=terms.size) == np.arange(terms.side**2)[:, None]

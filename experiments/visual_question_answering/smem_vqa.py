@@ -1,0 +1,188 @@
+"""A spatial memory that answers questions about pictures in hops (Xu and Saenko 2016, Ask, attend and answer)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.rng import drawn
+from transformer.config import Hops, Positive
+from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
+from transformer.layers.image_grid_attention import Look, Places, as_layers, site_of, weigh
+from transformer.layers.lengths import real_positions
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.models.contract import Aux, Inputs, Model, Stateless
+from transformer.models.family import Family, Operations
+from transformer.models.interface import ANSWERING, Interface
+
+SITE = "answer/hops"
+
+
+@dataclasses.dataclass(frozen=True)
+class SpatialMemoryConfig:
+    """Words and places of `width` features, and so many `hops` to places of the grid that `picture` makes.
+
+    `positions` tell the places apart. `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout`
+    acts on what the classes are scored from. `word_dropout`: the probability with which, in training, a word may not
+    guide the first hop. `embedding_rows`: None for as many as the task has tokens.
+    """
+
+    width: Positive = 128
+    hops: Hops = 2
+    picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    positions: GridPositions = GridPositions.LEARNED
+    look: Look = Look.ATTENTION
+    dropout: float = 0.0
+    word_dropout: float = 0.0
+    embedding_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        check_rate("dropout", self.dropout)
+        check_rate("word_dropout", self.word_dropout)
+
+
+class SpatialMemory(Stateless):
+    """Hops to the places S of a picture, of a question whose words have the vectors V (section 3.1 and 3.2).
+
+    The question is the sum Q = W_Q V + b_Q of its words, weighted by where they stand; O_0 = Q. The first hop is guided
+    by single words: C = V (S W_A + b_A)', and a place weighs as the word that fits it best, softmax(max over words of
+    C). Every later hop k is guided by all that is known: C = (S W_E + b_E) O_(k-1), with the W_E of the hop before. A
+    hop adds what it sees, O_k = O_(k-1) + w_k (S W_Ek + b_Ek), and the class is scored from the last,
+    W_P relu(O) + b_P.
+
+    inputs: `picture` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
+    Outputs: logits [B, C].
+    """
+
+    def __init__(self, config: SpatialMemoryConfig, interface: Interface, builder: Builder):
+        self.config, self.dtype, width = config, builder.dtype, config.width
+        rows = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        self.embedding = Embedding(rows, width, builder=builder)
+        longest = interface.inputs["tokens"].shape[1]
+        # Every word counts alike at first.
+        self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
+        self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
+        if config.look is not Look.NOTHING:
+            self.places = Places(config.picture, config.positions, picture_of(interface), builder=builder)
+            for hop in range(config.hops):
+                setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
+        if config.look is Look.ATTENTION:
+            self.correlated = self._embedding_of_places(builder)
+        classes = (("features", interface.vocabularies["classes"]),)
+        self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
+
+    def _embedding_of_places(self, builder: Builder) -> Linear:
+        inputs, outputs = (("features", self.config.picture.width),), (("embed", self.config.width),)
+        return Linear(inputs, outputs, bias=True, builder=builder)
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B C"], Aux]:
+        """The logits of the classes; what stands at or beyond a question's length is never read."""
+        keys = jax.random.split(key) if train and key is not None else (None, None)
+        tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
+        real_BxT = real_positions(lengths_B, tokens_BxT.shape[1])
+        words_BxTxN = jnp.where(real_BxT[..., None], self.embedding(tokens_BxT, self.dtype), 0)
+        bag_T = jnp.asarray(self.bag[: tokens_BxT.shape[1]], self.dtype)
+        known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)[None]
+        looks: list[Captured | None] = []
+        if self.config.look is not Look.NOTHING:
+            places_BxLxC = self.places(jnp.asarray(inputs["picture"], self.dtype))
+            guides_BxT = guides(real_BxT, self.config.word_dropout, keys[1])
+            known_BxN, looks = self.hop(known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_at(SITE, capture))
+        known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
+        logits_BxC = self.output(known_BxN)
+        logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+        return logits_BxC, Aux(as_layers(SITE, looks), {}, state)
+
+    def hop(
+        self,
+        known_BxN: Float[Array, "B N"],
+        words_BxTxN: Float[Array, "B T N"],
+        guides_BxT: Bool[Array, "B T"],
+        places_BxLxC: Float[Array, "B L C"],
+        asked: Capture | None,
+    ) -> tuple[Float[Array, "B N"], list[Captured | None]]:
+        """What is known behind the last hop, and how each of them weighed the places."""
+        looks: list[Captured | None] = []
+        evidence_BxLxN = None
+        for hop in range(self.config.hops):
+            if self.config.look is Look.MEAN:
+                weights_BxL = jnp.full(places_BxLxC.shape[:2], 1 / places_BxLxC.shape[1], places_BxLxC.dtype)
+            else:
+                if evidence_BxLxN is None:
+                    logits_BxL = best_word(words_BxTxN, self.correlated(places_BxLxC), guides_BxT)
+                else:
+                    logits_BxL = jnp.einsum("bln,bn->bl", evidence_BxLxN, known_BxN)
+                weights_BxL, captured = weigh(logits_BxL, asked)
+                looks.append(captured)
+            evidence_BxLxN = getattr(self, f"evidence_{hop}")(places_BxLxC)
+            known_BxN = known_BxN + jnp.einsum("bl,bln->bn", weights_BxL, evidence_BxLxN)
+        return known_BxN, looks
+
+
+def guides(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array, ""] | None) -> Bool[Array, "B T"]:
+    """The words that may guide the first hop: of the real ones each is left out with probability `rate`, never all.
+
+    The paper leaves none out. At each place only the best word learns, and softmax ignores what all places have in
+    common, so that a word which fits everywhere ("shape" in "what shape is red ?") costs nothing and keeps those that
+    tell places apart from ever learning. Without a key, nothing is left out.
+    """
+    if key is None or rate == 0:
+        return real_BxT
+    draws_BxT = jnp.where(real_BxT, drawn(jax.random.uniform, key, real_BxT.shape), -1)
+    return real_BxT & ((draws_BxT >= rate) | (draws_BxT == jnp.max(draws_BxT, axis=1, keepdims=True)))
+
+
+def best_word(
+    words_BxTxN: Float[Array, "B T N"], places_BxLxN: Float[Array, "B L N"], guides_BxT: Bool[Array, "B T"]
+) -> Float[Array, "B L"]:
+    """How well each place fits the word that fits it best among `guides`; 0 for a question that has none."""
+    fits_BxTxL = jnp.einsum("btn,bln->btl", words_BxTxN, places_BxLxN)
+    best_BxL = jnp.max(jnp.where(guides_BxT[..., None], fits_BxTxL, -jnp.inf), axis=1)
+    return jnp.where(jnp.any(guides_BxT, axis=1, keepdims=True), best_BxL, 0)
+
+
+def picture_of(interface: Interface) -> tuple[int, ...]:
+    """The height, width and channels of the pictures."""
+    return interface.inputs["picture"].shape[1:]
+
+
+def build(config: SpatialMemoryConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task of pictures, questions and classes; without attention it has no maps."""
+    attends = config.look is Look.ATTENTION
+    sites = (site_of(SITE, config.picture, picture_of(interface), config.hops),) if attends else ()
+    return Model(Functional(lambda builder: SpatialMemory(config, interface, builder), precision), sites)
+
+
+def operations(config: SpatialMemoryConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition; padding counts."""
+    rows, height, across, channels = batch["picture"].shape
+    length, width = batch["tokens"].shape[1], config.width
+    count = 2 * width * (length + vocabularies["classes"])
+    if config.look is not Look.NOTHING:
+        (*_, (down, along)) = config.picture.stages(height, across)
+        places = down * along
+        attended = config.look is Look.ATTENTION
+        embedded = config.hops + attended
+        logits = (length + config.hops - 1) * attended
+        count += config.picture.operations(channels, height, across)
+        count += 2 * places * width * (embedded * config.picture.width + logits + config.hops)
+    return Operations(float(rows * count))
+
+
+FAMILY = Family(SpatialMemoryConfig, build, frozenset({ANSWERING}), operations)

@@ -1,0 +1,168 @@
+"""Glimpses at a picture by two convolutions over it and the question (Kazemi and Elqursh 2017)."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.dropout import check_rate, dropout
+from transformer.config import Hops, Positive
+from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
+from transformer.layers.image_grid_attention import Look, Places, as_layers, site_of, weigh
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
+from transformer.models.contract import Aux, Inputs, Model, Stateless
+from transformer.models.family import Family, Operations
+from transformer.models.interface import ANSWERING, Interface
+
+SITE = "answer/glimpses"
+# A place whose features are shorter than this is not made longer.
+_SHORTEST = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class StackedGlimpsesConfig:
+    """Words of `embedding` features, read by `encoder`, and `glimpses` at the grid that `picture` makes.
+
+    `hidden`: the features of the first convolution, and of the classifier's first layer. `positions` tell the places
+    apart. `look`: mean is one glimpse at all places alike, nothing none. `dropout` acts on word vectors, on what the
+    convolutions read and on what the classifier's layers read. `embedding_rows`: None for as many as the task has
+    tokens.
+    """
+
+    embedding: Positive = 64
+    encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
+    glimpses: Hops = 2
+    hidden: Positive = 128
+    picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    positions: GridPositions = GridPositions.LEARNED
+    look: Look = Look.ATTENTION
+    dropout: float = 0.0
+    embedding_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        check_rate("dropout", self.dropout)
+
+    @property
+    def seen_width(self) -> int:
+        """The features of what is seen of a picture."""
+        return {Look.ATTENTION: self.glimpses, Look.MEAN: 1, Look.NOTHING: 0}[self.look] * self.picture.width
+
+
+class StackedGlimpses(Stateless):
+    """Weighted sums of the places of a picture, each place phi_l of Euclidean length 1, and the class (section 3).
+
+    s is the state of the recurrent layers behind the question's last word. Two convolutions of 1 x 1 over phi_l and s
+    side by side weigh the places: a_g = softmax over l of (W_2 relu(W_1 [phi_l ; s] + b_1))_g, where another bias would
+    be the same for all places. Glimpse g is x_g = sum over l of a_gl phi_l, and the class is scored by two layers,
+    W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) + b_4. W_1 is here a matrix of phi and one of s, so that s is multiplied
+    once for all places.
+
+    inputs: `picture` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
+    Outputs: logits [B, C].
+    """
+
+    def __init__(self, config: StackedGlimpsesConfig, interface: Interface, builder: Builder):
+        self.config, self.dtype, hidden = config, builder.dtype, config.hidden
+        rows = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        self.embedding = Embedding(rows, config.embedding, builder=builder)
+        self.encoder = RecurrentStack(config.encoder, config.embedding, builder=builder)
+        state = config.encoder.output_width
+        if config.look is not Look.NOTHING:
+            self.places = Places(
+                config.picture, config.positions, interface.inputs["picture"].shape[1:], builder=builder
+            )
+        if config.look is Look.ATTENTION:
+            features, inner = (("features", config.picture.width),), (("embed", hidden),)
+            self.of_place = Linear(features, inner, bias=True, builder=builder)
+            self.of_question = Linear((("features", state),), inner, bias=False, builder=builder)
+            self.glimpse = Linear(inner, (("features", config.glimpses),), bias=False, builder=builder)
+        read = (("features", config.seen_width + state),)
+        self.classify = Linear(read, (("embed", hidden),), bias=True, builder=builder)
+        classes = (("features", interface.vocabularies["classes"]),)
+        self.output = Linear((("embed", hidden),), classes, bias=True, builder=builder)
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B C"], Aux]:
+        """The logits of the classes; what stands at or beyond a question's length is never read."""
+        keys = jax.random.split(key, 7) if train and key is not None else (None,) * 7
+        rate = self.config.dropout
+        tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
+        words_BxTxE = dropout(self.embedding(tokens_BxT, self.dtype), rate, keys[0])
+        _, carry = self.encoder(words_BxTxE, lengths_B, key=keys[1])
+        question_BxS = carry[-1].hidden
+        seen = [question_BxS]
+        looks: list[Captured | None] = []
+        if self.config.look is not Look.NOTHING:
+            places_BxLxC = unit(self.places(jnp.asarray(inputs["picture"], self.dtype)))
+            glimpsed_BxF, looks = self.look(places_BxLxC, question_BxS, tuple(keys[4:]), capture_at(SITE, capture))
+            seen = [glimpsed_BxF, question_BxS]
+        read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
+        logits_BxC = self.output(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
+        logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+        return logits_BxC, Aux(as_layers(SITE, looks), {}, state)
+
+    def look(
+        self,
+        places_BxLxC: Float[Array, "B L C"],
+        question_BxS: Float[Array, "B S"],
+        keys: Sequence[Key[Array, ""] | None],
+        asked: Capture | None,
+    ) -> tuple[Float[Array, "B F"], list[Captured | None]]:
+        """All glimpses side by side, and how each of them weighed the places."""
+        if self.config.look is Look.MEAN:
+            return jnp.mean(places_BxLxC, axis=1), []
+        rate = self.config.dropout
+        read_BxLxC, state_BxS = dropout(places_BxLxC, rate, keys[0]), dropout(question_BxS, rate, keys[1])
+        joined_BxLxH = jax.nn.relu(self.of_place(read_BxLxC) + self.of_question(state_BxS)[:, None])
+        logits_BxLxG = self.glimpse(dropout(joined_BxLxH, rate, keys[2]))
+        glimpses, looks = [], []
+        for number in range(self.config.glimpses):
+            weights_BxL, captured = weigh(logits_BxLxG[..., number], asked)
+            glimpses.append(jnp.einsum("bl,blc->bc", weights_BxL, places_BxLxC))
+            looks.append(captured)
+        return jnp.concatenate(glimpses, axis=-1), looks
+
+
+def unit(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+    """The vectors x / max(|x|, 1e-6)."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _SHORTEST**2))
+
+
+def build(config: StackedGlimpsesConfig, interface: Interface, precision: Precision) -> Model:
+    """The model for a task of pictures, questions and classes; without attention it has no maps."""
+    attends, picture = config.look is Look.ATTENTION, interface.inputs["picture"].shape[1:]
+    sites = (site_of(SITE, config.picture, picture, config.glimpses),) if attends else ()
+    return Model(Functional(lambda builder: StackedGlimpses(config, interface, builder), precision), sites)
+
+
+def operations(config: StackedGlimpsesConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
+    """Matrix products of a forward pass, 2 for each multiplication and addition; padding counts."""
+    rows, height, across, channels = batch["picture"].shape
+    features, state, hidden = config.picture.width, config.encoder.output_width, config.hidden
+    count = batch["tokens"].shape[1] * config.encoder.operations(config.embedding)
+    count += 2 * hidden * (config.seen_width + state + vocabularies["classes"])
+    if config.look is not Look.NOTHING:
+        count += config.picture.operations(channels, height, across)
+    if config.look is Look.ATTENTION:
+        (*_, (down, along)) = config.picture.stages(height, across)
+        of_place = hidden * features + config.glimpses * (hidden + features)
+        count += 2 * (down * along * of_place + hidden * state)
+    return Operations(float(rows * count))
+
+
+FAMILY = Family(StackedGlimpsesConfig, build, frozenset({ANSWERING}), operations)

@@ -1,0 +1,205 @@
+"""Questions about pictures: an answer out of a list, and where the model looked for it."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from experiments.visual_question_answering.data import Question, QuestionSet, Terms, words_of
+from experiments.visual_question_answering.datasets import check_name, open_questions
+from experiments.visual_question_answering.easy_vqa_data import made_up
+from experiments.visual_question_answering.metrics import AXES, looks, places_of, report, report_looks
+from transformer.attention.sites import Site, between
+from transformer.config import BatchRows, Looked
+from transformer.data.batches import Source
+from transformer.data.images import unscaled
+from transformer.models.interface import ANSWERING, Input, Interface, Modality
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Request, View
+from transformer.tasks.labels import Labels, Link
+from transformer.tasks.losses import class_loss
+from transformer.tasks.plain import PlainTask, check_rows, look_over, most_probable, real_rows, refuse_decoding
+
+# What launch.generate is asked: the number of a picture of the test split, and a question about it.
+_ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionsConfig:
+    """Questions about pictures, and the rows of a batch of them.
+
+    `dataset`: "scenes" (coloured shapes in three by three cells, drawn and asked about here; "scenes/fewest=4,test=500"
+    says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation questions the first `probed`
+    are mapped.
+
+    Errors: UserError for the name of no set.
+    """
+
+    dataset: str = "scenes"
+    data_dir: str | None = None
+    rows: BatchRows = 128
+    probed: Looked = 6
+
+    def __post_init__(self) -> None:
+        check_name(self.dataset)
+
+
+class Questions(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: QuestionsConfig, questions: QuestionSet, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.questions, self.terms = config, questions, questions.terms
+        rows, terms = config.rows, self.terms
+        inputs = {
+            "picture": Input((rows, terms.size, terms.size, 3), jnp.float32, Modality.PICTURE),
+            "tokens": Input((rows, terms.longest)),
+            "lengths": Input((rows,)),
+        }
+        vocabularies = {"tokens": terms.vocabulary, "classes": len(terms.answers)}
+        self.interface = Interface(inputs, vocabularies, pad=0, output=ANSWERING.output)
+        self.objectives = (Objective("answering", self._loss),)
+        splits = {split: questions.held_out(split, rows) for split in ("validation", "test")}
+        self.evaluations = tuple(
+            evaluation for split, batches in splits.items() for evaluation in self._evaluations(split, batches)
+        )
+        first = splits["validation"][0]
+        count = min(config.probed, int(np.sum(first["index"] >= 0)))
+        self._shown = {name: values[:count] for name, values in first.items()}
+        self.probed = {name: self._shown[name] for name in inputs}
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What the set is."""
+        return (self.questions.said,)
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split that was read."""
+        return self.questions.fingerprint()
+
+    def source(self, seed: int) -> Source:
+        """The training questions in the order of a seed."""
+        return self.questions.training(self.config.rows, seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of questions, by which every sum is divided; rows that only fill a batch do not count."""
+        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean over the questions of -log p(answer), in nats."""
+        inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
+        logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
+        metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _evaluations(self, split: str, batches: Sequence[Batch]) -> tuple[Evaluation, ...]:
+        """Right answers by kind and, where cells are known, how much of every look falls on them."""
+        at_end = split == "test"
+
+        def finish(sums: Mapping[str, Any], rows: object) -> Any:
+            asked = (self.questions.asked("train"), self.questions.asked(split)) if at_end else None
+            return report(self.terms, sums, asked)
+
+        found = [Evaluation("answers", split, batches, self._sums, finish, at_end)]
+        if self.terms.side:
+            found.append(Evaluation("looks", split, batches, self._looks, report_looks, at_end, reads=AXES))
+        return tuple(found)
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """The summed loss, and of each kind how many questions there are and how many are answered right."""
+        inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
+        logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
+        labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
+        nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
+        of_kind_BxK = jax.nn.one_hot(batch["kinds"], len(self.terms.kinds)) * real_B[:, None]
+        right_B = (jnp.argmax(logits_BxC, axis=-1) == labels_B).astype(jnp.float32)
+        asked_K, right_K = jnp.sum(of_kind_BxK, axis=0), right_B @ of_kind_BxK
+        return {"loss": nats, "asked": asked_K, "right": right_K}, None
+
+    def _looks(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
+        return looks(view, batch, self.terms), None
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The pictures and questions of the probe with their answers, and the cells to look at."""
+        shown = self._shown
+        questions = [
+            " ".join(self.terms.words[token - 1] for token in tokens[:length])
+            for tokens, length in zip(shown["tokens"], shown["lengths"], strict=True)
+        ]
+        answers = [self.terms.answers[label] for label in shown["labels"]]
+        titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
+        return describe(self.terms, sites, shown["picture"], titles, shown["cells"])
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The most probable answer to each question, and how probable it is.
+
+        A text is a question, behind the number of the picture of the test split that it is about: "3: where is the
+        star ?". Without one it is about the first.
+
+        Errors: UserError for a language, for a way of decoding, for pictures that there are not, and for words that no
+        question has.
+        """
+        refuse_decoding(request, "answers questions about pictures")
+        asked = []
+        for text in request.texts:
+            number, question = _ASKED.fullmatch(text).groups()  # type: ignore[union-attr]
+            asked.append((self.questions.picture(int(number or 0)), words_of(question)))
+        unknown = [Question(words, self.terms.answers[0], self.terms.kinds[0]) for _, words in asked]
+        batch = self.terms.batch(unknown, np.stack([picture for picture, _ in asked]))
+        inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
+        logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
+        lines = most_probable(logits_BxC, self.terms.answers)
+        titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
+        labels = describe(self.terms, view.model.sites, batch["picture"], titles, None)
+        return Answers(lines, labels, look_over(view, inputs))
+
+
+def describe(
+    terms: Terms,
+    sites: Sequence[Site],
+    picture_BxYxXx3: Float[np.ndarray, "B Y X 3"],
+    titles: Sequence[str],
+    cells_Bx2: Int[np.ndarray, "B 2"] | None,
+) -> Labels:
+    """The pictures, and the places that lie in the cells to look at.
+
+    The last cell is a sure link of the answer; those that lead there are possible ones.
+    """
+    looking = between(sites, *AXES)
+    links = {}
+    if cells_Bx2 is not None and terms.side:
+        links = {site.name: tuple(_links(places_of(site.key, terms), cells) for cells in cells_Bx2) for site in looking}
+    pictures = {"grid": unscaled(np.asarray(picture_BxYxXx3))} if looking else {}
+    return Labels({}, tuple(titles), links or None, pictures=pictures)
+
+
+def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[Link, ...]:
+    first, last = map(int, cells)
+    return tuple(
+        Link(0, int(place), cell == last)
+        for cell in dict.fromkeys((last, first))
+        if cell >= 0
+        for place in np.flatnonzero(places_CxK[cell])
+    )
+
+
+def build(config: QuestionsConfig, directory: Path, rows_multiple: int = 1) -> Questions:
+    """The task over its questions; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    return Questions(config, open_questions(config.dataset, data_dir=config.data_dir), rows_multiple)
+
+
+def synthetic(config: QuestionsConfig, rows_multiple: int = 1) -> Questions:
+    """The task as it is, for scenes are made up anyway; of files, over one made-up question."""
+    questions = made_up() if config.dataset == "easy_vqa" else open_questions(config.dataset)
+    return Questions(config, questions, rows_multiple)
+
+
+TASK = Kind(QuestionsConfig, build, synthetic)

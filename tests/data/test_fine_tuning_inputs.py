@@ -1,0 +1,43 @@
+"""Input forms: the sequences of the paper's figure 1, token by token, and what a cut takes away."""
+
+import numpy as np
+import pytest
+
+from transformer.data.fine_tuning_inputs import Form, Marks
+
+S, D, E = MARKS = Marks.behind(10)
+A, B, C = [1, 2, 3], [4, 5], [6]
+
+
+@pytest.mark.parametrize(
+    ("form", "texts", "expected"),
+    [
+        (Form.SINGLE, [A], [[S, 1, 2, 3, E]]),
+        (Form.PAIR, [A, B], [[S, 1, 2, 3, D, 4, 5, E]]),
+        (Form.UNORDERED, [A, B], [[S, 1, 2, 3, D, 4, 5, E], [S, 4, 5, D, 1, 2, 3, E]]),
+        (Form.CHOICE, [A, B, C], [[S, 1, 2, 3, D, 4, 5, E], [S, 1, 2, 3, D, 6, E]]),
+    ],
+    ids=lambda value: getattr(value, "value", ""),
+)
+def test_sequences_are_those_of_the_paper(form: Form, texts: list[list[int]], expected: list[list[int]]) -> None:
+    assert [MARKS.sequence(each) for each in form.arranged(texts)] == expected
+    assert form.sequences(len(texts)) == len(expected)
+    assert (S, D, E) == (10, 11, 12)
+
+
+def test_a_cut_takes_the_ends_of_the_longest_texts_and_never_a_mark() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        texts = [random.integers(0, 10, size).tolist() for size in random.integers(1, 9, 2)]
+        longest = int(random.integers(5, 14))
+        row = MARKS.sequence(texts, longest)
+        assert (row[0], row[-1]) == (S, E)
+        assert len(row) == min(longest, len(texts[0]) + len(texts[1]) + 3)
+        first, second = row[1 : row.index(D)], row[row.index(D) + 1 : -1]
+        for kept, text in zip((first, second), texts, strict=True):
+            assert kept == text[: len(kept)]
+        if len(first) < len(texts[0]) or len(second) < len(texts[1]):
+            # What is cut is no shorter than what is whole, within the token that is left over.
+            cut = [len(kept) for kept, text in zip((first, second), texts, strict=True) if len(kept) < len(text)]
+            assert max(len(first), len(second)) - min(cut) <= 1
+    assert MARKS.sequence([A], 4) == [S, 1, 2, E]

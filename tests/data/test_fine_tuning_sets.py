@@ -1,0 +1,98 @@
+"""Examples by name: own files of two and several texts, sets of one text, what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer.config import UserError
+from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples, shape_of
+from transformer.data.datasets.user_files import HeldOut
+from transformer.data.fine_tuning_inputs import Form
+from transformer.data.labeled_texts import Example
+
+PAIRS = "".join(f"premise {n}\thypothesis {n}\t{('no', 'yes')[n % 2]}\n" for n in range(80))
+SCORES = "first\tsecond\tlabel\n" + "".join(f"one {n}\tother {n}\t{n / 4}\n" for n in range(80))
+CHOICES = "context\ta\tb\tlabel\n" + "".join(f"story {n}\tgood {n}\tbad {n}\t{'ab'[n % 2]}\n" for n in range(80))
+UNNAMED = CHOICES.partition("\n")[2]
+FILES = {"pairs.tsv": PAIRS, "scores.tsv": SCORES, "choices.tsv": CHOICES, "bad.tsv": "one\tother\tgood\n"}
+FILES |= {"unnamed.tsv": UNNAMED, "misnamed.tsv": CHOICES.replace("context", "story", 1)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "classes", "shape", "example"),
+    [
+        (
+            "entailment",
+            "pairs.tsv",
+            ("no", "yes"),
+            Shape(Form.PAIR, 2, ("no", "yes")),
+            ("premise 3", "hypothesis 3", 1),
+        ),
+        ("similarity", "scores.tsv", (), Shape(Form.UNORDERED, 2), ("one 3", "other 3", 0.75)),
+        ("similarity", "pairs.tsv", ("no", "yes"), Shape(Form.UNORDERED, 2, ("no", "yes")), None),
+        ("choice", "choices.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
+        # Its lines hold the name of a column as well, that of the right answer.
+        ("choice", "unnamed.tsv", ("a", "b"), Shape(Form.CHOICE, 3), ("story 3", "good 3", "bad 3", 1)),
+    ],
+)
+def test_own_files_of_several_texts_are_read_by_their_columns(
+    problem: str, name: str, classes: tuple[str, ...], shape: Shape, example: Any, folder: str
+) -> None:
+    assert shape_of(name, classes, Problem(problem)) == shape
+    splits = open_examples(name, data_dir=folder, classes=classes, problem=Problem(problem))
+    assert sum(map(len, splits.values())) == 80
+    assert all(splits.values())
+    read = [each for split in splits.values() for each in split]
+    assert all(len(each.texts) == shape.texts for each in read)
+    if example is not None:
+        assert Example(example[:-1], example[-1]) in read
+
+
+def test_a_split_may_have_a_file_of_its_own(folder: str) -> None:
+    splits = open_examples("scores.tsv", data_dir=folder, problem=Problem.SIMILARITY, held_out=HeldOut("scores.tsv"))
+    assert len(splits["validation"]) == 80
+
+
+def test_sets_of_one_text_are_those_of_the_task_of_classification() -> None:
+    assert shape_of("glue/CoLA") == Shape(Form.SINGLE, 1, ("unacceptable", "acceptable"))
+    splits = open_examples("word_order/train=3,validation=2,test=1")
+    assert [len(splits[name]) for name in ("train", "validation", "test")] == [6, 4, 2]
+    assert shape_of("grammar/choice").outputs == 1
+    assert shape_of("grammar/similarity").scores
+    assert not shape_of("grammar/choice").scores
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "classes", "says"),
+    [
+        ("classification", "glue/COLA", (), "did you mean 'glue/CoLA'?"),
+        ("classification", "pairs.csv", (), "config.task.dataset='pairs.csv' is unknown: known: FILE.jsonl, FILE.tsv"),
+        ("entailment", "glue/CoLA", (), "config.task.problem=entailment goes with files of your own alone, not with"),
+        ("entailment", "pairs.tsv", (), "config.task.classes=() must be the labels of pairs.tsv"),
+        ("choice", "choices.tsv", ("a",), "must be the columns of the answers of choices.tsv"),
+        ("classification", "grammar/choice", ("a", "b"), "goes with files of your own alone"),
+        ("entailment", "pairs.tsv", ("no", "ja"), "has the label 'yes', which is none of config.task.classes"),
+        (
+            "choice",
+            "misnamed.tsv",
+            ("a", "b"),
+            "misnamed.tsv: its first line names a, b, label but not context: let it",
+        ),
+        ("similarity", "bad.tsv", (), "has the label 'good', which is no score: give a number"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(
+    problem: str, name: str, classes: tuple[str, ...], says: str, folder: str
+) -> None:
+    with pytest.raises(UserError) as told:
+        open_examples(name, data_dir=folder, classes=classes, problem=Problem(problem))
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)

@@ -1,0 +1,296 @@
+"""Pictures in files and as drawn, what is done to those that train, and batches of them."""
+
+import io
+import os
+import shutil
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.data.datasets.image_files import Resample, Resizing, decode
+from transformer.data.datasets.images import made_up, open_pictures
+from transformer.data.images import (
+    Augmentation,
+    Normalisation,
+    PictureBatches,
+    PictureFacts,
+    Pictures,
+    augment,
+    scaled,
+    shuffled,
+)
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint8)
+
+
+def changed(seed: int = 0, **how: float) -> np.ndarray:
+    return augment(PIXELS, Augmentation(**how), np.random.default_rng(seed)).pictures
+
+
+def test_nothing_is_done_by_default() -> None:
+    mixed = augment(PIXELS, Augmentation(), np.random.default_rng(0))
+    np.testing.assert_allclose(mixed.pictures, PIXELS / 127.5 - 1, atol=1e-6)
+    np.testing.assert_array_equal(mixed.pictures, scaled(PIXELS))
+    assert mixed.shares.tolist() == [1] * 6
+
+
+def test_normalisation_is_by_channel() -> None:
+    how = Normalisation(mean=(0.4, 0.5, 0.6), deviation=(0.2,))
+    np.testing.assert_allclose(how(PIXELS), (PIXELS / 255 - [0.4, 0.5, 0.6]) / 0.2, atol=1e-5)
+    with pytest.raises(UserError, match="has 2 numbers, the pictures have 3 channels"):
+        Normalisation(mean=(0.4, 0.5))(PIXELS)
+    with pytest.raises(UserError, match="deviations above 0"):
+        Normalisation(deviation=(0.0,))
+
+
+def test_a_run_keeps_what_its_pictures_are(tmp_path: Path) -> None:
+    facts = PictureFacts((8, 10, 3), ("cat", "dog"))
+    facts.save(tmp_path)
+    assert PictureFacts.load(tmp_path) == facts
+    (tmp_path / "pictures.json").write_text('{"shape": [8, 10], "classes": ["cat"]}')
+    with pytest.raises(UserError, match="does not say the shape"):
+        PictureFacts.load(tmp_path)
+
+
+def test_a_crop_is_a_window_of_the_picture_among_grey() -> None:
+    around = np.pad(PIXELS, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=128)
+    places = set()
+    for seed in range(12):
+        for number, cropped in enumerate(changed(seed, crop=2)):
+            windows = [
+                (top, left)
+                for top in range(5)
+                for left in range(5)
+                if np.array_equal(scaled(around[number, top : top + 8, left : left + 10]), cropped)
+            ]
+            assert windows
+            places.update(windows)
+    assert len(places) > 20
+
+
+def test_flips_mirror_left_and_right_in_their_share() -> None:
+    counts = 0
+    for seed in range(50):
+        for before, after in zip(scaled(PIXELS), changed(seed, flip=0.3), strict=True):
+            flipped = np.array_equal(after, before[:, ::-1])
+            assert flipped or np.array_equal(after, before)
+            counts += flipped
+    assert 60 < counts < 120
+
+
+@pytest.mark.parametrize("side", [1, 3, 4])
+def test_cutout_empties_a_square_that_may_reach_over_the_edge(side: int) -> None:
+    sizes = []
+    for seed in range(20):
+        for before, after in zip(scaled(PIXELS), changed(seed, cutout=side), strict=True):
+            grey = np.all(after == 0, axis=-1)
+            np.testing.assert_array_equal(after[~grey], before[~grey])
+            rows, columns = np.flatnonzero(grey.any(1)), np.flatnonzero(grey.any(0))
+            assert grey.sum() == len(rows) * len(columns)
+            sizes.append((len(rows), len(columns)))
+    assert max(sizes) == (side, side)
+    assert min(sizes)[0] == -(-side // 2)
+
+
+def test_mixup_mixes_pictures_with_their_partners_by_shares_of_beta() -> None:
+    shares = []
+    for seed in range(200):
+        mixed = augment(PIXELS, Augmentation(mixup=0.4), np.random.default_rng(seed))
+        share = mixed.shares[:, None, None, None]
+        expected = share * scaled(PIXELS) + (1 - share) * scaled(PIXELS)[mixed.partners]
+        np.testing.assert_allclose(mixed.pictures, expected, atol=1e-6)
+        shares.extend(mixed.shares)
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
+    # Beta(a, a) has the variance 1 / (4 (2 a + 1)).
+    assert np.var(shares) == pytest.approx(1 / (4 * 1.8), abs=0.01)
+
+
+def test_shuffling_exchanges_squares_in_all_pictures_alike() -> None:
+    numbered = np.repeat(np.repeat(np.arange(20, dtype=np.uint8).reshape(1, 4, 5, 1), 2, 1), 2, 2)
+    first, second = shuffled(np.concatenate([numbered, numbered + 100]), 2)
+    np.testing.assert_array_equal(second, first + 100)
+    squares = first.reshape(4, 2, 5, 2).swapaxes(1, 2).reshape(20, 4)
+    assert np.all(squares == squares[:, :1])
+    assert sorted(squares[:, 0]) == list(range(20))
+    assert not np.array_equal(squares[:, 0], np.arange(20))
+    np.testing.assert_array_equal(shuffled(numbered, 0), numbered)
+    with pytest.raises(UserError, match=r"config\.task\.shuffled=3 does not divide"):
+        shuffled(numbered, 3)
+
+
+def test_squares_are_exchanged_behind_augmentation() -> None:
+    """Cropped and mirrored pictures are those of a run without the exchange, square by square."""
+    pictures, how = Pictures(PIXELS, np.arange(len(PIXELS), dtype=np.int32)), Augmentation(crop=2, flip=0.5, cutout=3)
+    plain, exchanged = (
+        PictureBatches(pictures, rows=2, seed=3, augmentation=how, shuffled_by=patch)[1]["picture"] for patch in (0, 2)
+    )
+    assert not np.array_equal(exchanged, plain)
+    np.testing.assert_array_equal(exchanged, shuffled(plain, 2))
+
+
+@pytest.mark.parametrize("wrong", [{"crop": -1}, {"cutout": -1}, {"mixup": -0.1}, {"flip": 1.5}])
+def test_unfit_augmentation_is_refused(wrong: dict) -> None:
+    with pytest.raises(UserError, match=f"config.task.augmentation.{next(iter(wrong))}"):
+        Augmentation(**wrong)
+
+
+def test_an_epoch_has_every_picture_once_and_a_batch_is_that_of_its_step() -> None:
+    pictures = Pictures(PIXELS, np.arange(6, dtype=np.int32) % 2)
+    how = Augmentation(crop=1, mixup=0.2)
+    batches = PictureBatches(pictures, rows=4, seed=3, augmentation=how)
+    epoch = [batches[step] for step in range(batches.batches_per_epoch)]
+    assert sorted(np.concatenate([batch["index"] for batch in epoch])) == [-1, -1, 0, 1, 2, 3, 4, 5]
+    again = PictureBatches(pictures, rows=4, seed=3, augmentation=how)[1]
+    for name, values in epoch[1].items():
+        np.testing.assert_array_equal(again[name], values)
+    plain = PictureBatches(pictures, rows=4, seed=None, augmentation=how)
+    np.testing.assert_array_equal(plain[0]["picture"], scaled(PIXELS[:4]))
+    np.testing.assert_array_equal(plain[1]["index"], [4, 5, -1, -1])
+
+
+def test_drawn_digits_are_the_same_each_time_and_differ_between_splits() -> None:
+    opened = open_pictures("digits/size=12,train=30,validation=10,test=10")
+    again = open_pictures("digits/size=12,train=30,validation=10,test=10")
+    assert opened.classes == tuple("0123456789")
+    train, test = opened.split("train"), opened.split("test")
+    assert train.pixels.shape == (30, 12, 12, 1)
+    np.testing.assert_array_equal(train.pixels, again.split("train").pixels)
+    np.testing.assert_array_equal(train.labels, np.arange(30) % 10)
+    assert not np.array_equal(train.pixels[:10], test.pixels)
+    assert made_up("digits/size=12", 4).split("train").pixels.shape == (4, 12, 12, 1)
+    assert made_up("any", 4, resizing=Resizing(20)).split("train").pixels.shape == (4, 20, 20, 3)
+
+
+def png_of(pixels: np.ndarray) -> bytes:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    stream = io.BytesIO()
+    image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write(root: Path, split: str, count: int, first: int = 0) -> None:
+    for label in ("cat", "dog"):
+        (root / split / label).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((6, 6, 3), first + number + (100 if label == "dog" else 0), np.uint8)
+            (root / split / label / f"{number:03}.png").write_bytes(png_of(pixels))
+
+
+def test_folders_and_archives_hold_the_same_pictures(tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 40)
+    write(tmp_path / "pets", "test", 2, first=50)
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for split in ("train", "test"):
+        with tarfile.open(packed / f"{split}.tar.gz", "w:gz") as archive:
+            archive.add(tmp_path / "pets" / split, split)
+    plain, archived = (open_pictures(f"{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
+    assert plain.classes == archived.classes == ("cat", "dog")
+    assert plain.cut == "every 20th training picture of a class validates"
+    for split, count in (("train", 76), ("validation", 4), ("test", 4)):
+        assert len(plain.split(split).labels) == count
+        for one, other in zip(plain.split(split), archived.split(split), strict=True):
+            np.testing.assert_array_equal(one, other)
+    held = plain.split("validation")
+    assert held.pixels[:, 0, 0, 0].tolist() == [19, 39, 119, 139]
+    assert held.labels.tolist() == [0, 0, 1, 1]
+    assert open_pictures("pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
+        4,
+        4,
+        4,
+        3,
+    )
+
+
+def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    root = tmp_path / "pets"
+    write(root, "train", 3)
+
+    def refused(message: str, name: str = "pets", **given: Any) -> None:
+        with pytest.raises(UserError, match=message) as caught:
+            open_pictures(name, data_dir=str(tmp_path), **given)
+        assert "\n" not in str(caught.value)
+
+    refused("there is no folder .*nothing: give one that holds train/CLASS", "nothing")
+    refused("is unknown", "digit")
+    refused("size=4 of drawn pictures must be at least 8", "digits/size=4")
+    refused("say the size of drawn pictures by digits/size=20", "digits", resizing=Resizing(20))
+    (root / "train" / "dog" / "000.png").write_bytes(png_of(np.zeros((7, 6, 3), np.uint8)))
+    refused("has pictures of 6 x 6 and of 6 x 7 pixels: give config.task.side")
+    (root / "train" / "dog" / "000.png").write_bytes(b"GIF89a")
+    refused("dog/000.png is no JPEG or PNG picture")
+    (root / "train" / "dog" / "000.png").unlink()
+    os.symlink("/etc", root / "outside")
+    refused("leads out of")
+    (root / "outside").unlink()
+    (root / "test" / "fox").mkdir(parents=True)
+    (root / "test" / "fox" / "0.png").write_bytes(png_of(np.zeros((6, 6, 3), np.uint8)))
+    refused("has the class 'fox', which train has not")
+    shutil.rmtree(root / "test")
+    (root / "validation.tar.gz").write_bytes(b"no archive")
+    refused("cannot be read as an archive")
+
+
+def png_of_16_bits(samples: np.ndarray) -> bytes:
+    """A PNG file (ISO/IEC 15948) of 16 bits a sample, grey or in colour, written here: filter 0."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    height, width = samples.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    header = struct.pack(">IIBBBBB", width, height, 16, 0 if samples.ndim == 2 else 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_16_bits_a_sample_keep_their_levels(grey: bool) -> None:
+    levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
+    read = decode(png_of_16_bits(levels), "x.png", grey=grey)
+    np.testing.assert_array_equal(read, np.repeat((levels // 256)[..., None], 1 if grey else 3, axis=-1))
+    coloured = decode(png_of_16_bits(np.stack([levels, levels[::-1], levels.T], axis=-1)), "x.png")
+    np.testing.assert_array_equal(coloured, np.stack([levels, levels[::-1], levels.T], axis=-1) // 256)
+
+
+# EXIF's orientations, 1 to 8: how the stored rows and columns become those to be seen (CIPA DC-008, 4.6.4).
+UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    1: lambda stored: stored,
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: stored[::-1].swapaxes(0, 1),
+    7: lambda stored: stored[::-1, ::-1].swapaxes(0, 1),
+    8: lambda stored: stored[:, ::-1].swapaxes(0, 1),
+}
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_picture_is_turned_as_its_exif_data_say(orientation: int, kind: str) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    stored, exif = np.random.default_rng(0).integers(0, 256, (16, 8, 3)).astype(np.uint8), image.Exif()
+    exif[0x0112] = orientation
+    plain, turned = io.BytesIO(), io.BytesIO()
+    image.fromarray(stored).save(plain, kind)
+    image.fromarray(stored).save(turned, kind, exif=exif)
+    as_stored = decode(plain.getvalue(), "x")
+    np.testing.assert_array_equal(decode(turned.getvalue(), "x"), UPRIGHT[orientation](as_stored))
+
+
+def test_the_middle_of_a_resized_picture_is_kept() -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8)
+    whole = np.asarray(image.fromarray(pixels).resize((16, 16), 3))
+    read = decode(png_of(pixels), "x", Resizing(12, 16, Resample.BICUBIC))
+    np.testing.assert_array_equal(read, whole[2:14, 2:14])
+    for values in ({"side": 0}, {"resize_side": 8}, {"side": 8, "resize_side": 7}):
+        with pytest.raises(UserError, match="must be at least"):
+            Resizing(**values)

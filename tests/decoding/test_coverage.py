@@ -1,0 +1,136 @@
+"""The coverage penalty against its equation, and a search that is wide enough against all sequences."""
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import programs
+from tests.tasks.test_translation import CONFIG, PAIRS
+from transformer.attention import Capture
+from transformer.attention.capture import Captured
+from transformer.config import UserError
+from transformer.data.tokenizers.training import train_bpe
+from transformer.decoding.beam import Beam
+from transformer.decoding.generate import LEAST, Coverage, Tokens, generate
+from transformer.decoding.greedy import Greedy
+from transformer.layers.module import Precision
+from transformer.models.contract import Variables
+from transformer.models.interface import Input, Interface
+from transformer.models.recurrent import SITE, Context, RecurrentEncoderDecoderConfig
+from transformer.models.registry import build
+from transformer.tasks.contract import View
+from transformer.tasks.decoding import Decoding
+from transformer.tasks.translate import coverage_over
+from transformer.tasks.translation_data import TranslationConfig
+
+PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 5
+SOURCE = np.array([[3, 4, 4, 2], [4, 3, 2, 0]], np.int32)
+REAL = SOURCE != PAD
+
+
+def test_the_penalty_is_that_of_the_equation() -> None:
+    """Of two examples with two beams each, one with padding; the sums of several steps, heads and layers."""
+    rng = np.random.default_rng(0)
+    steps = [{"one": rng.random((2, 4, 3, 1, 4)), "two": rng.random((1, 4, 1, 1, 4))} for _ in range(3)]
+    coverage = Coverage(0.2, ("one", "two"), jnp.asarray(REAL))
+    attended = coverage.nothing(2)
+    expected = np.zeros((4, 4))
+    for maps in steps:
+        attended += coverage.attended({name: Captured(jnp.asarray(each), {}, {}) for name, each in maps.items()})
+        expected += (maps["one"][..., 0, :].mean((0, 2)) + maps["two"][..., 0, :].mean((0, 2))) / 2
+    np.testing.assert_allclose(attended, expected, rtol=1e-5)
+    penalties = [
+        0.2 * sum(math.log(min(expected[row, i], 1)) for i in range(4) if REAL[row // 2, i]) for row in range(4)
+    ]
+    np.testing.assert_allclose(coverage.penalty(attended), penalties, rtol=1e-5)
+    # GNMT's own words: what was read as often as it should costs nothing, and nothing read costs what is finite.
+    assert coverage.penalty(jnp.ones((4, 4)) * 1.5).tolist() == [0, 0, 0, 0]
+    assert float(coverage.penalty(jnp.zeros((4, 4)))[2]) == pytest.approx(0.2 * 3 * math.log(LEAST))
+
+
+def made(**changes: Any) -> tuple[Any, Variables]:
+    interface = Interface(
+        {"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": VOCABULARY}, PAD, BEGIN, END, "target tokens"
+    )
+    model = build(RecurrentEncoderDecoderConfig(width=4, embedding=3, **changes), interface, Precision())
+    shapes, rng = model.functional.shapes(), np.random.default_rng(3)
+    return model, Variables(jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), shapes), {})
+
+
+@pytest.mark.parametrize(
+    ("weight", "exponent"),
+    [pytest.param(0.0, 0.6, marks=pytest.mark.slow), (0.7, 0.6), pytest.param(3.0, 0.0, marks=pytest.mark.slow)],
+)
+def test_a_beam_wide_enough_finds_the_best_of_all_sequences(weight: float, exponent: float) -> None:
+    model, variables = made()
+    length = 4
+    coverage = Coverage(weight, (SITE,), jnp.asarray(REAL))
+    decode = jax.jit(
+        lambda: generate(
+            model,
+            variables,
+            {"source": SOURCE},
+            chooser=Beam(16, exponent),
+            length=length,
+            tokens=Tokens(PAD, BEGIN, END),
+            coverage=coverage if weight else None,
+        )
+    )
+    rollout = jax.device_get(decode())
+    ended = [(*words, END) for size in range(length) for words in itertools.product((3, 4), repeat=size)]
+    # All of them in one batch: what stands behind a sequence's end says nothing of it.
+    targets = np.array([[BEGIN, *said[:-1], *[PAD] * (length - len(said))] for said in ended], np.int32)
+    for example in range(2):
+        scored = []
+        inputs = {"source": SOURCE[[example] * len(ended)], "target": targets}
+        of_all, aux = programs.apply(model, variables, inputs, train=False, capture=Capture((SITE,)))
+        weights = np.asarray(aux.maps[SITE].weights)[0, :, 0]
+        for number, said in enumerate(ended):
+            logits = np.asarray(of_all[number], np.float64)
+            logits[:, [PAD, BEGIN]] = -np.inf
+            log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+            total = sum(log_p[place, token] for place, token in enumerate(said))
+            attended = weights[number, : len(said)].sum(0)[REAL[example]]
+            penalty = weight * np.log(np.minimum(attended, 1)).sum()
+            scored.append((total / ((5 + len(said)) / 6) ** exponent + penalty, said))
+        scored.sort(reverse=True)
+        for place, (score, said) in enumerate(scored):
+            assert rollout.tokens[example, place, : len(said)].tolist() == list(said)
+            assert float(rollout.scores[example, place]) == pytest.approx(score, abs=1e-4)
+
+
+def test_greedy_decoding_ranks_nothing() -> None:
+    model, variables = made()
+    with pytest.raises(ValueError, match="coverage needs a chooser that ranks hypotheses"):
+        generate(
+            model,
+            variables,
+            {"source": SOURCE},
+            chooser=Greedy(),
+            length=2,
+            tokens=Tokens(PAD, BEGIN, END),
+            coverage=Coverage(0.2, (SITE,), jnp.asarray(REAL)),
+        )
+
+
+def test_options_that_do_not_fit_are_refused() -> None:
+    for given in ({"coverage_penalty": -0.1, "beams": 4}, {"coverage_penalty": 0.2}):
+        with pytest.raises(UserError, match="coverage_penalty"):
+            Decoding(**given)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=r"config\.task\.coverage_penalty"):
+            TranslationConfig(**{"beams": 1, **given})  # type: ignore[arg-type]
+    # A task's own penalty goes with its own beams.
+    assert Decoding.asked({"temperature": 1.0}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert Decoding.asked({"beams": 1}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
+    assert Decoding.asked({"beams": 2}, beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
+    model, variables = made(context=Context.LAST)
+    view = View(model, variables, {}, {}, jnp.int32(0), train=False)
+    tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocabulary)
+    assert coverage_over(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None
+    with pytest.raises(UserError, match="attention of target over source, which this model has not"):
+        coverage_over(view, jnp.asarray(SOURCE), tokenizer, 0.2)

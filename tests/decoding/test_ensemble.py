@@ -1,0 +1,170 @@
+"""An ensemble's probabilities are the mean of its members', at once and step by step, whatever their families."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from launch import cli, evaluate
+from transformer.config import UserError
+from transformer.decoding.ensemble import Ensemble, joined
+from transformer.layers.module import Precision
+from transformer.models.contract import Model
+from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.interface import Input, Interface
+from transformer.models.recurrent import RecurrentEncoderDecoderConfig
+from transformer.models.registry import build
+from transformer.training import restore as reading
+from transformer.training import train as training
+from transformer.training.config import resolve
+from transformer.training.evaluate import Probe, compile_evaluations, view_of
+from transformer.training.restore import load, load_ensemble
+from transformer.training.run_setup import probe_of
+
+INTERFACE = Interface({"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens")
+SOURCE = np.array([[3, 4, 5, 2], [6, 2, 0, 0]], np.int32)
+TARGET = np.array([[1, 7, 8], [1, 3, 4]], np.int32)
+
+
+def members() -> list[Model]:
+    small: dict[str, Any] = {"width": 8, "heads": 2, "feed_forward": 8, "max_length": 8}
+    configs = [
+        EncoderDecoderConfig(encoder_layers=1, decoder_layers=1, **small),
+        RecurrentEncoderDecoderConfig(width=4),
+    ]
+    return [build(config, INTERFACE, Precision()) for config in configs]
+
+
+def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
+    models = members()
+    each = [jax.jit(model.init)(jax.random.key(number)) for number, model in enumerate(models)]
+    ensemble, variables, inputs = Ensemble.of(models), joined(each), {"source": SOURCE, "target": TARGET}
+    assert (ensemble.sites, ensemble.max_length) == ((), 8)
+    expected = np.zeros((2, 3, 9))
+    for model, of_model in zip(models, each, strict=True):
+        logits = np.asarray(
+            jax.jit(lambda v, model=model: model.apply(v, inputs, train=False)[0])(of_model), np.float64
+        )
+        expected += np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) / 2
+    whole = jax.jit(lambda v: ensemble.logits(v, ensemble.apply(v, inputs, method="hidden", train=False)[0]))
+    np.testing.assert_allclose(np.exp(whole(variables)), expected, rtol=1e-5)
+    cache, tokens = jax.jit(lambda v: ensemble.init_cache(v, inputs, beams=2, length=3))(variables)
+    assert (np.asarray(tokens) == 1).all()
+    step = jax.jit(ensemble.step)
+    for place in range(3):
+        logits, cache, _ = step(variables, cache, jnp.repeat(TARGET[:, place], 2))
+        np.testing.assert_allclose(np.exp(logits), np.repeat(expected[:, place], 2, axis=0), rtol=1e-5)
+    with pytest.raises(ValueError, match="outside of training"):
+        ensemble.apply(variables, inputs, train=True)
+
+
+def nothing_seen(*given: Any) -> Probe:
+    """The probe of a model without sites."""
+    return Probe(dataclasses.replace(probe_of(*given).plan, sites=()), lambda state: {})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Trained runs, of which nothing was measured and no map kept: that would compile more than training does."""
+    folder = tmp_path_factory.mktemp("runs")
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "measured", lambda assembly, pulse: [])
+        patch.setattr(training, "probe_of", nothing_seen)
+        for name, symbols, model in (
+            ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
+            ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
+            ("others", 7, {"family": "recurrent", "width": 8, "embedding": 8}),
+        ):
+            task = {
+                "name": "translation",
+                "dataset": f"copy/length=3,symbols={symbols},train=40,validation=8,test=8",
+                "vocabulary": 2 * symbols + 5,
+                "lengths": (4,),
+                "tokens_per_batch": 32,
+                "beams": 2,
+            }
+            optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0}
+            config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
+            config |= {"task": task, "model": model, "optimizer": optimizer}
+            training.train(resolve(config), folder / name)
+            found.append(folder / name)
+    return found
+
+
+@pytest.mark.slow
+def test_runs_are_evaluated_as_one(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"--workdir={runs[0]}", f"--ensemble={runs[1]}", "--split=test"]
+    assert cli.run(evaluate.COMMAND, evaluate.main, words) == 0
+    told = capsys.readouterr().out
+    _, assembly, state = load_ensemble(runs[:2])
+    batch = {name: value for name, value in assembly.task.source(0)[0].items() if name in ("source", "target")}
+    mean = np.mean(
+        [np.exp(np.asarray(jax.nn.log_softmax(model.apply(v, batch, train=False)[0]))) for model, v in parts(runs[:2])],
+        axis=0,
+    )
+    ours = assembly.model.apply(state.variables, batch, train=False)[0]
+    np.testing.assert_allclose(np.exp(ours), mean, rtol=1e-4)
+    assert "exact_match" in told
+    assert "alignment" not in told  # an ensemble has no maps
+
+
+def parts(runs: list[Path]) -> list[tuple[Model, Any]]:
+    return [(assembly.model, state.variables) for _, assembly, state in map(load, runs)]
+
+
+@pytest.mark.slow
+def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_path: Path) -> None:
+    config = json.loads((runs[0] / "config.json").read_text())
+    config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
+    config["task"] |= {"evaluated_parameters": "mean"}
+    training.train(resolve(config | {"steps": 4}), tmp_path / "averaged")
+    _, assembly, state = load(tmp_path / "averaged")
+    _, other, of_other = load(runs[1])
+    averaged = view_of(assembly.model, state, "mean").variables
+    assert (averaged.params["output"]["kernel"] != state.variables.params["output"]["kernel"]).any()
+    _, ensemble, joint = load_ensemble([tmp_path / "averaged", runs[1]])
+    batch = {name: value for name, value in assembly.task.source(0)[0].items() if name in ("source", "target")}
+    logits = [
+        model.apply(variables, batch, train=False)[0]
+        for model, variables in ((assembly.model, averaged), (other.model, of_other.variables))
+    ]
+    mean = np.mean([np.exp(np.asarray(jax.nn.log_softmax(each))) for each in logits], axis=0)
+    chosen = view_of(ensemble.model, joint, "mean").variables
+    np.testing.assert_allclose(np.exp(ensemble.model.apply(chosen, batch, train=False)[0]), mean, rtol=1e-4)
+    assert {each.parameters for each in ensemble.task.evaluations} <= {"mean", "raw"}
+    (report,) = (
+        run(joint)
+        for each, run in zip(
+            ensemble.evaluations,
+            compile_evaluations(ensemble.model, ensemble.evaluations, ensemble.placement),
+            strict=True,
+        )
+        if (each.name, each.split) == ("translation", "test")
+    )
+    assert 0 <= report.scalars["exact_match"] <= 1
+
+
+@pytest.mark.slow
+def test_runs_that_do_not_fit_are_refused_in_one_line(
+    runs: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"--workdir={runs[0]}", f"--ensemble={runs[2]}"]
+    assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
+    assert "cannot join an ensemble with" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "_tokenizer", lambda workdir: str(workdir).encode())
+        with pytest.raises(UserError, match="its tokenizer is another"):
+            load_ensemble(runs[:2])
+    kept = (runs[1] / "tokenizer.json").read_text()
+    (runs[1] / "tokenizer.json").write_text(json.dumps(json.loads(kept)) + "\n")
+    try:
+        with pytest.raises(UserError, match=r"tokenizer.json has changed since the checkpoint of step 2"):
+            load_ensemble(runs[:2])
+    finally:
+        (runs[1] / "tokenizer.json").write_text(kept)

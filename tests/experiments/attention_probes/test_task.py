@@ -1,0 +1,250 @@
+"""The task of marked texts: what is fed and asked, its loss by hand, baselines, the best head, links, and errors."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.attention_probes import by_family as corpora
+from experiments.attention_probes.task import (
+    TASK,
+    MarkedTexts,
+    MarkedTextsConfig,
+    Reads,
+    build,
+    hits_of,
+    interface_of,
+    read,
+)
+from transformer.attention.sites import Axis, Site
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.maps.roles import Role, Rows, read_heads
+from transformer.models.registry import build as build_model
+from transformer.models.registry import model_config
+from transformer.tasks.contract import Request, Sentences, View
+
+TOKENS = Axis("tokens")
+SITES = (
+    Site("decoder/self", TOKENS, TOKENS, ("0", "1"), ("0", "1"), causal=True),
+    Site("other", TOKENS, Axis("slots"), ("0",), ("0",)),
+)
+
+
+@pytest.fixture(scope="module")
+def task() -> MarkedTexts:
+    return build(MarkedTextsConfig("two_places/kinds=2,far=2,questions=2", rows=4, examples=8, probed=2), Path())
+
+
+def of_model(logits: Any, weights: Any = None) -> View:
+    """A view of a model that answers this, whatever it reads, and whose heads look there."""
+
+    def apply(variables: Any, inputs: Any, **options: Any) -> Any:
+        maps = {} if weights is None else {"decoder/self": SimpleNamespace(weights=weights(inputs))}
+        return logits(jnp.asarray(inputs["tokens"])), SimpleNamespace(state={}, maps=maps, losses={})
+
+    return View(SimpleNamespace(apply=apply, sites=SITES), None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+
+
+def indifferent(tokens: Any) -> Any:
+    return jnp.zeros((*tokens.shape, 6))
+
+
+def test_batches_are_of_seed_and_step_and_answers_stand_at_their_marks_alone(task: MarkedTexts) -> None:
+    batch, again = task.source(3)[7], task.source(3)[7]
+    np.testing.assert_array_equal(batch["tokens"], again["tokens"])
+    assert all((other["tokens"] != batch["tokens"]).any() for other in (task.source(3)[8], task.source(4)[7]))
+    assert batch["tokens"].shape == task.interface.inputs["tokens"].shape == (4, 10)
+    # "?" is the corpus' first word, behind the padding.
+    np.testing.assert_array_equal(batch["labels"] != 0, batch["tokens"] == 1)
+    assert float(task.totals(batch)["marks"]) == 8
+    assert task.interface.vocabularies == {"tokens": 6}
+    for row, length in enumerate(batch["lengths"]):
+        assert (batch["tokens"][row, :length] != 0).all()
+        assert (batch["tokens"][row, length:] == 0).all()
+
+
+def test_the_loss_is_of_the_marked_places_alone(task: MarkedTexts) -> None:
+    batch = task.source(0)[0]
+
+    def loud(tokens: Any) -> Any:
+        """Sure of "?" at every place, but at the marks as sure of word 2."""
+        return 3.0 * jnp.eye(6)[jnp.where(tokens == 1, 2, 1)]
+
+    loss, aux = task.objectives[0].loss(of_model(loud), batch, task.totals(batch), None)
+    labels = batch["labels"][batch["labels"] != 0]
+    nats = np.where(labels == 2, -3.0, 0.0) + np.log(np.exp(3.0) + 5)
+    assert float(loss) == pytest.approx(nats.mean(), rel=1e-5)
+    assert float(aux.metrics["accuracy"]) == pytest.approx((labels == 2).mean())
+
+
+def test_a_text_is_right_if_all_its_answers_are(task: MarkedTexts) -> None:
+    """A model that says the nearer item wherever one is asked for, by the words that it reads."""
+    evaluation = next(each for each in task.evaluations if each.name == "marks" and each.split == "test")
+    nearer = of_model(lambda tokens: 9.0 * jnp.eye(6)[jnp.roll(tokens, 1, axis=1)])
+    sums = [evaluation.step(nearer, batch, None)[0] for batch in evaluation.batches]
+    scalars = evaluation.finish({name: sum(float(each[name]) for each in sums) for name in sums[0]}, None).scalars
+    texts = [row for batch in evaluation.batches for row in zip(batch["tokens"], batch["labels"], strict=True)]
+    right = [[tokens[at - 1] == labels[at] for at in np.flatnonzero(labels)] for tokens, labels in texts]
+    assert scalars["accuracy"] == pytest.approx(np.mean(right)) == pytest.approx(scalars["near_item_accuracy"])
+    assert scalars["text_accuracy"] == np.mean([all(each) for each in right]) < scalars["accuracy"]
+
+
+def test_no_text_is_both_trained_on_and_held_out() -> None:
+    """Of the 15,600 texts of three letters a third is drawn in 100 steps."""
+    sorting = build(MarkedTextsConfig("sorting/letters=3", rows=64, examples=64), Path())
+    held_out = {
+        bytes(row) for each in sorting.evaluations for batch in each.batches for row in np.asarray(batch["tokens"])
+    } | {bytes(row) for row in np.asarray(sorting.probed["tokens"])}
+    source = sorting.source(0)
+    assert not held_out & {bytes(row) for step in range(100) for row in source[step]["tokens"]}
+
+
+def test_answers_are_reported_beside_the_rules_on_the_same_texts(task: MarkedTexts) -> None:
+    evaluation = next(each for each in task.evaluations if each.name == "marks" and each.split == "test")
+    assert evaluation.at_end
+    sums = [evaluation.step(of_model(indifferent), batch, None)[0] for batch in evaluation.batches]
+    total = {name: sum(float(each[name]) for each in sums) for name in sums[0]}
+    scalars = evaluation.finish(total, None).scalars
+    assert scalars["loss"] == pytest.approx(np.log(6), rel=1e-5)
+    labels = np.concatenate([batch["labels"].ravel() for batch in evaluation.batches])
+    near = np.concatenate([np.roll(batch["tokens"], 1, axis=1).ravel() for batch in evaluation.batches])
+    assert scalars["near_item_accuracy"] == pytest.approx((near == labels)[labels != 0].mean())
+    assert scalars.keys() >= {"majority_accuracy", "bigram_accuracy", "far_item_accuracy"}
+    held = [each.batches[0]["tokens"] for each in task.evaluations if each.name == "marks"]
+    assert (held[0] != held[1]).any()
+
+
+def test_the_best_head_is_chosen_on_validation_texts_and_measured_on_test_texts(task: MarkedTexts) -> None:
+    """Head 1 of layer 0 reads the item before on validation texts alone; head 0 of layer 1 nearly always."""
+    evaluation = next(each for each in task.evaluations if each.name == "heads" and each.split == "test")
+    assert [int(batch["split"][0]) for batch in evaluation.batches] == [0, 0, 1, 1]
+    assert evaluation.applies(SITES)
+    assert not evaluation.applies(SITES[1:])
+    length = 10
+    before, itself = np.eye(length, k=-1), np.eye(length)
+
+    def weights(split: int) -> Any:
+        maps = np.stack([np.stack([itself, before if split == 0 else itself]), np.stack([before, itself])])
+        maps = np.broadcast_to(maps[:, None], (2, 4, 2, length, length)).copy()
+        if split == 0:
+            maps[1, 0, 0] = itself
+        return lambda inputs: jnp.asarray(maps)
+
+    steps = [
+        evaluation.step(of_model(indifferent, weights(int(batch["split"][0]))), batch, None)[0]
+        for batch in evaluation.batches
+    ]
+
+    def of_steps(hits: Any) -> Any:
+        return np.asarray(hits["mass/decoder/self"])
+
+    total = {
+        split: {
+            "hits": {
+                name: {
+                    site: sum(np.asarray(each[split]["hits"][name][site]) for each in steps)
+                    for site in ("mass/decoder/self",)
+                }
+                for name in ("near", "far")
+            },
+            "marks": sum(float(each[split]["marks"]) for each in steps),
+        }
+        for split in ("validation", "test")
+    }
+    report = evaluation.finish(total, None)
+    # The head that was best on validation texts reads nothing of the test texts.
+    assert report.scalars == {"near_head_accuracy": 0.0, "far_head_accuracy": 0.0}
+    assert "layer 0, head 1 of decoder/self reads the nearer item" in report.note
+    on_validation = next(each for each in task.evaluations if each.name == "heads" and each.split == "validation")
+    assert on_validation.finish({"validation": total["validation"]}, None).scalars["near_head_accuracy"] == 1.0
+
+
+def test_a_hit_is_a_row_whose_largest_weight_is_gold() -> None:
+    weights = np.zeros((1, 2, 1, 3, 3), np.float32)
+    weights[0, 0, 0] = [[0.2, 0.5, 0.3], [0.9, 0.1, 0.0], [0.1, 0.2, 0.7]]
+    gold = np.zeros((2, 3, 3), bool)
+    gold[0, 0, 1] = gold[0, 1, 1] = gold[0, 2, [0, 2]] = True
+    np.testing.assert_array_equal(hits_of(jnp.asarray(weights), jnp.asarray(gold)), [[2.0]])
+
+
+def test_links_name_what_a_head_reads_that_follows_them(task: MarkedTexts) -> None:
+    labels = task.labels(SITES)
+    assert labels.linked == "the nearer item or the farther item"
+    assert labels.links is not None
+    assert set(labels.links) == {"decoder/self"}
+    for words, links in zip(labels.tokens["tokens"], labels.links["decoder/self"], strict=True):
+        asked = [at for at, word in enumerate(words) if word == "?"]
+        assert {tuple(link) for link in links} == {(at, at - back, True) for at in asked for back in (1, 2)}
+    assert task.labels(SITES[1:]).links is None
+
+
+def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_antecedent() -> None:
+    """As many texts are mapped as tell them apart, though the nearest noun is right in three of ten."""
+    task = build(MarkedTextsConfig(rows=1, examples=1), Path())
+    corpus, site, labels = task.corpus, SITES[0], task.labels(SITES)
+    texts, length = labels.tokens["tokens"], corpus.longest
+    weights = np.zeros((len(texts), 2, 2, length, length), np.float32)
+    weights[..., 0] = 1
+    for example, words in enumerate(texts):
+        (mark,) = corpus.marks(words)
+        nearest = max(at for at, word in enumerate(words) if word == corpus.guesses(words, mark.place)["nearest_noun"])
+        for head, key in ((0, mark.sources[0][0]), (1, nearest)):
+            weights[example, :, head, mark.place] = np.eye(length)[key]
+    reads, guesses = read_heads(Rows(tuple(range(length)), weights), site, labels)[:2]
+    assert reads.plays
+    assert reads.nearest is Role.ALIGNMENT
+    assert guesses.nearest is not Role.ALIGNMENT
+    assert len(texts) >= 30
+
+
+def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: MarkedTexts) -> None:
+    view = of_model(lambda tokens: 9.0 * jnp.eye(6)[jnp.where(tokens == 1, 3, 1)])
+    text = "red-circle blue-square ? blue-circle red-circle ?"
+    answers = task.answer(view, Request([text, "red-circle red-square ?"]))
+    assert list(answers.lines) == ["? = red-square 0.999, ? = red-square 0.999", "? = red-square 0.999"]
+    assert answers.labels.titles[0].startswith("blue-circle red-circle: red-circle blue-square ?")
+    for wrong, told in (
+        ("red-circle dog ?", "has the word 'dog', which the corpus has not"),
+        ("red-circle blue-square", "asks nothing"),
+        ("red-circle " * 12 + "?", "more than the 10 of the longest text"),
+    ):
+        with pytest.raises(UserError, match=told.replace("?", r"\?")):
+            task.answer(view, Request([wrong]))
+    reading = read(task.config, view, None, Sentences([text]))
+    assert (reading.method, reading.inputs["lengths"].tolist()) == ("forward", [6])
+    assert TASK.reader is not None
+    assert TASK.reader.interface(task.config, None) == task.interface
+
+
+def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> None:
+    with pytest.raises(UserError, match=r"config\.task\.reads=whole"):
+        MarkedTextsConfig("coreference_by_clue")
+    config = MarkedTextsConfig("coreference_by_clue", Reads.WHOLE, rows=2, examples=2)
+    assert build(config, Path()).interface.output == "hidden tokens"
+    for name in ("rows", "examples", "probed"):
+        with pytest.raises(UserError, match=f"config.task.{name}=0"):
+            MarkedTextsConfig(**{name: 0})
+
+
+@pytest.mark.slow
+def test_the_table_compares_families_of_equal_parameters() -> None:
+    """Within eight of a hundred on every corpus; the docstring's counts are the least and the most of each."""
+    values = corpora.get_config().to_dict()
+    sections = {"Transformer": values["model"], "LSTM": corpora.LSTM, "convolution": corpora.CONVOLUTION}
+    counts: dict[str, list[int]] = {name: [] for name in sections}
+    for dataset in corpora.DATASETS:
+        interface = interface_of(MarkedTextsConfig(dataset))
+        for name, section in sections.items():
+            shapes = build_model(model_config(section), interface, Precision()).functional.shapes()
+            counts[name].append(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)))
+    assert all(max(each) < 1.08 * min(each) for each in zip(*counts.values(), strict=True))
+    for each in counts.values():
+        assert {f"{min(each):,}", f"{max(each):,}"} <= set(
+            (corpora.__doc__ or "").replace(";", "").replace(".", "").split()
+        )

@@ -1,0 +1,52 @@
+"""Captions of scenes: their words in reading order, and descriptions read back."""
+
+import numpy as np
+import pytest
+
+from experiments.captioning.data import caption, longest, nouns, scene, words
+from transformer.data.scenes import Item, SceneKind
+
+KIND = SceneKind()
+ITEMS = (Item(8, "star", "blue"), Item(0, "circle", "red"))
+
+
+def test_a_caption_names_the_items_in_reading_order() -> None:
+    said = caption(KIND, ITEMS)
+    assert " ".join(said) == "red circle top left , blue star bottom right"
+    assert [(said[step], cell) for step, cell in nouns(ITEMS)] == [("circle", 0), ("star", 8)]
+
+
+def test_every_word_of_a_caption_is_known_and_it_has_no_more_than_the_longest() -> None:
+    random, known = np.random.default_rng(0), words(KIND)
+    assert len(set(known)) == len(known)
+    lengths, used = set(), set()
+    for _ in range(300):
+        items = KIND.draw(random)
+        said = caption(KIND, items)
+        lengths.add(len(said))
+        used |= set(said)
+        assert scene(KIND, " ".join(said)) == items
+    assert used == set(known)
+    assert lengths == {9, longest(KIND)}
+
+
+def test_a_description_may_be_in_any_order() -> None:
+    assert scene(KIND, "blue star bottom right, red circle top left") == tuple(sorted(ITEMS))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "'' is no item: say its colour, shape, row and column"),
+        ("red circle top left", "it has 1 items, and scenes have 2 to 3"),
+        ("red circle top, blue star bottom right", "'red circle top' is no item"),
+        ("red circle top left, mauve star bottom right", "'mauve' is no colour: they are red, green"),
+        ("red circle top left, blue house bottom right", "'house' is no shape: they are circle"),
+        ("red circle left top, blue star bottom right", "'left' is no row: they are top, middle, bottom"),
+        ("red circle top left, blue star top left", "two of its items are of one cell"),
+        ("red circle top left, red circle top right", "two of its items are of one kind"),
+    ],
+)
+def test_what_describes_no_scene_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        scene(KIND, text)

@@ -1,0 +1,252 @@
+"""The captioner against its equations in NumPy float64, its steps against teacher forcing, and what draws learn."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.captioning.model import FAMILY, SITE, CaptionerConfig, Looking
+from tests.models.running import random_variables, stepped
+from tests.oracles import recurrent as oracle
+from tests.oracles.places import places, softmax
+from transformer.attention import STATISTICS, Capture
+from transformer.attention import normalizers as normalisers
+from transformer.config import UserError
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.grid_positions import GridPositions
+from transformer.layers.module import Precision
+from transformer.models.contract import Model, Variables
+from transformer.models.interface import Input, Interface, Modality
+from transformer.tasks.reinforce import reinforce, token_log_likelihood
+
+PAD, BEGIN, WORDS = 0, 1, 7
+RNG = np.random.default_rng(0)
+PICTURE = RNG.normal(size=(3, 4, 6, 2)).astype(np.float32)
+TARGET = np.int32([[1, 4, 3, 5], [1, 6, 0, 0], [1, 2, 2, 0]])
+STEPS = (4, 2, 3)
+INPUTS = {"picture": PICTURE, "target": TARGET}
+INTERFACE = Interface(
+    {"picture": Input(PICTURE.shape, jnp.float32, Modality.PICTURE), "target": Input(TARGET.shape)},
+    {"target": WORDS},
+    PAD,
+    BEGIN,
+    2,
+)
+SOFT = CaptionerConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, embedding=3, doubly_stochastic=0.3)
+CASES = {
+    "soft": SOFT,
+    "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic=0.0),
+    "hard": dataclasses.replace(SOFT, looking=Looking.HARD, doubly_stochastic=0.0, soft_share=0.5),
+    "none": dataclasses.replace(SOFT, looking=Looking.NONE, doubly_stochastic=0.0),
+}
+
+
+def model_of(config: CaptionerConfig, precision: str = "float64") -> Model:
+    return FAMILY.build(config, INTERFACE, Precision(precision, precision))
+
+
+def linear(weights: Any, x: np.ndarray) -> np.ndarray:
+    return x @ weights["kernel"] + weights.get("bias", 0)
+
+
+def told(
+    config: CaptionerConfig, weights: Any, a: np.ndarray, words: np.ndarray, draws: tuple[int, ...] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """The logits and the probabilities of the places at every step; hard attention looks at `draws`, or softly."""
+    mean = a.mean(0)
+    state = oracle.State(np.tanh(linear(weights["first_hidden"], mean)), np.tanh(linear(weights["first_memory"], mean)))
+    logits, seen = [], []
+    for step, word in enumerate(words):
+        h = state.hidden
+        if config.looking is Looking.NONE:
+            z = mean
+        else:
+            score = {name: weights["attention"]["score"][name][0] for name in ("keys", "queries", "vector")}
+            alpha = softmax(np.array([np.tanh(i @ score["keys"] + h @ score["queries"]) @ score["vector"] for i in a]))
+            seen.append(alpha)
+            z = a[draws[step]] if draws else alpha @ a
+        if config.gated:
+            z = z * oracle.logistic(linear(weights["gate"], h))
+        y = weights["embedding"]["table"][word].astype(np.float64)
+        state = oracle.step("lstm", weights["decoder"]["forward"], np.concatenate([y, z]), state)
+        summed = y + state.hidden @ weights["of_state"]["kernel"] + z @ weights["of_context"]["kernel"]
+        logits.append(summed @ weights["output"]["kernel"])
+    return np.array(logits), np.array(seen)
+
+
+def likeliest(config: CaptionerConfig, weights: Any, a: np.ndarray, words: np.ndarray) -> tuple[int, ...]:
+    """Where hard attention looks when nothing is drawn."""
+    draws: tuple[int, ...] = ()
+    for step in range(len(words)):
+        _, seen = told(config, weights, a, words[: step + 1], (*draws, 0))
+        draws = (*draws, int(seen[step].argmax()))
+    return draws
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
+    config = CASES[name]
+    with jax.enable_x64(True):
+        model = model_of(config)
+        variables = random_variables(model)
+        asked = Capture((SITE,)) if model.sites else None
+        found = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(INPUTS)
+        logits, aux = jax.device_get(found)
+    penalty = 0.0
+    for row, steps in enumerate(STEPS):
+        a, words = places(variables.params["places"], PICTURE[row], config.encoder.strides), TARGET[row, :steps]
+        draws = likeliest(config, variables.params, a, words) if name == "hard" else ()
+        expected, seen = told(config, variables.params, a, words, draws)
+        np.testing.assert_allclose(logits[row, :steps], expected, rtol=0, atol=1e-11)
+        if name == "none":
+            continue
+        wanted = np.eye(len(a))[list(draws)] if draws else seen
+        weights = aux.maps[SITE].weights[0, row, 0]
+        np.testing.assert_allclose(weights[:steps], wanted, rtol=0, atol=1e-11)
+        assert (weights[steps:] == 0).all()
+        penalty += sum((1 - sum(seen[step][place] for step in range(steps))) ** 2 for place in range(len(a)))
+    assert set(aux.losses) == ({"doubly_stochastic"} if config.looking is Looking.SOFT else set())
+    if aux.losses:
+        total, denominator, weight = aux.losses["doubly_stochastic"]
+        assert float(total) == pytest.approx(penalty, rel=1e-12)
+        assert (denominator, weight) == (len(PICTURE), config.doubly_stochastic)
+
+
+@pytest.mark.parametrize("name", ["soft", "hard", pytest.param("none", marks=pytest.mark.slow)])
+def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
+    """Two beams an example that say different things look at the same picture."""
+    model, beams = model_of(CASES[name], "float32"), 2
+    variables = random_variables(model)
+    said = np.repeat(np.int32([[1, 4, 3, 5], [1, 6, 2, 4], [1, 2, 2, 3]]), beams, axis=0)
+    said[1::2, 1:] = said[1::2, [2, 1, 3]]
+    statistics = (STATISTICS["entropy"],)
+    asked = Capture((SITE,), statistics=statistics, by_example=True) if model.sites else None
+
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
+    assert (first == BEGIN).all()
+    tiled = {"picture": np.repeat(PICTURE, beams, 0), "target": said}
+    whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
+    np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
+    if model.sites:
+        weights = np.moveaxis(maps[SITE].weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]
+        np.testing.assert_allclose(weights, aux.maps[SITE].weights[0], atol=1e-6)
+        entropies = maps[SITE].sums["entropy"][:, 0].sum(0)
+        np.testing.assert_allclose(entropies, aux.maps[SITE].sums["entropy"][0], rtol=1e-5, atol=1e-5)
+
+
+# Two places and two words: four ways to look.
+TINY = dataclasses.replace(
+    CASES["hard"], encoder=GridEncoderConfig(channels=(3,), strides=(3,)), width=3, soft_share=0.0
+)
+SAID, LABELS, WAYS = np.int32([1, 4]), np.int32([4, 2]), tuple(itertools.product(range(2), repeat=2))
+
+
+def expected_loss(weights: Any, picture: np.ndarray) -> tuple[float, np.ndarray]:
+    """-E[sum_t log p(y_t)] over all draws, and how probable each of `WAYS` is."""
+    a = places(weights["places"], picture, TINY.encoder.strides)
+    worth, shares = np.zeros((2, len(WAYS)))
+    for way, draws in enumerate(WAYS):
+        logits, seen = told(TINY, weights, a, SAID, draws)
+        worth[way] = sum(np.log(softmax(row)[label]) for row, label in zip(logits, LABELS, strict=True))
+        shares[way] = np.prod([seen[step][draw] for step, draw in enumerate(draws)])
+    return -float(worth @ shares), shares
+
+
+def directions(params: Any) -> Iterator[Any]:
+    """Changes of what decides where to look, and of all parameters."""
+    normal = np.random.default_rng(3).normal
+    for only in ("attention", "places", ""):
+        yield {
+            name: jax.tree.map(lambda leaf, on=not only or name == only: on * normal(size=leaf.shape), part)
+            for name, part in params.items()
+        }
+
+
+@pytest.mark.parametrize("baseline", [pytest.param(0.0, marks=pytest.mark.slow), -1.0])
+def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all_draws(
+    baseline: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way to look is taken once, and its gradient counted as often as it is drawn."""
+    picture, key = 2 * np.random.default_rng(4).normal(size=(3, 6, 2)), jax.random.key(0)
+    inputs = {"picture": picture[None], "target": SAID[None]}
+    shapes = {"picture": Input((1, 3, 6, 2), jnp.float32, Modality.PICTURE), "target": Input((1, 2))}
+    of_steps = jax.random.split(jax.random.split(key)[1], len(SAID))
+    with jax.enable_x64(True):
+        model = FAMILY.build(TINY, dataclasses.replace(INTERFACE, inputs=shapes), Precision("float64", "float64"))
+        params = random_variables(model).params
+
+        def loss(params: Any, way: Any) -> Any:
+            # In the place of noise: the draw of the step whose key this is.
+            def forced(draw: Any, key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+                chosen = way[jnp.argmax(of_steps == key)]
+                return 1e6 * jnp.broadcast_to(jax.nn.one_hot(chosen, shape[-1], dtype=dtype), shape)
+
+            monkeypatch.setattr(normalisers, "drawn", forced)
+            logits, aux = model.apply(Variables(params, {}), inputs, train=True, key=key)
+            told = token_log_likelihood(logits, jnp.asarray(LABELS[None]))
+            estimate = reinforce(told, jnp.ones((1, 2), bool), aux.extras, jnp.asarray(baseline), 0.0)
+            return estimate.loss - jnp.sum(told)
+
+        gradient = jax.jit(jax.grad(loss))
+        found = [jax.device_get(gradient(params, jnp.asarray(way))) for way in WAYS]
+    _, shares = expected_loss(params, picture)
+    assert shares.sum() == pytest.approx(1)
+    assert shares.min() > 0.01
+    for along in directions(params):
+        slopes = [
+            sum(np.vdot(a, b) for a, b in zip(jax.tree.leaves(each), jax.tree.leaves(along), strict=True))
+            for each in found
+        ]
+        up, down = (
+            expected_loss(jax.tree.map(lambda p, d, by=by: p + by * d, params, along), picture)[0]
+            for by in (1e-5, -1e-5)
+        )
+        assert shares @ slopes == pytest.approx((up - down) / 2e-5, abs=1e-7)
+        assert np.std(slopes) > 1e-3
+
+
+def test_an_example_that_is_read_softly_is_read_as_by_soft_attention() -> None:
+    hard = model_of(dataclasses.replace(CASES["hard"], soft_share=0.999999), "float32")
+    soft = model_of(dataclasses.replace(SOFT, doubly_stochastic=0.0), "float32")
+    variables, key = random_variables(hard), jax.random.key(0)
+    read, aux = jax.jit(lambda: hard.apply(variables, INPUTS, train=True, key=key))()
+    wanted, _ = jax.jit(lambda: soft.apply(variables, INPUTS, train=True, key=key))()
+    np.testing.assert_allclose(read, wanted, rtol=1e-5, atol=1e-6)
+    assert (np.asarray(aux.extras["attention_log_prob"]) == 0).all()
+    assert (np.asarray(aux.extras["attention_entropy"])[:, :2] > 0.1).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> None:
+    """Counted from the parameters: every matrix is applied once at each place or word that it reads."""
+    config = CASES[name]
+    rows, steps, grid = len(PICTURE), TARGET.shape[1], 6
+    uses = {"encoder": grid, "first_hidden": 1, "first_memory": 1, "keys": grid, "vector": steps * grid}
+    # The sum over places has no parameters.
+    total = 0 if config.looking is Looking.NONE else 2 * steps * grid * config.encoder.width
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
+        names = [entry.key for entry in path]
+        if names[-1] in ("bias", "scale", "table"):
+            continue  # biases, and what is looked up
+        total += 2 * leaf.size * next((times for use, times in uses.items() if use in names), steps)
+    assert FAMILY.operations is not None
+    assert FAMILY.operations(config, INPUTS, {"target": WORDS}).forward == rows * total
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"width": 0}, "width=0 must be at least 1"),
+        ({"soft_share": 0.5}, "soft_share=0.5 is for an attention that draws: say looking=hard"),
+        ({"looking": Looking.HARD}, "doubly_stochastic=0.3 is for soft attention"),
+        ({"doubly_stochastic": -1.0}, "doubly_stochastic=-1.0 must be at least 0"),
+    ],
+)
+def test_choices_that_exclude_each_other_are_refused(wrong: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        dataclasses.replace(SOFT, **wrong)

@@ -1,0 +1,203 @@
+"""Five steps of every config of the experiments, to the last bit: written to a file, to be compared with another commit's.
+
+    python -m tests.experiments.first_steps --out=before.json [--data=FOLDER] [--part=0/2] [--only=TEXT]
+    python -m tests.experiments.first_steps --compare before.json after.json
+
+A config whose data set lies in no folder under FOLDER has made-up data of its shapes; one that is too large for a
+plain machine is shrunk first, and says so. The rest is what `launch.train` computes.
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from launch.config_files import load_config
+from transformer.config import UserError, flatten
+from transformer.training.build import Assembly, assemble, compile_step, count_flops
+from transformer.training.config import resolve, with_overrides
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+STEPS = 5
+LARGEST = 12_000_000  # parameters of a model that is run as it is
+# Arguments of config files whose parameter is any text.
+ARGUMENTS = {
+    "gpt1.py": ("lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"),
+    "weak_scaling.py": ("v5p:8x8x4",),
+    "rewarded.py": ("minimum_risk",),
+    "recurrent/copy.py": ("last",),
+    "recurrent_copy.py": ("last",),
+    "captions.py": ("hard", "none"),
+    "approaching_person.py": ("mean", "all"),
+    "curved_text.py": ("columns", "plain"),
+    "one_thing.py": ("agreement", "two_places", "retrieval", "sorting", "brackets", "motifs"),
+}
+# The folder of each data set that is not generated, under the folder of all data.
+FOLDERS = {
+    "multi30k": "multi30k",
+    "cifar10-jpg": ".",
+    "easy_vqa": "easy-vqa",
+    "omniglot": "omniglot",
+    "omniglot_characters": "omniglot",
+    "fsdd": "fsdd",
+    "glue": "glue",
+    "tinyshakespeare": "tinyshakespeare",
+}
+# What a model that is too large is shrunk to, of the keys that it has.
+SMALL: Mapping[str, Any] = {
+    "model.size": None,
+    "model.layers": 2,
+    "model.encoder_layers": 2,
+    "model.decoder_layers": 2,
+    "model.width": 64,
+    "model.heads": 4,
+    "model.kv_heads": None,
+    "model.head_dim": 16,
+    "model.feed_forward": 128,
+    "model.embedding_rows": None,
+    "model.embedding": 32,
+    "model.channels": (8, 8, 8, 8),
+    "task.context": 32,
+    "task.rows": 8,
+    "task.tokens_per_batch": 512,
+    "task.vocabulary": 512,
+    "accumulate": 1,
+}
+ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
+
+
+def configs() -> list[str]:
+    """Every config file of the experiments, with every argument that it takes."""
+    names = []
+    for file in sorted((CHECKOUT / "experiments").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "get_config":
+                name = str(file.relative_to(CHECKOUT))
+                annotation = node.args.args[0].annotation if node.args.args else None
+                listed = re.fullmatch(r"Literal\[(.*)\]", ast.unparse(annotation)) if annotation else None
+                if listed:
+                    names += [f"{name}:{argument}" for argument in ast.literal_eval(f"({listed[1]},)")]
+                else:
+                    names += [name, *(f"{name}:{argument}" for argument in next((words for end, words in ARGUMENTS.items() if name.endswith(end)), ()))]
+    return names
+
+
+def assembled(values: Mapping[str, Any], data: Path | None, folder: Path) -> tuple[Any, Assembly, str]:
+    """The experiment with its data if they are there, else with made-up data."""
+    name = re.split("[/,]", str(values["task"].get("dataset") or ""))[0]
+    found = None if data is None or name not in FOLDERS else data / FOLDERS[name]
+    if found is not None and found.is_dir():
+        values = with_overrides(values, {"task.data_dir": str(found)})
+    experiment = resolve(values)
+    if name.startswith("wmt14"):
+        return experiment, assemble(experiment, folder, synthetic=True), "made-up data: nothing is downloaded"
+    try:
+        return experiment, assemble(experiment, folder), "its data"
+    except UserError as refused:
+        return experiment, assemble(experiment, folder, synthetic=True), f"made-up data: {str(refused)[:120]}"
+
+
+def parameters_of(assembly: Assembly) -> int:
+    """The number of parameters of an assembly's model."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(assembly.abstract.variables.params))
+
+
+def first_steps(name: str, data: Path | None) -> dict[str, Any]:
+    """What the first steps of a config compute: the metrics of each, exactly, and a digest of the last state."""
+    values = load_config(str(CHECKOUT / name)).to_dict()
+    flat = flatten(resolve(values).to_config())
+    values = with_overrides(values, {f"sharding.{key}": value for key, value in ONE_DEVICE.items()})
+    values.pop("initialise_from", None)  # other runs
+    with tempfile.TemporaryDirectory() as folder:
+        experiment, assembly, source = assembled(values, data, Path(folder))
+        shrunk = parameters_of(assembly) > LARGEST
+        if shrunk:
+            kept = {key: value for key, value in SMALL.items() if key in flat}
+            values = with_overrides(values, kept)
+            experiment, assembly, source = assembled(values, data, Path(folder))
+        step = compile_step(experiment, assembly)
+        state = assembly.initialise(jax.random.key(experiment.run.seed))
+        batches = assembly.task.source(experiment.run.seed)
+        flops = count_flops(experiment, assembly)
+        steps = []
+        for index in range(STEPS):
+            batch = batches[index]
+            state, metrics = step(state, batch)
+            steps.append(
+                {
+                    jax.tree_util.keystr(path): np.asarray(leaf).tolist()
+                    for path, leaf in jax.tree_util.tree_leaves_with_path(metrics)
+                    if np.asarray(leaf).size <= 4
+                }
+                | {"flops": None if flops is None else flops(batch)}
+            )
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(state.variables.params):
+            digest.update(np.asarray(leaf).tobytes())
+    return {
+        "source": source,
+        "shrunk": shrunk,
+        "parameters": parameters_of(assembly),
+        "steps": steps,
+        "state": digest.hexdigest(),
+    }
+
+
+def compare(before: Path, after: Path, names: Mapping[str, str]) -> list[str]:
+    """What differs between two files, a line each."""
+    first, second = (json.loads(path.read_text()) for path in (before, after))
+    lines = []
+    for name, record in first.items():
+        other = second.pop(names.get(name, name), None)
+        if other is None:
+            lines.append(f"{name}: is in {before} alone")
+        elif record != other:
+            differing = sorted(key for key in record | other if record.get(key) != other.get(key))
+            lines.append(f"{name}: {', '.join(differing)} differ")
+    return lines + [f"{name}: is in {after} alone" for name in second]
+
+
+def main() -> None:
+    """Record, or compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--compare", type=Path, nargs=2)
+    parser.add_argument("--names", type=Path, help="a JSON file: what the config files of the first are called later")
+    arguments = parser.parse_args()
+    if arguments.compare:
+        names = json.loads(arguments.names.read_text()) if arguments.names else {}
+        lines = compare(*arguments.compare, names)
+        print("\n".join(lines) or "equal to the last bit")
+        sys.exit(bool(lines))
+    part, parts = map(int, arguments.part.split("/"))
+    chosen = [name for name in configs() if arguments.only in name][part::parts]
+    records = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    for name in chosen:
+        if name in records and "error" not in records[name]:
+            continue
+        try:
+            records[name] = first_steps(name, arguments.data)
+        except Exception as error:  # told, and the others go on
+            traceback.print_exc()
+            records[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(name, records[name].get("error") or records[name]["steps"][-1], flush=True)
+        arguments.out.write_text(json.dumps(records, indent=1))
+        jax.clear_caches()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The task of the approaching person: what is lived through, what is learned from it, and what is reported."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig
+from experiments.handshake_rl.task import TASK, ApproachingPersonConfig, Episodes, regions_of_cells
+from experiments.handshake_rl.world import observe
+from transformer.attention.capture import Capture
+from transformer.attention.sites import Axis, AxisKind
+from transformer.config import UserError
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.module import Precision
+from transformer.models.contract import by_path
+from transformer.tasks.contract import View
+
+KEY = jax.random.key(1)
+CONFIG = ApproachingPersonConfig(steps=8, worlds=4, rows=6, capacity=6, examples=5, probed=3, discount=0.9)
+TASK_OF_IT = TASK.build(CONFIG, Path(), 1)
+
+
+@functools.cache
+def view_of() -> View:
+    """An agent that knows nothing, and a target network that knows something else."""
+    config = RecurrentQNetworkConfig(GridEncoderConfig((2,), (3,)), width=4)
+    model = FAMILY.build(config, TASK_OF_IT.interface, Precision())
+    variables = jax.jit(model.init)(jax.random.key(0))
+    variables = variables._replace(params=jax.tree.map(lambda leaf: 2.0 * leaf, variables.params))
+    average = {path: -leaf for path, leaf in by_path(variables.params).items()}
+    return View(model, variables, {"target": average}, {}, jnp.int32(0), train=True)
+
+
+@functools.cache
+def prepared() -> tuple[dict[str, Any], Any, tuple[Any, Any]]:
+    """The batch of the second step, the buffer behind it, and what the loss makes of it."""
+    view = view_of()
+
+    @jax.jit
+    def run(worlds: Any) -> Any:
+        extra = TASK_OF_IT.init_extra(view, jax.random.key(0))
+        for step in range(2):
+            now = view._replace(extra=extra, step=jnp.int32(step))
+            batch, extra = TASK_OF_IT.prepare(now, {"worlds": worlds[step]}, jax.random.fold_in(KEY, step))
+        values, _ = view.model.apply(view.variables, {n: batch[n] for n in TASK_OF_IT.interface.inputs}, train=True)
+        mirrored = view.variables._replace(params=jax.tree.map(jnp.negative, view.variables.params))
+        of_target, _ = view.model.apply(mirrored, {n: batch[n] for n in TASK_OF_IT.interface.inputs}, train=True)
+        now = now._replace(extra=extra)
+        loss, aux = TASK_OF_IT._loss(now, batch, TASK_OF_IT.totals(batch), jax.random.key(2))
+        return batch, extra, (loss, aux.metrics, values, of_target)
+
+    source = TASK_OF_IT.source(3)
+    return jax.device_get(run(jnp.stack([jnp.asarray(source[step]["worlds"]) for step in range(2)])))
+
+
+def test_targets_are_the_target_networks_and_the_loss_is_that_of_the_equation() -> None:
+    batch, _, (loss, metrics, values, of_target) = prepared()
+    total = count = 0.0
+    for row, length in enumerate(batch["lengths"]):
+        for t in range(length):
+            best = of_target[row, t + 1].astype(np.float64).max() if t + 1 < length else 0
+            y = batch["rewards"][row, t] + 0.9 * best
+            np.testing.assert_allclose(batch["targets"][row, t], y, atol=1e-5)
+            d = abs(values[row, t, batch["chosen"][row, t]] - y)
+            total, count = total + (d**2 / 2 if d <= 1 else d - 0.5), count + 1
+    np.testing.assert_allclose(loss, total / count, rtol=1e-5)
+    # Both networks do differ, so that one in place of the other would be seen.
+    assert np.abs(values - of_target).max() > 0.05
+    np.testing.assert_allclose(metrics["return"], batch["rewards"].sum() / CONFIG.rows, rtol=1e-5)
+
+
+def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
+    batch, replay, _ = prepared()
+    assert int(replay.written) == 8
+    episodes: Episodes = replay.episodes
+    # Eight episodes in room for six: those of the second step, and the last two of the first.
+    seeds = [TASK_OF_IT.source(3)[step]["worlds"] for step in range(2)]
+    np.testing.assert_array_equal(episodes.worlds.seed[:, 0], [*seeds[1][2:], *seeds[0][2:], *seeds[1][:2]])
+    grey, depth = jax.device_get(jax.jit(observe)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.worlds)))
+    inputs = jax.device_get(jax.jit(Episodes.inputs)(jax.tree.map(jnp.asarray, episodes)))
+    np.testing.assert_array_equal(np.rint((inputs["grey"][:, 2, ..., 0] + 1) * 127.5), grey)
+    np.testing.assert_array_equal(np.rint((inputs["depth"][:, 2, ..., 0] + 1) * 127.5), depth)
+    np.testing.assert_array_equal(inputs["actions"][:, 1:], episodes.actions[:, :-1] + 1)
+    assert (inputs["actions"][:, 0] == 0).all()
+    assert {name: batch[name].shape for name in TASK_OF_IT.interface.inputs} == {
+        name: given.shape for name, given in TASK_OF_IT.interface.inputs.items()
+    }
+
+
+@pytest.mark.slow
+def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_seen_persons() -> None:
+    view = view_of()._replace(train=False)
+    evaluation = TASK_OF_IT.evaluations[0]
+
+    @jax.jit
+    def run(worlds: Any) -> Any:
+        lived = TASK_OF_IT._live(view, worlds, 0.0, jax.random.key(0))
+        values, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=Capture((SITE,)))
+        return lived, lived.worlds.here, values, aux.maps[SITE].weights, evaluation.step(view, {"worlds": worlds}, KEY)
+
+    lived, here, values, weights, (sums, rows) = jax.device_get(run(jnp.asarray(evaluation.batches[0]["worlds"])))
+    mass, seen = [], 0
+    for row, length in enumerate(lived.lengths):
+        np.testing.assert_array_equal(values[row, :length].argmax(-1), lived.actions[row, :length])
+        for t in range(length):
+            if here[row, t]:
+                mass.append(weights[0, row, 0, t, lived.worlds.row[row, t] * 8 + lived.worlds.column[row, t]])
+                seen += 1
+    told = evaluation.finish(sums, rows).scalars
+    assert seen > 5
+    np.testing.assert_allclose(told["attention"], np.mean(mass), rtol=1e-5)
+    np.testing.assert_allclose(told["attention_times_uniform"], 64 * np.mean(mass), rtol=1e-5)
+    np.testing.assert_allclose(told["reward"], lived.rewards.sum(1).mean(), atol=1e-6)
+    np.testing.assert_allclose(told["success"], (lived.rewards > 0).any(1).mean(), atol=1e-6)
+    np.testing.assert_allclose(told["length"], lived.lengths.mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize(("stride", "regions"), [(3, {0: {0}, 13: {13}}), (6, {0: {0}, 9: {0}, 63: {15}})])
+def test_a_cell_lies_in_the_regions_of_any_grid(stride: int, regions: dict[int, set[int]]) -> None:
+    side = 24 // stride
+    cells = regions_of_cells(Axis("region", AxisKind.GRID, (side, side), float(stride)))
+    assert cells.shape == (64, side**2)
+    for cell, expected in regions.items():
+        assert set(np.flatnonzero(cells[cell])) == expected
+
+
+def test_the_regions_of_a_finer_grid_are_each_of_one_cell() -> None:
+    cells = regions_of_cells(Axis("region", AxisKind.GRID, (12, 12), 2.0))
+    # Middles of regions at 1, 3, 5, 7, ... pixels: of the first cell one, of the second (3 to 6 pixels) two.
+    assert set(np.flatnonzero(cells[0])) == {0}
+    assert set(np.flatnonzero(cells[1])) == {1, 2}
+    np.testing.assert_array_equal(cells.sum(axis=0), 1)
+
+
+def test_labels_say_what_was_done_and_where_the_person_was() -> None:
+    (site,) = view_of().model.sites
+    assert (site.query.kind, site.key.kind, site.key.shape) == (AxisKind.STEPS, AxisKind.GRID, (8, 8))
+    labels = TASK_OF_IT.labels((site,)).completed((site,))
+    assert labels.pictures["region"].shape == (3, 8, 24, 24, 3)
+    for row, links in enumerate(labels.links[site.name]):
+        assert links
+        for step, cell, sure in links:
+            # The person is the one thing that is both raised in the depth picture and a figure in the grey one.
+            pixels = labels.pictures["region"][row, step].reshape(8, 3, 8, 3, 3)[cell // 8, :, cell % 8]
+            assert sure
+            assert pixels[:2, :2, 2].min() >= 80
+            assert pixels[1, :2, 0].min() >= 130
+        assert labels.tokens["step"][row][0] == "1 look"
+    assert any(title.startswith("a handshake after") for title in labels.titles)
+
+
+def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:
+    view = view_of()._replace(averages={})
+
+    def prepare() -> Any:
+        extra = TASK_OF_IT.init_extra(view, KEY)
+        return TASK_OF_IT.prepare(view._replace(extra=extra), TASK_OF_IT.source(0)[0], KEY)
+
+    with pytest.raises(UserError, match=r"'target', which this run does not keep: say config\.averages\.target=\{"):
+        jax.eval_shape(prepare)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"steps": 0}, r"config\.task\.steps=0 must be at least 1"),
+        ({"discount": 1.5}, r"config\.task\.discount=1\.5 must be from 0 to 1"),
+        ({"capacity": 3}, r"config\.task\.capacity=3 must hold the episodes of a step"),
+    ],
+)
+def test_values_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        dataclasses.replace(CONFIG, **values)

@@ -1,0 +1,158 @@
+"""The world of the approaching person against plain Python, its pictures, and what can be reached in it."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.handshake_rl import world as approaching
+from experiments.handshake_rl.world import Action, World, act, begin, knowing, observe
+
+STEPS, ROWS = 14, 500
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def lived(policy: Any, seeds: Any) -> tuple[World, jax.Array, jax.Array, jax.Array]:
+    """Worlds before each step, with the last behind them; actions; rewards; the numbers that the steps draw."""
+
+    def step(world: World, number: jax.Array) -> tuple[World, tuple]:
+        action = policy(world, jax.random.fold_in(jax.random.key(3), number))
+        after, reward = act(world, action, STEPS)
+        keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), 1 + 2 * number))(seeds)
+        return after, (world, action, reward, jax.vmap(lambda key: jax.random.uniform(key, (4,)))(keys))
+
+    last, (worlds, *rest) = jax.lax.scan(step, begin(seeds), jnp.arange(STEPS))
+    return jax.tree.map(lambda all_but, one: jnp.concatenate([all_but, one[None]]), worlds, last), *rest
+
+
+def at_random(world: World, key: jax.Array) -> jax.Array:
+    return jax.random.randint(key, world.time.shape, 0, len(Action))
+
+
+def who_knows(world: World, key: jax.Array) -> jax.Array:
+    return knowing(world)
+
+
+def who_forgets(world: World, key: jax.Array) -> jax.Array:
+    """The best of those tried who go by what is seen now: wave from afar in one row, shake a hand that can be."""
+    ready, greet = world.near & world.facing, world.here & world.facing & (world.row == 2)
+    return jnp.where(ready, Action.HANDSHAKE, jnp.where(greet, Action.WAVE, Action.LOOK))
+
+
+def who_is_half_random(world: World, key: jax.Array) -> jax.Array:
+    """Sees all that can happen: handshakes at random alone end most episodes before anything does."""
+    random = at_random(world, key)
+    return jnp.where((random == Action.HANDSHAKE) & ~world.near, Action.LOOK, random)
+
+
+def told(policy: Any, count: int = ROWS) -> Any:
+    return jax.device_get(lived(policy, jnp.arange(count, dtype=jnp.uint32)))
+
+
+def expected(now: dict[str, Any], action: int, uniform: np.ndarray) -> tuple[dict[str, Any], float]:
+    """One step of one world, in words."""
+    if now["over"]:
+        return now, 0.0
+    here = now["time"] >= now["arrives"] and 0 <= now["column"] <= 7
+    near = here and now["row"] >= 6
+    after = {**now, "time": now["time"] + 1, "raised": False}
+    reward = 0.0
+    if action == 3:
+        reward = 1.0 if near and now["facing"] and now["engaged"] else -0.1
+        after["over"] = True
+    if action == 2 and here and now["facing"]:
+        if now["engaged"]:
+            after["engaged"] = False
+        elif uniform[2] < 0.5:
+            after["engaged"] = after["raised"] = True
+    if here and not near:
+        if uniform[0] < 0.8:
+            after["row"] += 1
+            if after["row"] == now["greets"] and not after["engaged"]:
+                after["engaged"] = after["raised"] = True
+        if uniform[1] < 0.5 and now["column"] not in (3, 4):
+            after["column"] += 1 if now["column"] < 3 else -1
+    elif near and not after["engaged"]:
+        after["column"] += now["heading"]
+    after["facing"] = bool(uniform[3] < (0.9 if action == 1 else 0.5))
+    after["over"] = after["over"] or not 0 <= after["column"] <= 7 or after["time"] >= STEPS
+    return after, reward
+
+
+def test_every_step_is_that_of_the_rules_in_words() -> None:
+    seen = {"accepted": 0, "refused": 0, "raised": 0, "gone": 0}
+    for policy in (who_is_half_random, who_knows):
+        worlds, actions, rewards, uniforms = told(policy, 100)
+        for row in range(100):
+            states = [{name: value[t, row] for name, value in worlds._asdict().items()} for t in range(STEPS + 1)]
+            for t in range(STEPS):
+                after, reward = expected(states[t], int(actions[t, row]), uniforms[t, row])
+                for name, value in after.items():
+                    assert np.array_equal(states[t + 1][name], value), f"{name}, world {row}, step {t}"
+                assert abs(rewards[t, row] - reward) < 1e-6
+                seen["accepted"] += reward == 1
+                seen["refused"] += reward < 0
+                seen["raised"] += bool(after["raised"])
+                seen["gone"] += not 0 <= after["column"] <= 7
+    assert min(seen.values()) > 5
+
+
+def test_memory_reaches_nearly_all_and_neither_chance_nor_a_reflex_does() -> None:
+    """What a policy of the pictures of one step alone reaches is far from what one reaches that remembers the hand."""
+    success = {policy.__name__: (told(policy)[2] > 0).any(0).mean() for policy in (who_knows, at_random, who_forgets)}
+    assert success["who_knows"] > 0.97
+    assert success["at_random"] < 0.08
+    assert 0.4 < success["who_forgets"] < 0.7
+
+
+def test_begins_differ_and_are_those_of_their_seeds() -> None:
+    worlds = jax.device_get(jax.jit(begin)(jnp.arange(ROWS, dtype=jnp.uint32)))
+    assert set(worlds.arrives) == set(worlds.row) == {0, 1, 2}
+    assert set(worlds.column) == set(range(8))
+    assert 0.4 < (worlds.greets < 8).mean() < 0.6
+    assert all(len(set(things)) == approaching.SCREENS + approaching.PILLARS for things in worlds.things.tolist())
+    others = jax.device_get(jax.jit(begin)(jnp.arange(ROWS, dtype=jnp.uint32)[::-1]))
+    for one, other in zip(worlds, others, strict=True):
+        np.testing.assert_array_equal(one, other[::-1])
+
+
+def test_a_picture_shows_the_person_in_both_streams_and_things_in_one() -> None:
+    worlds, *_ = told(who_knows, 100)
+    flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), worlds)
+    grey, depth = (np.asarray(picture, int) for picture in jax.jit(observe)(flat))
+    world = jax.device_get(flat)
+    here = np.asarray(flat.here)
+    found = {"person": 0, "hand": 0, "screen": 0, "pillar": 0}
+    for row in range(0, len(grey), 7):
+        cells = {name: picture[row].reshape(8, 3, 8, 3).swapaxes(1, 2).reshape(64, 3, 3) for name, picture in
+                 (("grey", grey), ("depth", depth))}  # fmt: skip
+        person = int(world.row[row] * 8 + world.column[row]) if here[row] else -1
+        for cell in range(64):
+            of_grey, of_depth = cells["grey"][cell], cells["depth"][cell]
+            raised = 80 + 18 * (cell // 8)
+            # Between two things there is floor: the last row and column of every cell.
+            edge = np.concatenate([of_grey[2], of_grey[:, 2]])
+            assert 50 <= edge.min() <= edge.max() < 82
+            assert max(of_depth[2].max(), of_depth[:, 2].max()) < 32
+            block = of_depth[:2, :2]
+            body = of_grey[1, :2]
+            if cell == person:
+                assert raised <= block.min() <= block.max() < raised + 32
+                assert (of_grey[0, 1] >= 220) == world.facing[row]
+                assert (of_grey[0, 0] >= 220) == world.raised[row]
+                assert 130 <= body.min() <= body.max() < 162
+                found["person"], found["hand"] = found["person"] + 1, found["hand"] + int(world.raised[row])
+            elif cell in world.things[row][3:]:
+                assert raised <= block.min()
+                assert 90 <= of_grey[:2, :2].min() <= of_grey[:2, :2].max() < 122
+                found["pillar"] += 1
+            elif cell in world.things[row][:3]:
+                assert block.max() < 32
+                assert body.min() >= 130
+                found["screen"] += 1
+            else:
+                assert block.max() < 32
+                assert 50 <= of_grey.min() <= of_grey.max() < 82
+    assert min(found.values()) > 5

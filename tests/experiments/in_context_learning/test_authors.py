@@ -1,0 +1,40 @@
+"""Two authors: their texts are those of their chains, and who wrote one is judged by its likelihood."""
+
+import numpy as np
+import pytest
+
+from experiments.in_context_learning.data import AUTHORS, CHARACTERS, NEVER, author_of, chain, log_likelihood, write
+
+PLACES = {character: place for place, character in enumerate(CHARACTERS)}
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+def test_a_text_has_the_steps_of_its_authors_chain(name: str) -> None:
+    table = chain(AUTHORS[name])
+    np.testing.assert_allclose(table.sum(axis=1), 1, atol=1e-12)
+    text = write(AUTHORS[name], np.random.default_rng(0), 24_000)
+    counted = np.zeros_like(table)
+    np.add.at(counted, ([PLACES[each] for each in text[:-1]], [PLACES[each] for each in text[1:]]), 1)
+    often = counted.sum(axis=1) > 800
+    assert often.sum() > 8
+    np.testing.assert_allclose(counted[often] / counted[often].sum(axis=1, keepdims=True), table[often], atol=0.05)
+    assert counted[table == 0].sum() == 0
+
+
+def test_a_likelihood_is_the_product_of_its_steps() -> None:
+    table = chain(AUTHORS["soft"])
+    steps = [table[PLACES[first], PLACES[second]] for first, second in ("lu", "u,", ", ", " m")]
+    assert log_likelihood(AUTHORS["soft"], "bal", "u, m") == pytest.approx(np.log(np.prod(steps)))
+    # What neither writes says nothing of who wrote it.
+    assert [log_likelihood(habits, "a", "a,b") - log_likelihood(habits, "a", ",") for habits in AUTHORS.values()] == [
+        pytest.approx(2 * NEVER)
+    ] * 2
+
+
+def test_the_judge_knows_the_authors_by_their_texts_and_not_by_what_is_before() -> None:
+    random = np.random.default_rng(1)
+    for name, habits in AUTHORS.items():
+        texts = [write(habits, random, 48) for _ in range(50)]
+        assert np.mean([author_of(" ", text) == name for text in texts]) > 0.95
+        other = next(each for each in AUTHORS if each != name)
+        assert np.mean([author_of(write(AUTHORS[other], random, 20) + " ", text) == name for text in texts]) > 0.95

@@ -1,0 +1,173 @@
+"""The task of episodes: rows and shots, answers counted by hand, links, and texts judged by their author."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.in_context_learning.data import AUTHORS, is_held_out
+from experiments.in_context_learning.task import Episodes, EpisodesConfig, Problem, build, right_answers, synthetic
+from transformer.attention import Axis, Site
+from transformer.config import UserError, from_config
+from transformer.tasks.contract import View
+
+FEW = {"rows": 4, "examples": 8}
+SMALL = FEW | {"symbols": 8, "shots": (0, 2)}  # of pairs
+TOKENS = Axis("tokens")
+SITE = Site("decoder/self", TOKENS, TOKENS, layers=("0",), heads=("0",), causal=True)
+
+
+def task_of(problem: Problem, **changes: Any) -> Episodes:
+    return synthetic(EpisodesConfig(problem=problem, **((FEW if problem is Problem.STYLE else SMALL) | changes)))
+
+
+def texts(task: Episodes, batch: Any) -> list[str]:
+    """The rows with what follows their last token."""
+    rows = zip(batch["tokens"], batch["labels"], batch["lengths"], strict=True)
+    return [task.tokenizer.decode([*tokens[:length], labels[length - 1]]) for tokens, labels, length in rows]
+
+
+def of_model(logits: Any) -> View:
+    """A view of a model that answers this."""
+    aux = SimpleNamespace(state={}, maps={}, losses={})
+    model: Any = SimpleNamespace(apply=lambda variables, inputs, **options: (logits(inputs), aux))
+    return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("problem", Problem)
+def test_a_batch_is_of_seed_and_step_and_predicts_what_follows(problem: Problem) -> None:
+    task = task_of(problem)
+    batch, again = task.source(3)[7], task.source(3)[7]
+    for name, values in batch.items():
+        np.testing.assert_array_equal(values, again[name])
+    assert all((other["tokens"] != batch["tokens"]).any() for other in (task.source(3)[8], task.source(4)[7]))
+    given = task.interface.inputs["tokens"]
+    assert (batch["tokens"].shape, batch["tokens"].dtype) == (given.shape, given.dtype)
+    for row, length in enumerate(batch["lengths"]):
+        np.testing.assert_array_equal(batch["tokens"][row, 1:length], batch["labels"][row, : length - 1])
+        assert (batch["shots"][row, length:] == -1).all()
+    assert float(task.totals(batch)["tokens"]) == batch["lengths"].sum()
+    if problem is Problem.STYLE:
+        assert (batch["shots"] == -1).all()
+        return
+    for text, labels, shots in zip(texts(task, batch), batch["labels"], batch["shots"], strict=True):
+        pairs = [pair.split(">") for pair in text.removesuffix(";").split(";")]
+        assert len(pairs) == 3
+        said = [task.tokenizer.decode(labels[shots == known].tolist()) for known in range(3)]
+        assert said == [f"{target};" for _, target in pairs]
+
+
+def test_the_loss_is_that_of_the_real_tokens() -> None:
+    task = task_of(Problem.EDITS)
+    batch, random = task.source(0)[0], np.random.default_rng(0)
+    assert len(set(batch["lengths"])) > 1
+    logits = random.standard_normal((*batch["tokens"].shape, task.tokenizer.vocabulary))
+    loss, _ = task.objectives[0].loss(of_model(lambda inputs: logits), batch, task.totals(batch), None)
+    logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    nats = [
+        -logs[row, place, batch["labels"][row, place]] for row in range(4) for place in range(batch["lengths"][row])
+    ]
+    assert float(loss) == pytest.approx(np.mean(nats), rel=1e-5)
+
+
+def test_an_answer_is_right_if_all_of_it_is() -> None:
+    labels = np.int32([[5, 1, 2, 3, 4, 3], [5, 2, 2, 3, 1, 3]])
+    batch = {"labels": labels, "shots": np.int32([[-1, 0, 0, -1, 1, 1], [-1, 0, 0, -1, 1, 1]])}
+    said = np.int32([[0, 1, 2, 0, 4, 3], [5, 2, 2, 3, 1, 2]])  # the second one's answer behind one pair lacks its end
+    assert right_answers(np.eye(6)[said], batch, (0, 1)).tolist() == [2, 1]
+
+
+def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:
+    task = task_of(Problem.MAPS)
+    names = [(each.name, each.split, each.at_end) for each in task.evaluations]
+    assert names == [(name, split, split == "test") for split in ("validation", "test") for name in ("unseen", "seen")]
+    for evaluation in task.evaluations:
+        found: dict[str, Any] = {"right": 0, "loss": 0, "tokens": 0, "examples": 0}
+        for batch in evaluation.batches:
+            for text in texts(task, batch):
+                sides = zip(*(pair.split(">") for pair in text[:-1].split(";")), strict=True)
+                known = dict(zip(*map("".join, sides), strict=True))
+                if len(known) == 6:
+                    letters = sorted(known)
+                    rule = f"{''.join(letters)} to {''.join(known[letter] for letter in letters)}"
+                    assert is_held_out(rule) == (evaluation.name == "unseen")
+            view = of_model(lambda inputs, batch=batch: np.eye(task.tokenizer.vocabulary)[batch["labels"]] * 30)
+            sums, _ = evaluation.step(view, batch, None)
+            found = {name: found[name] + np.asarray(value) for name, value in sums.items()}
+        report = evaluation.finish(found, None)
+        scalars = {name.removeprefix(f"{evaluation.name}_"): value for name, value in report.scalars.items()}
+        assert scalars["accuracy_0"] == scalars["accuracy_2"] == 1
+        assert scalars["best_0"] < scalars["best_2"] < 1
+
+
+def test_links_lead_to_where_a_letters_translation_stands() -> None:
+    task = task_of(Problem.MAPS, shots=(8,))
+    labels = task.labels((SITE,))
+    assert labels.links is not None
+    links, tokens = labels.links["decoder/self"][0], labels.tokens["tokens"][0]
+    assert labels.links["decoder/self"][-1] == ()
+    source, image = labels.titles[0].split(" to ")
+    assert len(links) > 20
+    for query, key, _ in links:
+        assert key < query + 1
+        # Behind the query comes the letter that stands at the key: the letter four places before is its source.
+        assert image[source.index(tokens[query - 3])] == tokens[key] == image[source.index(tokens[key - 4])]
+    sure = {link.query for link in links if link.sure}
+    assert all(len([link for link in links if link.query == query]) == 1 for query in sure)
+    # Random tokens that repeat show which of the heads are induction heads.
+    assert labels.periods == (None, None, 18)
+    repeated = labels.tokens["tokens"][-1]
+    assert repeated[:18] == repeated[18:]
+
+
+def test_a_texts_style_is_judged_by_its_author() -> None:
+    task = task_of(Problem.STYLE, length=60, prompt=20, examples=16)
+    evaluation = task.evaluations[0]
+    (batch, *_) = evaluation.batches
+    assert batch["tokens"].shape == (4, 20)
+    whole = np.concatenate([batch["tokens"] for batch in evaluation.batches])
+    prompts = [task.tokenizer.decode(row) for row in whole.tolist()]
+    # A model that says every prompt again follows its author; one that says another's mostly does not.
+    again = evaluation.finish({}, {"tokens": np.concatenate([whole, whole], axis=1)})
+    assert again.scalars["follows"] > 0.9
+    assert again.scalars["authors_follow"] > 0.9
+    assert again.samples[0] == {"prompt": prompts[0], "output": prompts[0] * 2}
+    titles = set(task.labels((SITE,)).titles[:-1])
+    assert titles <= set(AUTHORS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"symbols": 1},
+        {"shortest": 2, "problem": Problem.EDITS},
+        {"shots": ()},
+        {"shots": (1, 1)},
+        {"prompt": 96, "problem": Problem.STYLE},
+        {"symbols": 8, "problem": Problem.STYLE},
+        {"letters": 5, "problem": Problem.EDITS},
+        {"length": 48},
+        {"rows": 0},
+        {"repeated": -1},
+        {"letters": 2, "symbols": 2, "shots": (0,)},
+    ],
+)
+def test_unfit_values_are_refused(wrong: dict) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        EpisodesConfig(**wrong)
+
+
+def test_repeated_tokens_need_not_be_mapped() -> None:
+    assert from_config(EpisodesConfig, {"repeated": 0}).repeated == 0
+    with pytest.raises(UserError, match="repeated=-1 must be at least 0"):
+        from_config(EpisodesConfig, {"repeated": -1})
+
+
+def test_the_tokenizer_of_a_run_is_kept(tmp_path: Path) -> None:
+    config = EpisodesConfig(**SMALL)
+    first = build(config, tmp_path)
+    assert (tmp_path / "tokenizer.json").exists()
+    again = build(config, tmp_path)
+    np.testing.assert_array_equal(first.source(0)[0]["tokens"], again.source(0)[0]["tokens"])

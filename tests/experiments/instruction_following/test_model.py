@@ -1,0 +1,161 @@
+"""The walker against its equations in NumPy float64, and its steps of decoding against teacher forcing."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.instruction_following.model import FAMILY, SITE, Aligner, WalkerConfig
+from tests.models.running import random_variables, stepped
+from tests.oracles import recurrent as oracle
+from transformer.attention import STATISTICS, Capture
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.layers.recurrent import Direction
+from transformer.models.contract import Model
+from transformer.models.interface import Input, Interface, Modality
+
+PAD, BEGIN, WORDS, ACTIONS, PLACES, FEATURES = 0, 1, 9, 6, 8, 5
+RNG = np.random.default_rng(0)
+SOURCE = np.array([[3, 5, 8, 2], [4, 1, 0, 0], [7, 7, 6, 0]], np.int32)
+TARGET = np.array([[1, 4, 3, 5, 3], [1, 5, 0, 0, 0], [1, 3, 3, 4, 0]], np.int32)
+READ, STEPS = (4, 2, 3), (5, 2, 4)
+SIGHTS = RNG.integers(0, 2, (3, PLACES, FEATURES)).astype(np.uint8)
+MOVES = RNG.integers(0, PLACES, (3, PLACES, ACTIONS)).astype(np.int32)
+MOVES[:, :, :3] = np.arange(PLACES)[:, None]
+START = np.array([1, 7, 4], np.int32)
+INPUTS = {"source": SOURCE, "target": TARGET, "sights": SIGHTS, "moves": MOVES, "start": START}
+INTERFACE = Interface(
+    {
+        "source": Input(SOURCE.shape),
+        "target": Input(TARGET.shape),
+        "sights": Input(SIGHTS.shape, jnp.uint8, Modality.POINTS),
+        "moves": Input(MOVES.shape, jnp.int32, Modality.ACTIONS),
+        "start": Input(START.shape),
+    },
+    {"source": WORDS, "target": ACTIONS},
+    PAD,
+    BEGIN,
+    2,
+)
+FULL = WalkerConfig(width=5, embedding=3, embedding_rows=11)
+CASES = {
+    "full": FULL,
+    **{
+        aligner.value: dataclasses.replace(FULL, aligner=aligner)
+        for aligner in Aligner
+        if aligner.value != "multi_level"
+    },
+    "one_direction": dataclasses.replace(FULL, direction=Direction.FORWARD),
+}
+
+
+def model_of(config: WalkerConfig, precision: str = "float64") -> Model:
+    return FAMILY.build(config, INTERFACE, Precision(precision, precision))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+
+
+def told(config: WalkerConfig, weights: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """The logits of every action of a row, and the weights of its words, one number after another."""
+    x = weights["embedding"]["table"][SOURCE[row, : READ[row]]].astype(np.float64)
+    h, ends = [], []
+    for order in ("forward", "backward") if config.direction is Direction.BIDIRECTIONAL else ("forward",):
+        of_order, end = oracle.one_way(
+            "lstm", weights["encoder"][order], x, oracle.zeros("lstm", 5), order == "backward"
+        )
+        h.append(of_order)
+        ends.append(end.hidden)
+    states = np.concatenate(h, axis=-1)
+    both = np.concatenate([x, states], axis=-1)
+    memory = both if config.aligner in (Aligner.MULTI_LEVEL, Aligner.MEAN) else states
+    place, state, logits, seen = START[row], oracle.zeros("lstm", 5), [], []
+    for action in TARGET[row, : STEPS[row]]:
+        place = MOVES[row, place, action]
+        if config.aligner is Aligner.LAST:
+            z = np.concatenate(ends)
+        elif config.aligner is Aligner.MEAN:
+            z = memory.mean(axis=0)
+        else:
+            score = {name: weights["aligner"]["score"][name][0] for name in ("keys", "queries", "vector")}
+            # Of [x_j ; h_j] the first rows are U, the others V; of h_j alone all of them are V.
+            beta = [
+                np.tanh(state.hidden @ score["queries"] + word @ score["keys"]) @ score["vector"] for word in memory
+            ]
+            seen.append(softmax(np.array(beta)))
+            z = seen[-1] @ memory
+        y = SIGHTS[row, place].astype(np.float64) @ weights["sight"]["kernel"]
+        state = oracle.step("lstm", weights["decoder"]["forward"], np.concatenate([y, z]), state)
+        summed = y + state.hidden @ weights["of_state"]["kernel"] + z @ weights["of_context"]["kernel"]
+        logits.append(summed @ weights["output"]["kernel"])
+    return np.array(logits), np.array(seen)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "full" else pytest.mark.slow) for name in CASES]
+)
+def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
+    config = CASES[name]
+    with jax.enable_x64(True):
+        model = model_of(config)
+        variables = random_variables(model)
+        asked = Capture((SITE,)) if model.sites else None
+        found = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(INPUTS)
+        logits, aux = jax.device_get(found)
+    assert bool(model.sites) == config.aligner.attends
+    for row, (words, steps) in enumerate(zip(READ, STEPS, strict=True)):
+        expected, seen = told(config, variables.params, row)
+        np.testing.assert_allclose(logits[row, :steps], expected, rtol=0, atol=1e-11)
+        if model.sites:
+            weights = aux.maps[SITE].weights[0, row, 0]
+            np.testing.assert_allclose(weights[:steps, :words], seen, rtol=0, atol=1e-11)
+            assert (weights[steps:] == 0).all()
+            assert (weights[:, words:] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["full", pytest.param("last", marks=pytest.mark.slow)])
+def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
+    """Two beams of an example that act differently walk apart in one world."""
+    model, beams = model_of(CASES[name], "float32"), 2
+    variables = random_variables(model)
+    said = np.repeat(np.array([[1, 4, 3, 5], [1, 3, 3, 4], [1, 5, 5, 3]], np.int32), beams, axis=0)
+    said[1::2, 1:] = said[1::2, [2, 1, 3]]
+    asked = Capture((SITE,), statistics=(STATISTICS["entropy"],), by_example=True) if model.sites else None
+
+    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
+    assert (first == BEGIN).all()
+    tiled = {name: np.repeat(values, beams, axis=0) for name, values in INPUTS.items()} | {"target": said}
+    whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
+    np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
+    if model.sites:
+        weights = np.moveaxis(maps[SITE].weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]
+        np.testing.assert_allclose(weights, aux.maps[SITE].weights[0], atol=1e-6)
+        entropies = maps[SITE].sums["entropy"][:, 0].sum(0)
+        np.testing.assert_allclose(entropies, aux.maps[SITE].sums["entropy"][0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> None:
+    """Counted from the parameters: every matrix is applied once at each word or action that it reads."""
+    config = CASES[name]
+    rows, steps, words = len(SOURCE), TARGET.shape[1], SOURCE.shape[1]
+    # The sum over words has no parameters.
+    total = 2 * steps * words * config.read * config.aligner.attends
+    uses = {"encoder": words, "keys": words, "vector": steps * words}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
+        names = [entry.key for entry in path]
+        if names[-1] in ("bias", "table"):
+            continue  # added, and looked up
+        total += 2 * leaf.size * next((times for use, times in uses.items() if use in names), steps)
+    assert FAMILY.operations is not None
+    assert FAMILY.operations(config, INPUTS, {"source": WORDS, "target": ACTIONS}).forward == rows * total
+
+
+def test_sizes_below_one_are_refused() -> None:
+    with pytest.raises(UserError, match=r"config\.model\.embedding=0 must be at least 1"):
+        dataclasses.replace(FULL, embedding=0)

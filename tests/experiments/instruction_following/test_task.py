@@ -1,0 +1,243 @@
+"""The task of walking: its batches, what counts as success, its answers, and pictures and links of the page."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.instruction_following import instructions
+from experiments.instruction_following.maze_images import CELL
+from experiments.instruction_following.model import FAMILY, SITE, WalkerConfig
+from experiments.instruction_following.task import WORDS, Walking, WalkingConfig, build, charted, of_one_clause
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.data.batches import TEST, VALIDATION
+from transformer.layers.module import Precision
+from transformer.models.contract import Variables
+from transformer.tasks.contract import Request, View
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+
+CONFIG = WalkingConfig(mazes=5, held_out=4, side=3, clauses=2, longest=6, rows=6, examples=10, probed=3)
+
+
+@pytest.fixture(scope="module")
+def task() -> Walking:
+    return build(CONFIG, Path())
+
+
+def view_of(task: Walking) -> View:
+    """A model without parameters: for what its sites alone decide."""
+    model = FAMILY.build(WalkerConfig(width=4, embedding=3), task.interface, Precision())
+    return View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
+
+
+def learned_nothing(task: Walking) -> View:
+    view = view_of(task)
+    return view._replace(variables=jax.jit(view.model.init)(jax.random.key(0)))
+
+
+def walked(batch: Any, row: int, tokens: Any) -> int:
+    """Where tokens lead, one after another."""
+    place = int(batch["start"][row])
+    for token in tokens:
+        place = int(batch["moves"][row, place, token])
+    return place
+
+
+def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: Walking) -> None:
+    batch, again = task.source(3)[7], task.source(3)[7]
+    for name, values in batch.items():
+        np.testing.assert_array_equal(values, again[name])
+    for other in (task.source(3)[8], task.source(4)[7]):
+        assert (other["source"] != batch["source"]).any()
+    for name, given in task.interface.inputs.items():
+        assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
+    worlds = [(sights.tobytes(), moves.tobytes()) for _, sights, moves in charted(0, 5, 3)]
+    for row in range(6):
+        labels = batch["labels"][row].tolist()
+        length = labels.index(END)
+        assert batch["target"][row].tolist() == [BEGIN, *labels[:length], *[PAD] * (task.steps - length - 1)]
+        number = worlds.index((batch["sights"][row].tobytes(), batch["moves"][row].tobytes()))
+        maze = charted(0, 5, 3)[number].maze
+        instruction = instructions.read(" ".join(WORDS[each] for each in batch["source"][row] if each != PAD))
+        walk = instructions.follow(maze, int(batch["start"][row]), instruction.clauses)
+        assert walk is not None
+        assert [task.symbols[each] for each in labels[:length]] == [action.name.lower() for action in walk.actions]
+        assert walked(batch, row, batch["target"][row]) == batch["goal"][row] == walk.places[-1]
+        assert batch["clauses"][row] == len(instruction.clauses)
+        assert tuple(batch["of_action"][row, :length]) == walk.of_action
+        assert tuple(batch["of_word"][row, : len(instruction.words)]) == instruction.of_word
+    assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
+
+
+def test_no_maze_is_in_two_splits_and_evaluations_are_in_those_of_theirs(task: Walking) -> None:
+    splits = [{world.maze for world in charted(seed, 40, 4)} for seed in (0, VALIDATION, TEST)]
+    assert sum(map(len, splits)) == len(set().union(*splits)) == 120
+    for split, seed in (("validation", VALIDATION), ("test", TEST)):
+        known = {(sights.tobytes(), moves.tobytes()) for _, sights, moves in charted(seed, 4, 3)}
+        batches = [batch for each in task.evaluations if each.split == split for batch in each.batches]
+        assert len(batches) == 3 * 2
+        rows = (pair for batch in batches for pair in zip(batch["sights"], batch["moves"], strict=True))
+        assert {(sights.tobytes(), moves.tobytes()) for sights, moves in rows} <= known
+
+
+def evaluation_of(task: Walking, name: str) -> Any:
+    return next(each for each in task.evaluations if (each.name, each.split) == (name, "validation"))
+
+
+def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
+    task: Walking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation, (forward, left, right) = evaluation_of(task, "walks"), (3, 4, 5)
+    batch = dict(evaluation.batches[0])
+    true = [[*row[: row.index(END)]] for row in batch["labels"].tolist()]
+    said = [
+        [*true[0], END],
+        [left, right, *true[1], END],  # a detour
+        [*true[2], left, END],  # another heading
+        true[3],  # goes on until it is cut off
+        [left, left, left, left, left, END],  # as a rule elsewhere
+        [*true[5], END],
+    ]
+    rows = np.array([[*row, *[PAD] * task.steps][: task.steps] for row in said], np.int32)
+    monkeypatch.setattr(task, "decoded", lambda *given: ({}, {"tokens": jnp.asarray(rows)}))
+    found = jax.jit(lambda batch: task._walks(view_of(task), batch, jax.random.key(0)))(batch)
+    told = evaluation.finish(*jax.device_get(found))
+    ends = [walked(batch, row, rows[row]) for row in range(6)]
+    stops = [END in row for row in rows]
+    assert stops.count(False) >= 1
+    right_ones = [stop and end == goal for stop, end, goal in zip(stops, ends, batch["goal"], strict=True)]
+    assert right_ones[0]
+    assert not right_ones[2]
+    assert not right_ones[3]
+    near = [stop and end // 4 == goal // 4 for stop, end, goal in zip(stops, ends, batch["goal"], strict=True)]
+    assert told.scalars["success"] == pytest.approx(np.mean(right_ones))
+    assert told.scalars["position"] == pytest.approx(np.mean(near))
+    assert sum(near) > sum(right_ones)
+    assert told.scalars["exact_match"] == pytest.approx((rows == batch["labels"]).all(axis=1).mean())
+    for count in (1, 2):
+        of_count = [right for right, each in zip(right_ones, batch["clauses"], strict=True) if each == count]
+        assert told.scalars[f"success/{count}"] == pytest.approx(np.mean(of_count) if of_count else 0)
+    assert [sample["target"] for sample in told.samples] == task.lines(batch["labels"][:5])
+    assert told.samples[1]["output"].startswith("left right")
+    assert forward not in rows[4]
+
+
+@pytest.mark.slow
+def test_the_mass_of_a_clause_is_that_of_the_maps(task: Walking) -> None:
+    evaluation, view = evaluation_of(task, "looking"), learned_nothing(task)
+    batch = evaluation.batches[0]
+
+    @jax.jit
+    def both(variables: Any) -> Any:
+        now = view._replace(variables=variables)
+        _, aux = view.model.apply(variables, task.inputs_of(batch), train=False, capture=Capture((SITE,)))
+        return evaluation.step(now, batch, None)[0], aux.maps[SITE].weights
+
+    sums, weights = jax.device_get(both(view.variables))
+    told = evaluation.finish(sums, None)
+    mass, even, count = 0.0, 0.0, 0
+    for row in range(6):
+        words = int((batch["source"][row] != PAD).sum())
+        for step, clause in enumerate(batch["of_action"][row]):
+            if clause >= 0:
+                own = [word for word in range(words) if batch["of_word"][row, word] == clause]
+                mass, even, count = mass + weights[0, row, 0, step, own].sum(), even + len(own) / words, count + 1
+    assert told.scalars["clause_mass"] == pytest.approx(mass / count, rel=1e-5)
+    assert told.scalars["even"] == pytest.approx(even / count, rel=1e-5)
+
+
+def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task: Walking) -> None:
+    site = view_of(task).model.sites[0]
+    labels, batch = task.labels((site,)).completed((site,)), task.shown
+    longest = max(map(len, labels.tokens["target"]))
+    assert labels.pictures["target"].shape == (3, longest, 3 * CELL, 3 * CELL, 3)
+    assert labels.links is not None
+    for row, links in enumerate(labels.links[SITE]):
+        steps, words = labels.tokens["target"][row], labels.tokens["source"][row]
+        assert steps[-1] == "<end>"
+        assert labels.titles[row] == " ".join(words)
+        own = of_one_clause(batch["of_action"][row : row + 1], batch["of_word"][row : row + 1])[0]
+        assert {(link.query, link.key) for link in links} == set(zip(*np.nonzero(own), strict=True))
+        assert {link.query for link in links} == set(range(len(steps) - 1))
+        for step in range(len(steps)):
+            place = walked(batch, row, batch["target"][row, : step + 1])
+            squares = (labels.pictures["target"][row, step] == (200, 20, 110)).all(axis=-1)
+            inked = squares.reshape(3, CELL, 3, CELL).sum(axis=(1, 3)).reshape(9)
+            assert inked.argmax() == place // 4
+
+
+def test_an_instruction_is_followed_where_it_can_be(task: Walking, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["turn left . walk to the lamp .", "turn around"]
+    true = task._placed(texts[0], np.random.default_rng(5))
+    actions = [action.name.lower() for action in true.walk.actions]
+    assert actions[0] == "left"
+    assert set(actions[1:]) == {"forward"}
+    batch = task.sequences([actions, ["left"]])
+    monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(batch["labels"]))
+    answers = task.answer(view_of(task), Request(texts, decoding={"seed": 5}))
+    assert answers.lines[0].startswith(f"{' '.join(actions)}: ends at row ")
+    assert answers.lines[0].endswith("as asked")
+    assert answers.lines[1].startswith("left: ends at row ")
+    assert "asked for row" in answers.lines[1]
+    labels = answers.labels.completed(view_of(task).model.sites)
+    assert labels.tokens["target"] == ((*actions, "<end>"), ("left", "<end>"))
+    assert labels.links is not None
+    assert labels.links[SITE][0]
+    assert not labels.links[SITE][1]
+
+
+def test_a_walk_that_is_cut_off_does_not_stop(task: Walking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where it stands at the right place by then."""
+    true = task._placed("walk to the lamp .", np.random.default_rng(5))
+    rows = task.sequences([[action.name.lower() for action in true.walk.actions]])
+    cut = rows["labels"][:, : len(true.walk.actions)]
+    monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))
+    answers = task.answer(view_of(task), Request(["walk to the lamp ."], decoding={"seed": 5, "length": cut.shape[1]}))
+    assert answers.lines[0].startswith(f"{' '.join(task.said_in(cut[0]))}: does not stop")
+    assert answers.labels.tokens["target"] == (tuple(task.said_in(cut[0])),)
+    said = task.say(view_of(task), task._batch([true]), task.decoding(Request([""]), "walks", ""))
+    np.testing.assert_array_equal(said["target"][0, : cut.shape[1]], [BEGIN, *cut[0, :-1]])
+    assert (said["target"][0, cut.shape[1] :] == PAD).all()
+
+
+@pytest.mark.slow
+def test_a_model_walks_by_itself_and_is_looked_at(task: Walking) -> None:
+    view = learned_nothing(task)
+    for options in ({}, {"beams": 2}, {"temperature": 1.0, "seed": 3}):
+        answers = task.answer(view, Request(["turn left . walk to the lamp ."], decoding=options))
+        labels = answers.labels.completed(view.model.sites)
+        maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
+        np.testing.assert_allclose(maps[0, 0, 0, : len(labels.tokens["target"][0])].sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("jump .", {}, "'jump .' is no instruction: 'jump' is no clause that is known; the nearest: "),
+        ("turn left . turn left . turn left", {}, "has 3 clauses: this run's instructions have at most 2"),
+        ("turn left" + " ." * 40, {}, "has 42 words and marks: this run's instructions have at most 20"),
+        ("walk three blocks", {}, "can be followed from no place of 200 drawn mazes"),
+        ("turn left", {"length": 99}, "--length=99: the longest walk has 7 steps with its end"),
+        ("turn left", {"stops": ("x",)}, "this run walks: leave out --language"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_refused(task: Walking, text: str, options: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        task.answer(view_of(task), Request([text], decoding=options))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"side": 1}, "side=1 must be 2 to 20 crossings"),
+        ({"mazes": 0}, "mazes=0 must be at least 1"),
+        ({"longest": 5}, "longest=5 must be at least 6: a clause can have so many"),
+    ],
+)
+def test_values_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        WalkingConfig(**values)

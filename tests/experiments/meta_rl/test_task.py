@@ -1,0 +1,151 @@
+"""The task of unknown worlds: what is read at each step, its loss by hand, acting in a world, what it refuses."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.meta_rl.data import Lived
+from experiments.meta_rl.task import UnknownWorlds, UnknownWorldsConfig, as_vectors, build, play
+from transformer.config import UserError, from_config
+from transformer.tasks.contract import View
+
+SMALL: dict[str, Any] = {
+    "states": 2,
+    "actions": 2,
+    "horizon": 2,
+    "episodes": 2,
+    "teacher": "knowing",
+    "rows": 4,
+    "examples": 8,
+}
+
+
+def config_of(**changes: Any) -> UnknownWorldsConfig:
+    return from_config(UnknownWorldsConfig, SMALL | changes)
+
+
+@pytest.fixture(scope="module")
+def task() -> UnknownWorlds:
+    return build(config_of(), Path())
+
+
+def of_model(logits: Any) -> View:
+    """A view of a model that gives these logits of what it reads."""
+    aux = SimpleNamespace(state={}, maps={}, losses={})
+    model: Any = SimpleNamespace(apply=lambda variables, inputs, **options: (logits(inputs["vectors"]), aux))
+    return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+
+
+def test_a_step_reads_the_state_the_action_before_its_reward_and_whether_an_episode_begins() -> None:
+    lived = Lived(np.array([[0, 1, 0, 0]]), np.array([[1, 0, 1, 1]]), np.array([[1, 0, 1, 0]]))
+    expected = [[1, 0, 0, 0, 0, 1], [0, 1, 0, 1, 1, 0], [1, 0, 1, 0, 0, 1], [1, 0, 0, 1, 1, 0]]
+    assert as_vectors(config_of(), lived).tolist() == [expected]
+
+
+def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: UnknownWorlds) -> None:
+    batch = task.source(3)[7]
+    np.testing.assert_array_equal(batch["vectors"], task.source(3)[7]["vectors"])
+    assert (task.source(3)[8]["vectors"] != batch["vectors"]).any()
+    given = task.interface.inputs["vectors"]
+    assert (batch["vectors"].shape, batch["vectors"].dtype) == (given.shape, given.dtype) == ((4, 4, 6), np.float32)
+    names = task.labels(()).tokens["steps"]
+    assert [len(row) for row in names] == [4, 4]
+    assert names[0][0] == "1: begins in 0"
+    bandits = build(config_of(states=1, teacher="bayes", probed=1), Path()).labels(())
+    assert bandits.titles[0].startswith("arms 0.")
+    assert bandits.tokens["steps"][0][1].split()[3] in ("wins", "loses")
+
+
+def test_the_loss_is_the_cross_entropy_of_what_is_best(task: UnknownWorlds) -> None:
+    batch = task.source(0)[0]
+    batch["best"][0, 0] = 0.5
+    logits = np.random.default_rng(1).standard_normal((4, 4, 2)).astype(np.float32)
+    loss, aux = task.objectives[0].loss(of_model(lambda vectors: logits), batch, task.totals(batch), None)
+    log = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
+    assert float(loss) == pytest.approx(-(batch["best"] * log).sum() / 16, rel=1e-5)
+    right = np.take_along_axis(batch["best"], logits.argmax(axis=-1)[..., None], axis=-1) > 0
+    assert float(aux.metrics["agreement"]) == right.mean()
+
+
+def test_acting_in_a_world_is_what_is_read_of_it_afterwards() -> None:
+    config = config_of()
+    random = np.random.default_rng(0)
+    # Action 0 leads to state 1 and always wins in state 0; action 1 stays and never wins but in state 1.
+    transitions = np.broadcast_to(np.array([[[0, 1], [1, 0]], [[0, 1], [0, 1]]], np.float32), (3, 2, 2, 2))
+    rewards = np.broadcast_to(np.array([[1, 0], [0, 1]], np.float32), (3, 2, 2))
+    batch = {"transitions": transitions, "rewards": rewards, "luck": random.random((3, 4, 4)).astype(np.float32)}
+    plan = jnp.asarray([[0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1]])
+    played = jax.jit(lambda: play(config, lambda vectors: 9 * jax.nn.one_hot(plan, 2), batch, sampled=False))()
+    states = np.array([[0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 1]])
+    won = np.array([[1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 1, 1]])
+    assert played.rewards.tolist() == won.tolist()
+    np.testing.assert_array_equal(played.vectors, as_vectors(config, Lived(states, np.asarray(plan), won)))
+
+
+@pytest.mark.slow
+def test_sampled_actions_have_their_probabilities() -> None:
+    config = config_of(states=1, horizon=1, episodes=1, rows=20_000)
+    rows = 20_000
+    luck = np.random.default_rng(0).random((rows, 1, 4)).astype(np.float32)
+    batch = {"transitions": np.ones((rows, 1, 2, 1)), "rewards": np.tile([[[0.0, 1.0]]], (rows, 1, 1)), "luck": luck}
+    logits = jnp.broadcast_to(jnp.log(jnp.asarray([0.3, 0.7])), (rows, 1, 2))
+    assert float(play(config, lambda vectors: logits, batch, sampled=True).rewards.mean()) == pytest.approx(
+        0.7, abs=0.01
+    )
+
+
+def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: UnknownWorlds) -> None:
+    evaluation = task.evaluations[1]
+    assert (evaluation.split, evaluation.at_end, len(evaluation.batches)) == ("test", True, 2)
+    report = evaluation.finish({"greedy": 16.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
+    assert (report["greedy"], report["sampled"]) == (2, 1)
+    assert report["random"] < report["knowing"] <= 4
+    assert 0 < report["posterior_sampling"] <= 4
+    assert "bayes" not in report
+    bandit = build(config_of(states=1, horizon=1, episodes=3, teacher="bayes"), Path()).evaluations[0]
+    report = bandit.finish({"greedy": 8.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
+    # Of two arms and three pulls, by the plans of tests/experiments/meta_rl/test_data.py.
+    assert report["bayes"] == pytest.approx(5 / 3)
+
+
+def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
+    """Win stays, lose moves on, of two arms and three pulls: by hand, over the arms that a bandit may have."""
+    config = config_of(states=1, horizon=1, episodes=3, teacher="bayes", rows=5)
+
+    def stays(vectors: jax.Array) -> jax.Array:
+        # The last arm after a win, the other one after a loss; the first arm to begin with.
+        acted, won = vectors[..., 1:3], vectors[..., 3:4]
+        return jnp.where(won > 0, acted, 1 - acted) + jnp.asarray([0.1, 0.0])
+
+    (evaluation,) = build(config, Path()).evaluations[2:]
+    step = jax.jit(lambda batch: evaluation.step(of_model(stays), batch, None)[0]["greedy_exact"])
+    exact = sum(float(step(batch)) for batch in evaluation.batches)
+    grid = (np.arange(200) + 0.5) / 200
+    first, second = grid[:, None], grid[None, :]
+    # One pull of the first; then win: the first again, loss: the second; then again so.
+    then_first = first * (1 + first) + (1 - first) * second
+    then_second = second * (1 + second) + (1 - second) * first
+    assert exact == pytest.approx((first * (1 + then_first) + (1 - first) * then_second).mean(), abs=1e-4)
+    assert len(evaluation.batches) == 2
+    assert evaluation.finish({"greedy_exact": 1.5}, None).scalars == {"greedy_exact": 1.5}
+    assert len(build(config_of(states=1, horizon=1, episodes=13), Path()).evaluations) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"actions": 1}, "actions=1"),
+        ({"horizon": 0}, "horizon=0"),
+        ({"teacher": "bayes"}, "teacher=bayes is of bandits"),
+        ({"teacher": "bayes", "states": 1, "actions": 5, "episodes": 20}, "goes through every record of 5 arms"),
+        ({"teacher": "gittins"}, "gittins"),
+    ],
+)
+def test_unfit_values_are_refused(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        config_of(**wrong)

@@ -1,0 +1,135 @@
+"""The task of bits: its batches, its loss and metrics against NumPy, its labels, and copies of texts."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.neural_turing_machine.task import Algorithms, read, report
+from tests import programs
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models.registry import build as build_model
+from transformer.models.registry import model_config
+from transformer.tasks.contract import Request, View
+from transformer.tasks.registry import build, synthetic, task_config
+
+SMALL = {"bits": 3, "rows": 4, "longest": 6, "lengths": (5, 9), "evaluated": (4, 8), "sequences": 6, "probed": 3}
+
+
+def task_of(**values: Any) -> Any:
+    return build(task_config({"name": "experiments.neural_turing_machine.task", **SMALL, **values}), Path())
+
+
+def view_of(task: Algorithms) -> View:
+    config = model_config({"family": "experiments.neural_turing_machine.ntm", "width": 6, "slots": 8, "slot_width": 4})
+    model = build_model(config, task.interface, Precision())
+    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+
+
+def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -> None:
+    source = task_of().source(3)
+    batches = [source[step] for step in range(40)]
+    lengths = [set(batch["lengths"]) for batch in batches]
+    assert all(len(of_batch) == 1 for of_batch in lengths)
+    sizes = {(int(next(iter(one))), len(batch["asked"][0])) for one, batch in zip(lengths, batches, strict=True)}
+    assert sizes == {(3, 5), (5, 5), (7, 9), (9, 9), (11, 13), (13, 13)}
+    for batch in batches:
+        assert not batch["asked"][:, batch["lengths"][0] :].any()
+        assert batch["vectors"].dtype == np.float32
+    np.testing.assert_array_equal(batches[7]["vectors"], task_of().source(3)[7]["vectors"])
+    longest = synthetic(task_config({"name": "experiments.neural_turing_machine.task", **SMALL})).source(0)
+    assert {longest[step]["vectors"].shape for step in range(5)} == {(4, 13, 4)}
+    # A length beyond the longest sequence is what the model is told of.
+    wide = task_of(lengths=(16,))
+    assert wide.interface.inputs["vectors"].shape == wide.source(3)[0]["vectors"].shape == (4, 16, 4)
+
+
+def test_validation_test_and_probe_are_drawn_apart_and_the_probe_has_several_sizes() -> None:
+    task = task_of()
+    drawn = {(each.split, each.name): each.batches[0]["vectors"] for each in task.evaluations}
+    assert [len(x[0]) for x in drawn.values()] == [9, 17, 9, 17]
+    assert (drawn["validation", "size_4"] != drawn["test", "size_4"]).any()
+    assert task.probed["lengths"].tolist() == [13, 9, 3]
+    labels = task.labels(())
+    assert [len(names) for names in labels.tokens["steps"]] == [13, 9, 3]
+
+
+def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None:
+    task = task_of()
+    view, batch = view_of(task), task.source(0)[2]
+    totals = task.totals(batch)
+    loss, aux = task.objectives[0].loss(view, batch, totals, jax.random.key(0))
+    logits = np.float64(programs.apply(view.model, view.variables, batch, train=False)[0])
+    nats, wrong, exact = 0.0, 0, 0
+    for row, (asked, targets) in enumerate(zip(batch["asked"], batch["targets"], strict=True)):
+        faults = 0
+        for step in np.flatnonzero(asked):
+            for logit, bit in zip(logits[row, step], targets[step], strict=True):
+                one = 1 / (1 + np.exp(-logit))
+                nats -= np.log(one if bit else 1 - one)
+                faults += (one > 0.5) != bit
+        wrong, exact = wrong + faults, exact + (faults == 0)
+    bits = batch["asked"].sum() * 3
+    assert {name: float(value) for name, value in totals.items()} == {"bits": bits, "examples": 4}
+    expected = {
+        "loss": nats / bits,
+        "bits_wrong": wrong / bits,
+        "bits_per_sequence": nats / np.log(2) / 4,
+        "exact": exact / 4,
+    }
+    assert {name: float(value) for name, value in aux.metrics.items()} == pytest.approx(expected, rel=1e-5)
+    assert float(loss) == pytest.approx(expected["loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_n_grams_are_measured_above_the_optimum() -> None:
+    task = task_of(problem="n_grams", bits=None, context=2, shortest=9, longest=9, evaluated=(9, 20))
+    evaluation = task.evaluations[1]
+    view = view_of(task)
+    sums, _ = jax.jit(lambda batch: evaluation.step(view, batch, jax.random.key(0)))(evaluation.batches[0])
+    said = evaluation.finish({name: np.float64(value) for name, value in sums.items()}, None).scalars
+    optimal = float(evaluation.batches[0]["optimum"].sum() / np.log(2) / 6)
+    assert said["optimal_bits_per_sequence/20"] == pytest.approx(optimal, rel=1e-6)
+    assert said["above_optimum/20"] == pytest.approx(said["bits_per_sequence/20"] / optimal - 1, rel=1e-6)
+    assert "above_optimum/7" not in report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars
+
+
+def test_a_text_of_bits_is_answered_by_as_many_words_with_maps_of_its_steps() -> None:
+    task = task_of()
+    view = view_of(task)
+    answers = task.answer(view, Request(["101 001", "110"], decoding={}))
+    assert [len(line.split()) for line in answers.lines] == [2, 1]
+    assert set("".join(answers.lines)) <= {"0", "1", " "}
+    weights = answers.look(Capture(("memory/read",)))["memory/read"].weights
+    assert weights.shape == (1, 2, 1, 5, 8)
+    assert answers.labels.tokens["steps"][1] == ("110", "delimiter", "say 110")
+    np.testing.assert_allclose(weights[0, 1, 0, :3].sum(-1), 1, atol=1e-5)
+
+
+def test_what_cannot_be_copied_is_refused() -> None:
+    task = task_of()
+    for text in ("", "10", "102", "101 1"):
+        with pytest.raises(UserError, match=r"cannot be copied: give words of 3 bits, such as '100 001'"):
+            read(text, 3)
+    with pytest.raises(UserError, match="problem=priority_sort does not answer texts: only copy does"):
+        task_of(problem="priority_sort").answer(view_of(task), Request(["101"], decoding={}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"shortest": 0}, r"shortest=0 and longest=6 must rise, from at least 1"),
+        ({"problem": "associative_recall"}, r"shortest=1 and longest=6 must rise, from at least 2"),
+        ({"evaluated": (4, 4)}, r"evaluated=\(4, 4\) must be different sizes of at least 1"),
+        ({"probed": 0}, r"probed=0 must be at least 1"),
+        ({"repeats": 3}, r"repeats=3 is nothing that problem=copy has"),
+    ],
+)
+def test_impossible_sizes_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        task_of(**values)

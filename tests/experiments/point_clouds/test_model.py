@@ -1,0 +1,83 @@
+"""The set Transformer: a set has no order and no padding, its pooling is the equation, its operations are counted."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.point_clouds.model import POOLED, Pooling, SetTransformerConfig
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models import registry
+from transformer.models.contract import Model
+from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
+
+POINTS, LENGTHS = np.random.default_rng(0).random((3, 5, 2)).astype(np.float32), np.int32([5, 3, 1])
+
+
+def set_transformer(**changes: Any) -> tuple[SetTransformerConfig, Model]:
+    config = SetTransformerConfig(**{"layers": 1, "width": 8, "heads": 2, "feed_forward": 8} | changes)
+    inputs = {"points": Input(POINTS.shape, jnp.float32, Modality.POINTS), "lengths": Input((3,))}
+    interface = Interface(inputs, {"classes": 4}, output=POINT_CLASSIFICATION.output)
+    return config, registry.build(config, interface, Precision())
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+def test_the_order_of_points_and_what_stands_in_padding_change_nothing(pooling: Pooling) -> None:
+    _, model = set_transformer(pooling=pooling)
+    variables = model.init(jax.random.key(0))
+    first, _ = model.apply(variables, {"points": POINTS, "lengths": LENGTHS}, train=False)
+    other = POINTS.copy()
+    for row, length in enumerate(LENGTHS):
+        other[row, :length] = POINTS[row, :length][::-1]
+        other[row, length:] = np.nan
+    second, _ = model.apply(variables, {"points": other, "lengths": LENGTHS}, train=False)
+    np.testing.assert_allclose(first, second, atol=1e-5)
+    assert np.abs(first[0] - first[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+def test_pooling_is_that_of_its_equation(pooling: Pooling) -> None:
+    _, model = set_transformer(pooling=pooling, layers=0)
+    variables = model.init(jax.random.key(0))
+    capture = Capture(sites=tuple(site.name for site in model.sites))
+    got, aux = model.apply(variables, {"points": POINTS, "lengths": LENGTHS}, train=False, capture=capture)
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables.params)
+    assert "norm" not in p
+    for row, length in enumerate(LENGTHS):
+        x = POINTS[row, :length] @ p["embed"]["kernel"] + p["embed"]["bias"]
+        match pooling:
+            case Pooling.MEAN:
+                pooled = x.mean(0)
+            case Pooling.MAX:
+                pooled = x.max(0)
+            case Pooling.ATTENTION:
+                attention = p["attention"]
+                q = np.einsum("se,ehd->shd", p["seed"], attention["query"]["kernel"])
+                k, v = (np.einsum("ne,ehd->nhd", x, attention[name]["kernel"]) for name in ("key", "value"))
+                logits = np.einsum("shd,nhd->hsn", q, k) / 2
+                weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+                pooled = np.einsum("hsn,nhd,hde->e", weights, v, attention["output"]["kernel"])
+                shown = aux.maps[POOLED].weights
+                assert shown is not None
+                np.testing.assert_allclose(shown[0, row, :, :, :length], weights, atol=1e-5)
+        np.testing.assert_allclose(got[row], pooled @ p["head"]["kernel"] + p["head"]["bias"], atol=1e-5)
+
+
+def test_operations_count_every_product() -> None:
+    config, _ = set_transformer()
+    batch = {"points": jax.ShapeDtypeStruct((3, 5, 2), jnp.float32)}
+    counted = registry.operations(config, batch, {"classes": 4})
+    assert counted is not None
+    block = 2 * 5 * (4 * 8**2 + 2 * 8 * 8) + 4 * 5 * 5 * 8
+    pooling = 2 * 8**2 * (2 * 5 + 2) + 2 * 2 * 5 * 8
+    assert counted.forward == 3 * (2 * 5 * 2 * 8 + block + pooling + 2 * 8 * 4)
+
+
+@pytest.mark.parametrize("wrong", [{"layers": -1}, {"heads": 3}, {"dropout": 1.0}])
+def test_unfit_values_are_refused(wrong: dict) -> None:
+    with pytest.raises(UserError, match=rf"config\.model\.(width|{next(iter(wrong))})"):
+        set_transformer(**wrong)

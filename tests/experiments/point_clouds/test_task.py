@@ -1,0 +1,39 @@
+"""Clouds of points: they lie on the lines of their digits; what is drawn, refused and shown."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.point_clouds.task import PointCloudsConfig, build
+from transformer.config import UserError
+from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, draw_clouds
+
+
+def test_points_lie_on_the_lines_anywhere_alike() -> None:
+    (cloud,) = draw_clouds(["L"], 4000, np.random.default_rng(0), NO_VARIATION, noise=0.0)
+    (corners,) = GLYPHS["L"]
+    (x, top), (_, bottom), (right, _) = corners
+    down, along = np.abs(cloud[:, 0] - x) < 1e-5, np.abs(cloud[:, 1] - bottom) < 1e-5
+    assert np.all(down | along)
+    share = (bottom - top) / (bottom - top + right - x)
+    assert down.mean() == pytest.approx(share, abs=0.03)
+    assert cloud[down, 1].mean() == pytest.approx((top + bottom) / 2, abs=0.02)
+
+
+def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
+    task = build(PointCloudsConfig(fewest=3, most=7, rows=64, examples=64), Path())
+    batch = task.source(0)[0]
+    assert set(batch["lengths"]) == set(range(3, 8))
+    real = np.arange(7) < batch["lengths"][:, None]
+    assert np.all(batch["points"][~real] == 0)
+    assert np.all(np.abs(batch["points"][real] - 0.5).max(-1) < 0.6)
+    np.testing.assert_array_equal(batch["points"], task.source(0)[0]["points"])
+    labels = task.labels(())
+    assert [len(names) for names in labels.tokens["points"]] == task.probed["lengths"].tolist()
+
+
+@pytest.mark.parametrize("wrong", [{"fewest": 0}, {"most": 2}, {"rows": 0}, {"examples": 0}, {"probed": 0}])
+def test_unfit_values_are_refused(wrong: dict) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        PointCloudsConfig(**wrong)

@@ -1,0 +1,189 @@
+"""SAGAN: attention that begins as nothing, kernels of norm one, both players' shapes, operations, and refusals."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.sagan.model import SaganConfig
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models import registry
+from transformer.models.contract import Model, by_path
+from transformer.models.interface import GENERATION, Input, Interface, Modality
+
+CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, judge=(4,))
+RANDOM = np.random.default_rng(0)
+NOISE = RANDOM.normal(size=(3, 5)).astype(np.float32)
+PICTURE = RANDOM.normal(size=(3, 8, 16, 1)).astype(np.float32)
+
+
+def model_of(config: SaganConfig) -> Model:
+    inputs = {
+        "noise": Input(NOISE.shape, jnp.float32, Modality.POINTS),
+        "picture": Input(PICTURE.shape, jnp.float32, Modality.PICTURE),
+    }
+    return registry.build(config, Interface(inputs, {"classes": 10}, output=GENERATION.output), Precision())
+
+
+def passes(model: Model, variables: Any) -> list[np.ndarray]:
+    """What both players make of their inputs, by one program."""
+
+    @jax.jit
+    def both(variables: Any) -> Any:
+        made, _ = model.apply(variables, {"noise": NOISE}, train=False)
+        score, _ = model.apply(variables, {"picture": PICTURE}, method="score", train=False)
+        return made, score
+
+    return [np.asarray(outputs) for outputs in both(variables)]
+
+
+def scaled(params: Any) -> Any:
+    """The parameters with all kernels three times as large."""
+
+    def of_leaf(path: Any, leaf: jax.Array) -> jax.Array:
+        return 3 * leaf if path[-1].key == "kernel" else leaf
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+@pytest.mark.slow
+def test_with_gamma_0_both_players_are_those_without_attention() -> None:
+    plain, attending = model_of(SaganConfig(CONFIG.channels)), model_of(CONFIG)
+    variables = attending.init(jax.random.key(0))
+    params = {
+        player: {name: leaf for name, leaf in variables.params[player].items() if "attention" not in name}
+        for player in ("generator", "discriminator")
+    }
+    before = passes(attending, variables)
+    for outputs, expected in zip(before, passes(plain, variables._replace(params=params)), strict=True):
+        np.testing.assert_allclose(outputs, expected, atol=1e-6)
+    moved = jax.tree.map(jnp.array, variables)
+    for player in ("generator", "discriminator"):
+        moved.params[player]["attention_4"]["gamma"] += 1
+    after = passes(attending, moved)
+    for outputs, other in zip(before, after, strict=True):
+        assert np.abs(outputs - other).max() > 1e-4
+    # Of what is divided by its largest singular value the size is of no account: no kernel is read as it is.
+    for outputs, other in zip(after, passes(attending, moved._replace(params=scaled(moved.params))), strict=True):
+        np.testing.assert_allclose(outputs, other, atol=1e-5)
+
+
+def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids() -> None:
+    model = model_of(CONFIG)
+    variables = model.init(jax.random.key(0))
+    capture = Capture(sites=tuple(site.name for site in model.sites))
+    made, of_generator = model.apply(variables, {"noise": NOISE}, train=False, capture=capture)
+    score, aux = model.apply(variables, {"picture": PICTURE}, method="score", train=False, capture=capture)
+    assert (made.shape, score.shape) == (PICTURE.shape, (3,))
+    assert np.abs(made).max() <= 1
+    maps = {**of_generator.maps, **aux.maps}
+    assert set(maps) == {f"{player}/self_{rows}" for player in ("generator", "discriminator") for rows in (4, 2)}
+    for site in model.sites:
+        weights = maps[site.name].weights
+        assert weights is not None
+        assert site.key.shape is not None
+        places = site.key.shape[0] * site.key.shape[1]
+        assert weights.shape == (1, 3, 1, places, places)
+        assert site.key.stride == 8 / site.key.shape[0]
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> None:
+    model = model_of(CONFIG)
+    variables = model.init(jax.random.key(1))
+
+    @jax.jit
+    def train(variables: Any) -> Any:
+        for inputs, method in (({"noise": NOISE}, "forward"), ({"picture": PICTURE}, "score")):
+            _, aux = model.apply(variables, inputs, method=method, train=True)
+            variables = variables._replace(state=aux.state)
+        return variables
+
+    for _ in range(300):
+        variables = train(variables)
+    module = model.functional.bind(variables.params)
+    kernels = {path for path in by_path(variables.params) if path.endswith("kernel") and not path.startswith("judge")}
+    seen = 0
+    for name in ("generator", "discriminator"):
+        state = variables.state[name]["spectral"]
+        normed, following = getattr(module, name).normed(state, train=False)
+        assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), following, state))
+        for path, kernel in normed.items():
+            outputs = 2 if path.endswith(("query", "key", "value")) else 1
+            matrix = np.asarray(kernel, np.float64).reshape(-1, int(np.prod(kernel.shape[-outputs:])))
+            assert np.linalg.svd(matrix, compute_uv=False)[0] == pytest.approx(1, abs=1e-3), path
+            seen += 1
+    assert seen == len(kernels)
+
+
+def test_a_pass_moves_the_state_of_its_own_player_alone_and_only_in_training() -> None:
+    model = model_of(CONFIG)
+    variables = model.init(jax.random.key(1))
+    for method, inputs, own, other in (
+        ("forward", {"noise": NOISE}, "generator", "discriminator"),
+        ("score", {"picture": PICTURE}, "discriminator", "generator"),
+    ):
+        for train in (True, False):
+            _, aux = model.apply(variables, inputs, method=method, train=train)
+            changed = {
+                player: any(
+                    np.any(np.asarray(aux.state[player][kind][name][0]) != variables.state[player][kind][name][0])
+                    for kind in variables.state[player]
+                    for name in variables.state[player][kind]
+                )
+                for player in (own, other)
+            }
+            assert changed == {own: train, other: False}
+
+
+def test_the_judge_is_the_classifier_of_its_parameters() -> None:
+    model = model_of(CONFIG)
+    variables = model.init(jax.random.key(1))
+    halves = PICTURE[:, :, :8]
+    said, aux = model.apply(variables, {"picture": halves}, method="classify", train=False)
+    inputs = {"picture": Input(halves.shape, jnp.float32, Modality.PICTURE)}
+    alone = registry.build(CONFIG.of_judge(), Interface(inputs, {"classes": 10}), Precision())
+    expected, _ = alone.apply(
+        variables._replace(params=variables.params["judge"], state={}), {"picture": halves}, train=False
+    )
+    np.testing.assert_array_equal(said["logits"], expected)
+    head = variables.params["judge"]["head"]
+    np.testing.assert_allclose(said["features"] @ head["kernel"] + head["bias"], said["logits"], atol=1e-5)
+    assert aux.state is variables.state
+    without = model_of(SaganConfig(CONFIG.channels))
+    with pytest.raises(ValueError, match="has no judge"):
+        without.apply(without.init(jax.random.key(0)), {"picture": halves}, method="classify", train=False)
+
+
+def test_operations_count_every_product() -> None:
+    batch = {
+        "noise": jax.ShapeDtypeStruct((3, 5), jnp.float32),
+        "picture": jax.ShapeDtypeStruct((3, 8, 16, 1), jnp.float32),
+    }
+    made = 5 * 8 * 8 + 32 * 9 * 8 * 6 + 128 * 9 * 6 * 4 + 128 * 9 * 4 * 1
+    scored = 128 * 9 * 1 * 4 + 32 * 16 * 4 * 6 + 8 * 16 * 6 * 8 + 8
+    attention = sum(4 * channels * inner * n + 2 * n * n * inner for channels, inner, n in ((6, 3, 32), (8, 4, 8)))
+    counted = registry.operations(CONFIG, batch, {})
+    assert counted is not None
+    assert counted.forward == 3 * 2 * (made + scored + 2 * attention)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"channels": (4,)}, "at least two"),
+        ({"channels": (4, 0)}, "at least two"),
+        ({"attention": (4, 4)}, "twice"),
+        ({"attention": (3,)}, "only of 8, 4, 2"),
+        ({"reduction": 0}, "reduction"),
+        ({"judge": (0,)}, "judge"),
+        ({"channels": (4, 4, 4, 4, 4)}, "not divided by 16"),
+    ],
+)
+def test_unfit_values_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        model_of(SaganConfig(**{"channels": (4, 6, 8)} | wrong))

@@ -1,0 +1,123 @@
+"""Strings in pictures: where their glyphs stand, and that they are painted there."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from experiments.scene_text.data import LetteringKind, Line, Written, paint
+from transformer.data.synthetic_glyphs import NO_VARIATION, cover, draw_glyphs, strokes
+
+KIND = LetteringKind()
+
+
+def corners(written: Written) -> np.ndarray:
+    """The corners of each glyph's square [N, 4, 2], left upper first, then clockwise."""
+    found = []
+    for (x, y), turn in zip(written.middles, written.turns, strict=True):
+        along = written.side / 2 * np.array([np.cos(turn), np.sin(turn)])
+        down = written.side / 2 * np.array([-np.sin(turn), np.cos(turn)])
+        signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+        found.append([(x, y) + right * along + below * down for right, below in signs])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("line", Line)
+def test_squares_lie_within_the_picture_side_by_side_along_the_line(line: Line) -> None:
+    random, counts, bends = np.random.default_rng(0), set(), []
+    for _ in range(300):
+        written = KIND.write(KIND.draw(random), line, random)
+        counts.add(len(written.text))
+        assert set(written.text) <= set(KIND.alphabet)
+        assert len(written.middles) == len(written.turns) == len(written.text)
+        assert corners(written).min() >= -1e-9
+        assert corners(written).max() <= KIND.pixels + 1e-9
+        assert 5 < written.side <= KIND.sides[1]
+        steps = np.diff(written.middles, axis=0)
+        distances = np.linalg.norm(steps, axis=1) / written.side
+        assert (distances > 0.99).all()
+        assert (distances < 1.16).all()
+        # The next glyph stands to the right of each, as this one and that one are turned on the mean.
+        directions = np.unwrap(np.arctan2(steps[:, 1], steps[:, 0]))
+        between = (written.turns[1:] + written.turns[:-1]) / 2
+        np.testing.assert_allclose(np.cos(directions - between), 1, atol=1e-9)
+        bends.append(np.abs(np.diff(written.turns)).max())
+    assert counts == {3, 4, 5}
+    assert max(bends) == 0 if line is Line.STRAIGHT else min(bends) > np.radians(25)
+
+
+@pytest.mark.parametrize(("line", "least", "most"), [(Line.CURVED, 0.6, 1.0), (Line.STRAIGHT, 0.0, 0.0)])
+def test_glyphs_of_curved_strings_alone_stand_above_one_another(line: Line, least: float, most: float) -> None:
+    """Middles less than 0.6 sides apart across: columns of the picture show both."""
+    random = np.random.default_rng(1)
+    stacked = 0
+    for _ in range(200):
+        written = KIND.write(KIND.draw(random), line, random)
+        across = np.sort(written.middles[:, 0])
+        stacked += bool((np.diff(across) < 0.6 * written.side).any())
+    assert least <= stacked / 200 <= most
+
+
+def test_a_glyph_is_painted_where_its_square_stands() -> None:
+    """Every pixel of a large picture by brute force: the share of the glyph's own drawing, turned and moved there."""
+    kind = dataclasses.replace(KIND, pixels=40)
+    for text, line, seed in (("PT2", Line.CURVED, 3), ("KAJ", Line.STRAIGHT, 4), ("RGF", Line.CURVED, 5)):
+        random = np.random.default_rng(seed)
+        written = kind.write(text, line, random)
+        picture = paint(kind, [written], random, NO_VARIATION)[0].astype(float).mean(axis=-1)
+        bright = (picture - np.median(picture)) / (np.percentile(picture, 99.5) - np.median(picture))
+        expected = np.zeros((40, 40))
+        drawn = strokes(text, np.random.default_rng(0), NO_VARIATION)
+        own = cover(*drawn, 200)
+        for row in range(40):
+            for column in range(40):
+                for number, ((x, y), turn) in enumerate(zip(written.middles, written.turns, strict=True)):
+                    away = np.array([column + 0.5 - x, row + 0.5 - y])
+                    along = away @ [np.cos(turn), np.sin(turn)] / written.side + 0.5
+                    down = away @ [-np.sin(turn), np.cos(turn)] / written.side + 0.5
+                    if 0 <= along < 1 and 0 <= down < 1:
+                        share = own[number, int(200 * down), int(200 * along)]
+                        expected[row, column] = max(expected[row, column], share)
+        # A line is a pixel wide, so that single pixels differ where it is cut: as a whole they are the same picture.
+        assert np.corrcoef(bright.ravel(), expected.ravel())[0, 1] > 0.85
+        flipped = np.corrcoef(bright.ravel(), expected[::-1].ravel())[0, 1]
+        assert flipped < 0.5
+
+
+def test_no_picture_is_like_another_and_each_is_a_function_of_its_generator() -> None:
+    written = KIND.write("A4K", Line.CURVED, np.random.default_rng(0))
+    one, other = paint(KIND, [written, written], np.random.default_rng(1))
+    assert (one != other).any()
+    again = paint(KIND, [written, written], np.random.default_rng(1))
+    np.testing.assert_array_equal(again, [one, other])
+    assert (one.dtype, one.shape) == (np.uint8, (56, 56, 3))
+    # Beyond what the noise spreads, only glyphs are bright.
+    squares = corners(written)
+    rows, columns = np.nonzero(one.mean(axis=-1) > 140)
+    assert len(rows) > 20
+    low, high = squares.min(axis=(0, 1)) - 1.5, squares.max(axis=(0, 1)) + 1.5
+    assert (low[1] <= rows).all()
+    assert (rows <= high[1]).all()
+    assert (low[0] <= columns).all()
+    assert (columns <= high[0]).all()
+
+
+def test_drawings_of_their_own_are_those_of_strokes() -> None:
+    drawn = draw_glyphs(["A", "4"], 24, np.random.default_rng(2))
+    np.testing.assert_array_equal(drawn, cover(*strokes(["A", "4"], np.random.default_rng(2)), 24))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"fewest": 0}, "fewest=0 and most=5"),
+        ({"fewest": 6}, "fewest=6 and most=5"),
+        ({"alphabet": "Ab"}, "alphabet='Ab' has \\['b'\\], which are no capital letters"),
+        ({"alphabet": "AA"}, "alphabet='AA' must name at least one glyph, and none of them twice"),
+        ({"alphabet": ""}, "alphabet='' must name"),
+        ({"pixels": 20}, "must rise, from 1 pixel to half of the picture's pixels=20"),
+    ],
+)
+def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        LetteringKind(**wrong)

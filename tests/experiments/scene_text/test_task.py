@@ -1,0 +1,270 @@
+"""Pictures of text: their batches, places, evaluations and answers, and their measures by hand."""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.scene_text.model import FAMILY, SITE, Attended, TextReaderConfig
+from experiments.scene_text.task import TextPictures, TextPicturesConfig, build
+from transformer.attention import Axis, AxisKind, Capture, Site
+from transformer.config import UserError
+from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.module import Precision
+from transformer.models.contract import Model, Variables
+from transformer.tasks.attention_mass import mass_within
+from transformer.tasks.contract import Request, View
+from transformer.tasks.string_metrics import edits, inside, looking_report, string_report
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+
+GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
+
+
+@pytest.fixture(scope="module")
+def task() -> TextPictures:
+    return build(TextPicturesConfig(pixels=32, rows=8, examples=10, probed=3), Path())
+
+
+def model_of(task: TextPictures, attention: Attended = Attended.NEIGHBOURS) -> Model:
+    """Over 8 x 8 places, or 8 columns."""
+    config = TextReaderConfig(GridEncoderConfig((4,), (4,)), width=6, layers=1, attention=attention)
+    return FAMILY.build(config, task.interface, Precision())
+
+
+@functools.cache
+def view_of(task: TextPictures, *, train: bool = False) -> View:
+    """A model that has learned nothing."""
+    model, normal = model_of(task), np.random.default_rng(0).normal
+    shapes = model.functional.shapes()
+    variables = Variables(jax.tree.map(lambda leaf: 0.3 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
+    return View(model, variables, {}, {}, np.int32(0), train)
+
+
+def places_by_hand(batch: dict, row: int, step: int) -> set[int]:
+    """The places of a glyph, by the corners of its square: whose middle lies on the inner side of all four edges."""
+    (x, y), turn, side = batch["middles"][row, step], batch["turns"][row, step], batch["sides"][row, step]
+    signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+    axes = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    corners = [np.array([x, y]) + side / 2 * np.array(sign) @ axes for sign in signs]
+    found = {8 * int(y // 4) + int(x // 4)}
+    for place in range(64):
+        middle = np.array([4 * (place % 8) + 2.0, 4 * (place // 8) + 2.0])
+        turns = []
+        for start, end in zip(corners, [*corners[1:], corners[0]], strict=True):
+            edge, away = end - start, middle - start
+            turns.append(edge[0] * away[1] - edge[1] * away[0])
+        if min(turns) >= 0:
+            found.add(place)
+    return found
+
+
+def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextPictures) -> None:
+    batch, again = task.source(3)[7], task.source(3)[7]
+    for name, values in batch.items():
+        np.testing.assert_array_equal(values, again[name])
+    for other in (task.source(3)[8], task.source(4)[7]):
+        assert (other["picture"] != batch["picture"]).any()
+    for name, given in task.interface.inputs.items():
+        assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
+    assert -1 <= batch["picture"].min() < -0.3
+    assert 0.3 < batch["picture"].max() <= 1
+    found = np.asarray(inside(GRID, batch))
+    for row in range(8):
+        labels = batch["labels"][row].tolist()
+        length = labels.index(END)
+        assert batch["target"][row].tolist() == [BEGIN, *labels[:length], *[PAD] * (5 - length)]
+        assert set(labels[length + 1 :]) <= {PAD}
+        assert min(labels[:length]) > END
+        assert (batch["sides"][row] > 0).tolist() == [True] * length + [False] * (6 - length)
+        for step in range(6):
+            wanted = places_by_hand(batch, row, step) if step < length else set()
+            assert set(np.flatnonzero(found[row, step]).tolist()) == wanted
+    assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
+
+
+@pytest.mark.parametrize(("share", "bent"), [(0.0, 0), (1.0, 8)])
+def test_the_share_of_curved_strings_is_kept(share: float, bent: int) -> None:
+    task = build(TextPicturesConfig(pixels=32, rows=8, examples=1, curved=share), Path())
+    turns, sides = (task.source(0)[0][name] for name in ("turns", "sides"))
+    spread = [np.ptp(turn[side > 0]) for turn, side in zip(turns, sides, strict=True)]
+    assert sum(each > 0 for each in spread) == bent
+
+
+def test_each_line_is_evaluated_by_itself_on_strings_that_no_run_trains_on(task: TextPictures) -> None:
+    names = {(each.name, each.split, each.at_end) for each in task.evaluations}
+    kinds = [f"{line}{what}" for line in ("curved", "straight") for what in ("", "_loss", "_looking")]
+    assert names == {(kind, split, split == "test") for kind in kinds for split in ("validation", "test")}
+    of = {(each.name, each.split): each for each in task.evaluations}
+    for split in ("validation", "test"):
+        for name, bent in (("curved", True), ("straight", False)):
+            for batch in of[name, split].batches:
+                for turns, sides in zip(batch["turns"], batch["sides"], strict=True):
+                    assert (np.ptp(turns[sides > 0]) > 0) == bent
+    pictures = [of[key].batches[0]["picture"] for key in of if "_" not in key[0]]
+    for number, one in enumerate(pictures):
+        assert all((one != other).any() for other in pictures[:number])
+    columns = model_of(task, Attended.COLUMNS).sites
+    assert {each.name for each in task.evaluations if each.applies(columns)} == {
+        name for name in kinds if not name.endswith("_looking")
+    }
+
+
+def test_the_evaluation_of_looking_is_that_of_the_maps(task: TextPictures) -> None:
+    view = view_of(task)
+    (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == ("curved_looking", "validation"))
+    step = jax.jit(lambda variables, batch: evaluation.step(view._replace(variables=variables), batch, None)[0])
+    look = jax.jit(lambda given: view.model.apply(view.variables, given, train=False, capture=Capture((SITE,)))[1].maps)
+    sums: dict = {}
+    mass, glyphs = 0.0, 0
+    for batch in evaluation.batches:
+        for name, value in step(view.variables, batch).items():
+            sums[name] = sums.get(name, 0) + np.asarray(value)
+        weights = np.asarray(look({name: batch[name] for name in ("picture", "target")})[SITE].weights)[0, :, 0]
+        for row, at in np.argwhere(batch["sides"] > 0):
+            mass += weights[row, at, sorted(places_by_hand(batch, row, at))].sum()
+            glyphs += 1
+    report = evaluation.finish(sums, None)
+    assert report.scalars == {"glyph_mass": pytest.approx(mass / glyphs, rel=1e-5)}
+    assert 0.02 < mass / glyphs < 0.3
+
+
+def test_mass_of_maps_made_by_hand_is_of_the_head_that_has_most() -> None:
+    weights = np.zeros((1, 1, 2, 3, 4), np.float32)
+    weights[0, 0, :, 0] = [[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]]
+    weights[0, 0, :, 1] = [[0.5, 0.5, 0, 0], [0, 0, 0.25, 0.75]]
+    weights[0, 0, :, 2] = 0.25  # the end, which has no place
+    found = np.array([[[True, False, False, False], [False, False, True, True], [False] * 4]])
+    mass = np.asarray(mass_within(weights, found))
+    np.testing.assert_allclose(mass, [[0.1, 1.7]], rtol=1e-6)
+    report = looking_report({"glyphs": np.array(2), "mass/a": mass, "mass/b": np.array([[1.0]])}, None)
+    assert report.scalars == {"glyph_mass": pytest.approx(0.85)}
+    assert report.note == "a, layer 0, head 1; 2 glyphs"
+
+
+def test_a_class_token_has_no_glyph_and_only_grids_have_places() -> None:
+    batch = {"middles": np.float32([[[2, 2]]]), "turns": np.float32([[0]]), "sides": np.float32([[4]])}
+    with_class = Axis("grid", AxisKind.GRID, shape=(2, 2), stride=4.0, leading=1)
+    assert np.asarray(inside(with_class, batch)).ravel().tolist() == [False, True, False, False, False]
+    # A small glyph between the middles of places is where its own middle is.
+    batch = {"middles": np.float32([[[4.5, 3]]]), "turns": np.float32([[0.5]]), "sides": np.float32([[1]])}
+    assert np.asarray(inside(with_class, batch)).ravel().tolist() == [False, False, True, False, False]
+    with pytest.raises(ValueError, match="has no shape: it is no grid"):
+        inside(Axis("columns", AxisKind.STEPS, size=3), batch)
+
+
+@pytest.mark.parametrize(
+    ("output", "reference", "count"),
+    [
+        ("A4K", "A4K", 0),
+        ("AK", "A4K", 1),
+        ("A4KK", "A4K", 1),
+        ("4AK", "A4K", 2),
+        ("", "A4K", 3),
+        ("KITTEN", "SITTING", 3),
+    ],
+)
+def test_edits_are_levenshteins(output: str, reference: str, count: int) -> None:
+    assert edits(output, reference) == edits(reference, output) == count
+
+
+def test_the_report_counts_whole_strings_and_glyphs() -> None:
+    report = string_report(["A4K", "AK", "TTTTT"], ["A4K", "A4K", "PPPP"], shown=1)
+    assert report.scalars == {"exact_match": pytest.approx(1 / 3), "character_accuracy": pytest.approx(1 - 6 / 10)}
+    assert list(report.samples) == [{"target": "A4K", "output": "A4K"}]
+
+
+def test_glyphs_are_linked_to_their_places(task: TextPictures) -> None:
+    sites = model_of(task).sites
+    labels = task.labels(sites).completed(sites)
+    assert labels.pictures["grid"].shape == (3, 32, 32, 3)
+    assert labels.links is not None
+    for row, links in enumerate(labels.links[SITE]):
+        glyphs = labels.tokens["target"][row]
+        assert glyphs[-1] == "<end>"
+        assert labels.titles[row] == "".join(glyphs[:-1])
+        assert not any(link.sure for link in links)
+        for step in range(len(glyphs)):
+            wanted = places_by_hand(task.shown, row, step) if step < len(glyphs) - 1 else set()
+            assert {link.key for link in links if link.query == step} == wanted
+    columns = task.labels(model_of(task, Attended.COLUMNS).sites)
+    assert columns.links is None
+    assert not columns.pictures
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
+)
+def test_a_given_string_is_painted_and_read(task: TextPictures, options: dict) -> None:
+    view = view_of(task)
+    answers = task.answer(view, Request(["A4K", "straight PT2", "curved JJJ"], decoding=options))
+    assert len(answers.lines) == 3
+    labels = answers.labels.completed(view.model.sites)
+    assert labels.titles == tuple(answers.lines)
+    maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
+    for row, glyphs in enumerate(labels.tokens["target"]):
+        np.testing.assert_allclose(maps[0, row, 0, : len(glyphs)].sum(-1), 1, rtol=1e-5)
+    assert labels.pictures["grid"].shape == (3, 32, 32, 3)
+
+
+def test_places_are_known_of_strings_that_were_read_right(task: TextPictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {glyph: number for number, glyph in enumerate(task.symbols)}
+    said = np.int32([[[*(numbers[glyph] for glyph in "A4K"), END, PAD, PAD]]] * 2)
+    monkeypatch.setattr(task, "decode", lambda *given: said[:, 0])
+    answers = task.answer(view_of(task), Request(["A4K", "straight PT2"]))
+    assert answers.lines == ["A4K", "A4K"]
+    assert answers.labels.links is not None
+    right, wrong = answers.labels.links[SITE]
+    assert {link.query for link in right} == {0, 1, 2}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("AK", {}, "'AK' has 2 glyphs: this run's strings have 3 to 5"),
+        ("", {}, "'' has 0 glyphs"),
+        ("AbK", {}, "'AbK' has \\['b'\\]: this run's glyphs are AEF"),
+        ("round A4K", {}, "'round A4K' is no string: say 'A4K', or 'straight A4K'"),
+        ("curved straight A4K", {}, "is no string: say 'A4K'"),
+        ("A4K", {"samples": 2}, "leave out --language, --samples"),
+        ("A4K", {"stops": ("x",)}, "leave out --language, --samples"),
+        ("A4K", {"length": 7}, "--length=7: the longest string has 6 glyphs with its end"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(task: TextPictures, text: str, options: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        task.answer(view_of(task), Request([text], decoding=options))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"fewest": 6}, "config.task: fewest=6 and most=5"),
+        ({"alphabet": "ab"}, "config.task: alphabet='ab'"),
+        ({"curved": 1.5}, "config.task.curved=1.5 must be from 0 to 1"),
+        ({"rows": 0}, "config.task.rows=0 must be at least 1"),
+    ],
+)
+def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        TextPicturesConfig(**wrong)
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: TextPictures) -> None:
+    view, batch = view_of(task, train=True), task.source(1)[0]
+    totals = task.totals(batch)
+    loss, aux = jax.jit(lambda: task.objectives[0].loss(view, batch, totals, jax.random.key(0)))()
+    inputs = {name: batch[name] for name in ("picture", "target")}
+    logits = np.asarray(jax.jit(lambda: view.model.apply(view.variables, inputs, train=True)[0])(), np.float64)
+    log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    wanted = [-log[row, step, batch["labels"][row, step]] for row, step in np.argwhere(batch["labels"] != PAD)]
+    assert float(loss) == pytest.approx(np.mean(wanted), rel=1e-5)
+    assert set(aux.metrics) == {"loss", "accuracy"}
+
+
+def test_a_site_without_a_grid_is_not_linked(task: TextPictures) -> None:
+    text = Site(SITE, Axis("target"), Axis("source"), ("0",), ("0",))
+    assert task.labels([text]).links is None

@@ -1,0 +1,182 @@
+"""The summaries task: its batches, what models that copy and models that do not are asked, and its answers."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.summarization.data import KINDS, is_held_out, summary
+from experiments.summarization.task import UNKNOWN, Summaries, SummariesConfig, Unseen, build
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models.contract import Variables
+from transformer.models.interface import COPYING, TRANSLATION
+from transformer.models.registry import FAMILIES
+from transformer.tasks.contract import Request, View
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+
+SMALL: dict[str, Any] = {"most": 2, "fillers": 1, "tested": (3,), "rows": 4, "examples": 6, "probed": 2, "known": 20}
+
+
+@functools.cache
+def task_of(unseen: Unseen = Unseen.COPIED) -> Summaries:
+    return build(SummariesConfig(unseen=unseen, **SMALL), Path())
+
+
+@functools.cache
+def view_of(task: Summaries) -> View:
+    """A model that has learned nothing."""
+    family = FAMILIES["experiments.summarization.model"]
+    model = family.build(family.config(width=4, embedding=3, coverage=1.0), task.interface, Precision())
+    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, np.int32(0), False)
+
+
+def test_what_is_asked_of_a_model_is_decided_by_what_unseen_words_become() -> None:
+    copies, alike = task_of().interface, task_of(Unseen.UNKNOWN).interface
+    assert (copies.signature, alike.signature) == (COPYING, TRANSLATION)
+    # Two names of each of three facts and of one sentence that does not count.
+    assert copies.vocabularies["joint"] - copies.vocabularies["source"] == 8
+    assert alike.vocabularies == {"joint": copies.vocabularies["source"]}
+
+
+@pytest.mark.parametrize("unseen", Unseen)
+def test_a_batch_has_articles_and_their_summaries_one_step_apart(unseen: Unseen) -> None:
+    task = task_of(unseen)
+    batch, again = task.source(3)[7], task.source(3)[7]
+    words = len(task.lexicon.words)
+    for name, values in batch.items():
+        np.testing.assert_array_equal(values, again[name])
+    assert any((task.source(seed)[step]["source"] != batch["source"]).any() for seed, step in ((3, 8), (4, 7)))
+    assert batch["source"].max() < words
+    for row in range(4):
+        labels = batch["labels"][row].tolist()
+        length = labels.index(END)
+        assert batch["target"][row].tolist() == [BEGIN, *labels[:length], *[PAD] * (len(labels) - length - 1)]
+        if unseen is Unseen.UNKNOWN:
+            assert "copied" not in batch
+            assert max(labels) < words
+            continue
+        copied, source = batch["copied"][row], batch["source"][row]
+        np.testing.assert_array_equal((copied >= words), source == UNKNOWN)
+        np.testing.assert_array_equal(np.where(copied < words, copied, UNKNOWN), source)
+        assert {label for label in labels if label >= words} <= set(copied.tolist())
+        assert UNKNOWN not in labels
+    assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
+
+
+def test_what_is_held_out_has_names_that_are_never_trained_on() -> None:
+    task = task_of()
+    (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == ("summaries of 3", "test"))
+    assert sum(len(batch["source"]) for batch in evaluation.batches) == 8
+    rows = np.concatenate([batch["labels"] for batch in evaluation.batches])
+    # The references themselves: everything is right.
+    report = evaluation.finish({}, {"tokens": rows})
+    assert report.scalars["exact_match/3"] == report.scalars["unseen_names/3"] == report.scalars["rouge_l/3"] == 1
+    texts = [sample["source"].split() for sample in report.samples] + [article.words for article in task._shown]
+    fresh = [word for text in texts for word in text if word not in task.lexicon.known]
+    assert len(fresh) > 15
+    assert all(map(is_held_out, fresh))
+
+
+def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
+    task = task_of()
+    sites = (
+        FAMILIES["experiments.summarization.model"]
+        .build(FAMILIES["experiments.summarization.model"].config(width=2, embedding=2), task.interface, Precision())
+        .sites
+    )
+    labels = task.labels(sites).completed(sites)
+    assert labels.tokens["origin"] == (("written", "copied"),) * 2
+    assert labels.links is not None
+    (links,) = labels.links.values()
+    for words, said, of_row in zip(labels.tokens["source"], labels.tokens["target"], links, strict=True):
+        assert said[-1] == "<end>"
+        assert [said[link.query] for link in of_row] == [words[link.key] for link in of_row]
+        assert len(of_row) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize("unseen", Unseen)
+def test_a_text_is_summarised_with_words_of_its_own(unseen: Unseen, options: dict) -> None:
+    task = task_of(unseen)
+    view = view_of(task)
+    answers = task.answer(view, Request(["The mill near Oslo now belongs to Ann-Marie.", "Ben runs"], decoding=options))
+    texts = answers.labels.tokens["source"]
+    assert texts == (("the", "mill", "near", "Oslo", "now", "belongs", "to", "Ann-Marie", "."), ("Ben", "runs"))
+    for line, text in zip(answers.lines, texts, strict=True):
+        beyond = set(line.split()) - set(task.lexicon.words)
+        assert beyond <= (set(text) if unseen is Unseen.COPIED else set())
+    labels = answers.labels.completed(view.model.sites)
+    maps = answers.look(Capture(tuple(site.name for site in view.model.sites)))
+    for site in view.model.sites:
+        for row, words in enumerate(labels.tokens["target"]):
+            weights = np.asarray(maps[site.name].weights)[0, row, 0, : len(words)]
+            np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_copying_is_measured_where_true_summaries_have_unseen_names() -> None:
+    task = task_of()
+    view = view_of(task)
+    (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == ("copying", "validation"))
+    assert evaluation.applies(view.model.sites)
+    assert not evaluation.applies(view_of(task_of(Unseen.UNKNOWN)).model.sites)
+    sums = jax.device_get([evaluation.step(view, batch, jax.random.key(0))[0] for batch in evaluation.batches])
+    labels = np.concatenate([batch["labels"] for batch in evaluation.batches])
+    assert sum(each["copied_words"] for each in sums) == (labels >= len(task.lexicon.words)).sum()
+    assert sum(each["written_words"] for each in sums) == ((labels > PAD) & (labels < len(task.lexicon.words))).sum()
+    assert 0 < sums[0]["copied"] < sums[0]["copied_words"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        (" ", {}, "has no words to summarise"),
+        ("to " * 60, {}, "has 60 words, and this run's articles at most"),
+        ("one two three four five six seven eight nine", {}, "has 9 words that the vocabulary lacks.* at most 8"),
+        ("Ben runs", {"samples": 2}, "leave out --language, --samples"),
+        ("Ben runs", {"length": 999}, "--length=999: a summary has at most 46 words"),
+    ],
+)
+def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: dict, said: str) -> None:
+    task = task_of()
+    nothing = View(None, Variables({}, {}), {}, {}, np.int32(0), False)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=said) as error:
+        task.answer(nothing, Request([text], decoding=options))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"fewest": 3, "most": 2}, "must be 1 <= fewest <= most"),
+        ({"tested": ()}, "different numbers of facts"),
+        ({"tested": (9,)}, f"at most {len(KINDS)} facts"),
+        ({"fresh": 1.5}, "fresh=1.5 0 to 1"),
+        ({"fresh": 0.0, "known": 3}, "known=3 must be at least 14 where no name is fresh"),
+        ({"rows": 0}, "rows=0 must be at least 1"),
+    ],
+)
+def test_articles_that_cannot_be_drawn_are_refused(wrong: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        SummariesConfig(**wrong)
+
+
+def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> None:
+    """Summaries have room to say more than is true, which articles of facts alone are too short to show."""
+    task = build(SummariesConfig(most=8, fillers=0, tested=(8,), rows=1, examples=1, unseen=Unseen.UNKNOWN), Path())
+    shortest = max(given.positions or 0 for given in task.interface.inputs.values())
+    family = FAMILIES["encoder_decoder"]
+    with pytest.raises(UserError, match=f"more than config.model.max_length={shortest}"):
+        family.build(family.config(width=8, heads=2, max_length=shortest), task.interface, Precision())
+
+
+def test_summaries_of_facts_are_what_the_labels_say() -> None:
+    task = task_of()
+    for article, words in zip(task._shown, task.labels(()).tokens["target"], strict=True):
+        assert list(words[:-1]) == summary(article.facts)

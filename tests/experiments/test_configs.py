@@ -1,0 +1,222 @@
+"""Every experiment's config is whole and says no more than it must, and its docstring says how to run it."""
+
+import ast
+import functools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.command import split_override
+from launch.config_files import load_config
+from transformer.config import UserError, flatten
+from transformer.models.published import PUBLISHED as SIZES
+from transformer.overrides import Leaf, find, flag, leaves
+from transformer.training.config import resolve, schema_of, show, with_words
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+FILES = sorted(
+    path
+    for path in (CHECKOUT / "experiments").rglob("*.py")
+    if path.name != "__init__.py" and path.parent.name != "peers"
+)
+# Arguments of config files whose parameter is any text, of which these are some.
+ARGUMENTS = {
+    "gpt1.py": ("", ":lstm", ":SST-2", ":CoLA", ":acceptability", ":entailment", ":similarity", ":choice"),
+    "weak_scaling.py": ("", ":v5p:8x8x4"),
+}
+
+
+def arguments_of(file: Path) -> tuple[str, ...]:
+    """What a config file may be followed by: nothing, and each word that its parameter's `Literal` lists."""
+    module = ast.parse(file.read_text(encoding="utf-8"))
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "get_config" and node.args.args:
+            listed = re.fullmatch(r"Literal\[(.*)\]", ast.unparse(node.args.args[0].annotation or ast.Constant("")))
+            if listed:
+                return ("", *(f":{word}" for word in ast.literal_eval(f"({listed[1]},)")))
+    return ARGUMENTS.get(file.name, ("",))
+
+
+NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in arguments_of(file)]
+
+
+@functools.cache
+def values_of(name: str) -> dict[str, Any]:
+    return load_config(str(CHECKOUT / name)).to_dict()
+
+
+def test_there_are_experiments() -> None:
+    assert len(FILES) >= 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_resolves(name: str) -> None:
+    experiment = resolve(values_of(name))
+    assert resolve(experiment.to_config()).to_config() == experiment.to_config()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_docstring_gives_the_command_and_the_time_or_the_machine(file: Path) -> None:
+    said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    assert f"python -m launch.train --config={file.relative_to(CHECKOUT)}" in said
+    assert any(word in said for word in ("minute", "hour", "accelerator", "GPU", "TPU"))
+    assert not re.search(r"[^\\]\n {4,}--", said), "a command that goes on needs a backslash to be pasted"
+
+
+def bases(file: Path) -> Iterator[str]:
+    """The experiments that a file begins with: those that it imports, and those that they import."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("experiments"):
+            for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                path = CHECKOUT / f"{str(module).replace('.', '/')}.py"
+                if path.is_file():
+                    yield str(path)
+                    yield from bases(path)
+
+
+# Keys that stay although they equal their defaults, each with why.
+KEPT = {"wmt14.py": {"optimizer.warmup": "the learning rate beside it is computed from it"}}
+
+
+def differing(name: str) -> dict[str, bool]:
+    """The keys that a config states, and whether with another value than the default."""
+    values = load_config(name).to_dict()
+    tree, resolved = schema_of(values), flatten(resolve(values).to_config())
+    nodes = {key: find(tree, key) for key in flatten(values)}
+    return {key: isinstance(node, Leaf) and node.default != resolved[key] for key, node in nodes.items()}
+
+
+def needless(file: Path, kept: Mapping[str, str]) -> list[str]:
+    """The keys that a config file states although they equal their defaults.
+
+    Such a key is needed where another argument of the file gives it another value, and where the file takes back what
+    an experiment that it begins with says.
+    """
+    needed = {key for base in bases(file) for key, differs in differing(base).items() if differs} | set(kept)
+    found = [differing(f"{file}{argument}") for argument in arguments_of(file)]
+    return sorted(key for key in found[0] if key not in needed and not any(keys[key] for keys in found))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_config_states_only_what_differs_from_the_defaults(file: Path) -> None:
+    where = file.relative_to(CHECKOUT)
+    kept = KEPT.get(file.name, {})
+    assert needless(file, kept) == [], f"{where} states keys that equal their defaults: remove them"
+    assert set(kept) <= set(needless(file, {})), f"{where}: what KEPT names is no exception"
+
+
+def test_what_a_config_need_not_state_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "planted.py"
+    file.write_text(
+        "from experiments import demo\n"
+        "def get_config():\n"
+        "    config = demo.get_config()\n"
+        "    config.head_statistics_every = 0\n"  # takes back what the demo says
+        "    config.keep = 2\n"
+        "    config.model.score = 'scaled_dot'\n"
+        "    config.averages = {}\n"
+        "    return config\n"
+    )
+    assert needless(file, {}) == ["averages", "keep", "model.score"]
+    assert needless(file, {"keep": "why"}) == ["averages", "model.score"]
+
+
+NAMED = re.compile(r"--config\.([a-z_]+(?:\.[a-z_]+)*)(?:=([^\s`]+))?")
+
+
+def named_in_commands() -> list[dict[str, str | None]]:
+    """The overrides that the page names, each alone; those of the mesh together, which they describe together."""
+    found = NAMED.findall((CHECKOUT / "docs/commands.md").read_text(encoding="utf-8"))
+    pairs = {(key, {"": None, "N": "7"}.get(value, value)) for key, value in found if key != "key"}
+    mesh = {key: value for key, value in pairs if key.startswith("sharding.")}
+    return [mesh, *({key: value} for key, value in sorted(pairs, key=str) if key not in mesh)]
+
+
+def test_the_overrides_of_the_commands_page_are_found() -> None:
+    named = named_in_commands()
+    assert {"model.score": "additive"} in named
+    assert {"head_statistics_every": "7"} in named
+    assert {"sharding.rules", "sharding.fsdp", "sharding.tensor"} <= set(named[0])
+    known = {key for name in NAMES for key in leaves(schema_of(values_of(name)))}
+    assert {key for overrides in named for key in overrides} <= known
+
+
+def whole(values: Any) -> dict[str, Any] | str:
+    """The whole config, or why it is refused."""
+    try:
+        return flatten(resolve(values).to_config())
+    except UserError as refused:
+        return str(refused)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_override_of_the_commands_page_works(name: str) -> None:
+    values, before = values_of(name), flatten(resolve(values_of(name)).to_config())
+    known = set(leaves(schema_of(values)))
+    sizes = {size for size, published in SIZES.items() if published.family == before["model.family"]}
+    for overrides in named_in_commands():
+        if not set(overrides) <= known:
+            continue
+        if "model.size" in overrides and (not before.get("model.size") or overrides["model.size"] not in sizes):
+            continue
+        # A key that the page names without a value is set to the one that it has.
+        words = {
+            key: flag("", before[key]).partition("=")[2] if text is None else text for key, text in overrides.items()
+        }
+        after = whole(with_words(values, words.items()))
+        if isinstance(after, str):
+            # Not every score and backend goes with the positions and the dropout of every model.
+            assert overrides.keys() <= {"model.score", "model.backend"}
+            assert all(f"config.{key}={text} " in after for key, text in words.items())
+            continue
+        for key, text in words.items():
+            assert flag(key, after[key]) == f"--config.{key}={text}"
+        changed = {key for key in after if after[key] != before.get(key)}
+        if "model.size" not in overrides:
+            # A model that departs from its size has none; nothing else changes.
+            assert changed <= {*overrides, "model.size"}
+            assert after.get("model.size") in (None, before.get("model.size"))
+
+
+def words_of(page: str) -> list[tuple[str, str]]:
+    return [split_override(word) for word in shlex.split(page, comments=True)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shown_config_is_the_whole_config_as_words(name: str) -> None:
+    expected = resolve(values_of(name)).to_config()
+    page = show(values_of(name))
+    words = words_of(page)
+    keys = [key for key, _ in words]
+    assert sorted(keys) == sorted(key for key, value in flatten(expected).items() if value != {})
+    empty = {"task": {}, "model": {}, "optimizer": {}}
+    assert resolve(with_words(empty, words)).to_config() == expected
+    marked = {word.split("=")[0] for word in re.findall(r"--config\.(\S+=.*?) +# \*", page)}
+    assert marked == {key for key, differs in differing(str(CHECKOUT / name)).items() if differs}
+
+
+def test_show_config_is_a_page_and_no_run(tmp_path: Path) -> None:
+    words = [f"--config={CHECKOUT / 'experiments/demo.py'}", "--config.model.score=additive", "--data_dir=there"]
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.train", *words, "--show_config"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+    assert dict(words_of(done.stdout))["model.score"] == "additive"
+    lines = {line.split("=")[0]: line for line in done.stdout.splitlines()}
+    assert lines["--config.model.score"].endswith("# *> default scaled_dot")
+    assert lines["--config.task.data_dir"].endswith("=there" + " " * 24 + "# *> default none")
+    assert lines["--config.steps"].endswith("# *")
+    assert lines["--config.model.heads"].endswith("# * default 8")
+    assert "#" not in lines["--config.keep"]

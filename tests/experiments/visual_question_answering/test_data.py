@@ -1,0 +1,71 @@
+"""Questions as numbers, and what their words alone tell."""
+
+import numpy as np
+import pytest
+
+from experiments.visual_question_answering.data import NOWHERE, Question, Terms, by_question_alone, words_of
+from transformer.config import UserError
+from transformer.data.images import scaled, unscaled
+
+TERMS = Terms(("?", "is", "it", "red", "what"), ("no", "red", "yes"), ("yes_no", "colour"), 4, 2, 3, ("colour",))
+
+
+KIND = "yes_no"
+
+
+def asked(text: str, answer: str, kind: str = KIND, *cells: int) -> Question:
+    return Question(words_of(text), answer, kind, cells)
+
+
+def test_a_batch_holds_every_question_as_numbers_and_fills_up_with_rows_of_none() -> None:
+    questions = [
+        asked("Is it red?", "yes"),
+        asked("what is it ?", "red", "colour", 4, 7),
+        asked("red ?", "no", "yes_no", 5),
+    ]
+    pictures = np.arange(36).reshape(3, 2, 2, 3).astype(np.uint8)
+    batch = TERMS.batch(questions, pictures, 4)
+    assert batch["tokens"].tolist() == [[2, 3, 4, 1], [5, 2, 3, 1], [4, 1, 0, 0], [0, 0, 0, 0]]
+    assert batch["lengths"].tolist() == [4, 4, 2, 0]
+    assert batch["labels"].tolist() == [2, 1, 0, 0]
+    assert batch["kinds"].tolist() == [0, 1, 0, 0]
+    assert batch["cells"].tolist() == [[NOWHERE] * 2, [4, 7], [5, 5], [NOWHERE] * 2]
+    assert batch["index"].tolist() == [0, 1, 2, -1]
+    assert batch["picture"].dtype == np.float32
+    np.testing.assert_array_equal(batch["picture"][:3], pictures / np.float32(127.5) - 1)
+    assert (batch["picture"][3] == 0).all()
+    assert TERMS.vocabulary == 6
+
+
+def test_every_pixel_comes_back_from_its_scale() -> None:
+    pixels = np.arange(256, dtype=np.uint8)
+    assert (scaled(pixels).min(), scaled(pixels).max()) == (-1, 1)
+    np.testing.assert_array_equal(unscaled(scaled(pixels)), pixels)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has 0 words"),
+        ("is it red red red", "has 5 words: a question has 1 to 4"),
+        ("is it rad", "did you mean 'red'"),
+    ],
+)
+def test_questions_that_no_set_has_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TERMS.encode(words_of(text))
+
+
+def test_words_alone_answer_what_training_answered_most() -> None:
+    training = [asked("is it red ?", "no")] * 2 + [asked("is it red ?", "yes")] + [asked("what ?", "yes", "colour")] * 3
+    held_out = [
+        asked("is it red ?", "no"),
+        asked("is it red ?", "yes"),
+        asked("what ?", "yes", "colour"),
+        asked("is it ?", "yes"),  # never asked before: the commonest answer of all
+    ]
+    assert by_question_alone(training, held_out) == {
+        "yes_no": pytest.approx(2 / 3),
+        "colour": 1,
+        "": pytest.approx(3 / 4),
+    }

@@ -1,0 +1,250 @@
+"""Questions about pictures: loss, shares by kind, where looks fall, gold links, and what a run answers."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.visual_question_answering.metrics import looks, places_of, report, report_looks
+from experiments.visual_question_answering.task import Questions
+from tests import programs
+from transformer.attention import Axis, AxisKind, Capture, Site
+from transformer.attention.capture import Captured
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models.contract import Aux
+from transformer.models.registry import build as build_model
+from transformer.models.registry import model_config
+from transformer.tasks.contract import Request, View
+from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.synthetic import abstract_batch
+
+SMALL = {
+    "name": "experiments.visual_question_answering.task",
+    "dataset": "scenes/pixels=8,validation=10,test=6",
+    "rows": 8,
+    "probed": 3,
+}
+MODEL = {
+    "family": "experiments.visual_question_answering.smem_vqa",
+    "width": 4,
+    "picture": {"channels": (4,), "strides": (4,)},
+}
+SITE = "answer/hops"
+
+
+@pytest.fixture(scope="module")
+def task() -> Questions:
+    return build(task_config(SMALL), Path())
+
+
+@pytest.fixture(scope="module")
+def view(task: Questions) -> View:
+    model = build_model(model_config(MODEL), task.interface, Precision())
+    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+
+
+def summed(step: Any, view: View, batches: Any) -> dict[str, np.ndarray]:
+    run = jax.jit(lambda batch: step(view, batch, jax.random.key(0))[0])
+    sums = [jax.device_get(run(batch)) for batch in batches]
+    return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums)
+
+
+def test_evaluations_measure_every_question_of_a_split_once(task: Questions, view: View) -> None:
+    evaluation = task.evaluations[2]
+    assert [(each.name, each.split, each.at_end) for each in task.evaluations] == [
+        ("answers", "validation", False),
+        ("looks", "validation", False),
+        ("answers", "test", True),
+        ("looks", "test", True),
+    ]
+    sums = summed(evaluation.step, view, evaluation.batches)
+    nats, asked, right = 0.0, np.zeros(5), np.zeros(5)
+    (batch,) = evaluation.batches
+    for row in range(6):  # two more rows only fill the batch
+        inputs = {name: batch[name][row : row + 1] for name in ("picture", "tokens", "lengths")}
+        logits = np.asarray(programs.apply(view.model, view.variables, inputs, train=False)[0], np.float64)[0]
+        label, kind = batch["labels"][row], batch["kinds"][row]
+        nats -= logits[label] - np.log(np.exp(logits).sum())
+        asked[kind] += 1
+        right[kind] += logits.argmax() == label
+    np.testing.assert_array_equal(sums["asked"], asked)
+    np.testing.assert_array_equal(sums["right"], right)
+    assert sums["loss"] == pytest.approx(nats, rel=1e-5)
+    assert float(task.totals(batch)["examples"]) == 6
+
+
+def test_a_training_loss_is_the_mean_over_questions_alone(task: Questions, view: View) -> None:
+    (batch,) = task.evaluations[2].batches
+    totals = task.totals(batch)
+    loss, aux = jax.jit(lambda key: task.objectives[0].loss(view, batch, totals, key))(jax.random.key(0))
+    sums = summed(task.evaluations[2].step, view, [batch])
+    assert loss == pytest.approx(sums["loss"] / 6, rel=1e-5)
+    assert aux.metrics["accuracy"] == pytest.approx(sums["right"].sum() / 6, rel=1e-6)
+
+
+def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: Questions) -> None:
+    sums = {"loss": 30.0, "asked": [4, 2, 0, 3, 1], "right": [1, 2, 0, 3, 0]}
+    found = report(task.terms, sums)
+    assert found.scalars == pytest.approx(
+        {
+            "loss": 3.0,
+            "accuracy": 0.6,
+            "accuracy/colour": 0.25,
+            "accuracy/shape": 1.0,
+            "accuracy/neighbour_colour": 1.0,
+            "accuracy/neighbour_shape": 0.0,
+            "accuracy/one_hop": 0.5,
+            "accuracy/relational": 0.75,
+        }
+    )
+    assert found.note == "10 questions"
+    questions = task.questions.asked("test")
+    beside = report(task.terms, {"loss": 0.0, "asked": [1, 1, 1, 1, 2], "right": [0] * 5}, (questions, questions))
+    # Who has seen the very questions is right where no two with the same words differ.
+    assert beside.scalars["question_alone"] > 0.6
+    assert "question_alone/relational" in beside.scalars
+
+
+def knowing(task: Questions, first: float, last: float) -> tuple[View, Site]:
+    """A model that gives the cells of each question these weights, at its first and its second look."""
+    answer, grid = Axis("answer", AxisKind.SLOTS, size=1), Axis("grid", AxisKind.GRID, shape=(6, 6), stride=4.0)
+    site = Site("any", answer, grid, layers=("0", "1"), heads=("0",))
+    cells: dict[tuple[int, ...], Any] = {}
+    for batch in task.evaluations[0].batches:
+        cells |= zip(map(tuple, batch["tokens"].tolist()), batch["cells"], strict=True)
+    places = places_of(site.key, task.terms)
+
+    class Knows:
+        sites = (site,)
+
+        def apply(self, variables: Any, inputs: Any, *, train: bool, capture: Capture) -> Any:
+            maps = []
+            for number, share in enumerate((first, last)):
+                of_rows = []
+                for row in np.asarray(inputs["tokens"]):
+                    cell = cells[tuple(row.tolist())][number]
+                    weights = np.where(places[cell], share / places[cell].sum(), 0)
+                    others = np.isin(np.arange(36), np.flatnonzero(places[cell]), invert=True)
+                    of_rows.append(weights + np.where(others, (1 - share) / others.sum(), 0))
+                maps.append(np.array(of_rows)[:, None, None])
+            return None, Aux({site.name: Captured(jnp.array(maps, jnp.float32), {}, {})}, {}, {})
+
+    return View(Knows(), {}, {}, {}, jnp.int32(0), train=False), site  # type: ignore[arg-type]
+
+
+def test_looks_are_measured_where_the_cells_of_a_question_are(task: Questions) -> None:
+    view, _ = knowing(task, 0.75, 0.875)
+    sums = [jax.device_get(looks(view, batch, task.terms)) for batch in task.evaluations[0].batches]
+    found = report_looks(jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums))
+    assert found.note == "10 questions"
+    assert found.scalars["look_1/named"] == pytest.approx(0.75, abs=1e-5)
+    assert found.scalars["look_2/answer"] == pytest.approx(0.875, abs=1e-5)
+    assert found.scalars["look_1/one_hop"] == pytest.approx(0.75, abs=1e-5)
+    assert found.scalars["look_2/one_hop"] == pytest.approx(0.875, abs=1e-5)
+    # What is left is spread over the other eight cells.
+    assert found.scalars["look_1/answer"] == pytest.approx(0.25 / 8, abs=1e-5)
+    assert found.scalars["look_2/named"] == pytest.approx(0.125 / 8, abs=1e-5)
+
+
+def test_the_looks_of_a_real_model_are_those_of_its_maps(task: Questions, view: View) -> None:
+    evaluation = task.evaluations[1]
+    assert evaluation.applies(view.model.sites)
+    found = evaluation.finish(summed(evaluation.step, view, evaluation.batches), None).scalars
+    masses = []
+    for batch in evaluation.batches:
+        inputs = {name: batch[name] for name in ("picture", "tokens", "lengths")}
+        _, aux = programs.apply(view.model, view.variables, inputs, train=False, capture=Capture((SITE,)))
+        grids = (
+            np.asarray(aux.maps[SITE].weights)[:, :, 0, 0].reshape(2, -1, 3, 2, 3, 2).sum(axis=(3, 5)).reshape(2, -1, 9)
+        )
+        for row in np.flatnonzero((batch["index"] >= 0) & (batch["kinds"] >= 3)):
+            masses.append(grids[1, row, batch["cells"][row, 1]])
+    assert found["look_2/answer"] == pytest.approx(np.mean(masses), rel=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "stride", "leading"), [((3, 3), 8.0, 0), ((6, 6), 4.0, 0), ((2, 2), 12.0, 1)])
+def test_places_lie_in_the_cell_that_holds_their_middle(
+    task: Questions, shape: tuple[int, int], stride: float, leading: int
+) -> None:
+    found = places_of(Axis("grid", AxisKind.GRID, shape=shape, stride=stride, leading=leading), task.terms)
+    assert found.shape == (9, leading + shape[0] * shape[1])
+    assert not found[:, :leading].any()
+    for place in range(shape[0] * shape[1]):
+        row, column = ((each + 0.5) * stride // 8 for each in divmod(place, shape[1]))
+        assert np.flatnonzero(found[:, leading + place]).tolist() == [int(3 * row + column)]
+
+
+def test_gold_links_are_the_places_of_the_cells_to_look_at(task: Questions, view: View) -> None:
+    labels = task.labels(view.model.sites)
+    (batch, _) = task.evaluations[0].batches
+    assert labels.links is not None
+    relational = 0
+    for number, links in enumerate(labels.links[SITE]):
+        first, last = batch["cells"][number].tolist()
+        relational += first != last
+        found: dict[int, set[bool]] = {}
+        for link in links:
+            row, column = divmod(link.key, 6)
+            found.setdefault(row // 2 * 3 + column // 2, set()).add(link.sure)
+        assert found == ({last: {True}} if first == last else {first: {False}, last: {True}})
+        assert len(links) == 4 * len(found)
+        assert all(link.query == 0 for link in links)
+    assert relational
+    answers = [task.terms.answers[label] for label in batch["labels"][:3]]
+    assert all(title.endswith(f"? {answer}") for title, answer in zip(labels.titles, answers, strict=True))
+    assert labels.pictures["grid"].shape == (3, 24, 24, 3)
+    np.testing.assert_allclose(labels.pictures["grid"] / 127.5 - 1, batch["picture"][:3], atol=1e-6)
+    labels.completed(view.model.sites)
+    assert task.labels(()).links is None  # a model that looks at nothing has no site
+
+
+def test_a_run_answers_questions_about_numbered_pictures(task: Questions, view: View) -> None:
+    request = Request(["2: Where is the star?", "where is the star ?", "0: where is the star ?"])
+    answers = task.answer(view, request)
+    pictures = answers.labels.pictures["grid"]
+    np.testing.assert_array_equal(pictures[0], task.questions.picture(2))
+    assert answers.lines[1] == answers.lines[2]
+    for line in answers.lines:
+        answer, _, share = line.rpartition(" ")
+        assert answer in task.terms.answers
+        assert 1 / 23 <= float(share) <= 1
+    assert answers.labels.titles[0] == f"where is the star ? {answers.lines[0]}"
+    assert answers.look(Capture((SITE,)))[SITE].weights.shape == (2, 3, 1, 1, 36)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(["7: where is the star ?"]), "pictures 0 to 5"),
+        (Request(["where is the dog ?"]), "'dog' is no word of these questions"),
+        (Request(["0:"]), "has 0 words"),
+        (Request(["where is it ?"], decoding={"beams": 2}), "--beams is for runs that generate"),
+        (Request(["where is it ?"], "de"), "--language=de is for runs that translate"),
+    ],
+)
+def test_what_a_run_cannot_answer_is_refused(task: Questions, view: View, request_: Request, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        task.answer(view, request_)
+
+
+def test_unfit_configs_are_refused() -> None:
+    with pytest.raises(UserError, match="did you mean 'scenes'"):
+        task_config({**SMALL, "dataset": "scene"})
+    with pytest.raises(UserError, match="rows=8 cannot be cut into 3 equal parts"):
+        build(task_config(SMALL), Path(), 3)
+    with pytest.raises(UserError, match="give the folder that holds easy-VQA"):
+        build(task_config({**SMALL, "dataset": "easy_vqa"}), Path())
+
+
+def test_a_task_without_its_files_has_the_shapes_of_the_real_one() -> None:
+    task = synthetic(task_config({**SMALL, "dataset": "easy_vqa"}))
+    assert {name: given.shape for name, given in task.interface.inputs.items()} == {
+        name: abstract_batch(task)[name].shape for name in task.interface.inputs
+    }
+    assert task.interface.vocabularies == {"tokens": 28, "classes": 13}
+    assert [each.name for each in task.evaluations] == ["answers", "answers"]  # nobody knows where to look
+    assert task.labels(()).titles == ("what color is the shape ? gray",)

@@ -1,0 +1,187 @@
+"""A file of tensors is read only after its header told the truth; pickles never."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.huggingface import safetensors_files as tensor_files
+
+Header = dict[str, Any]
+
+
+def header_of(**changes: Any) -> Header:
+    """Two tensors of 24 and 8 bytes, with claims of `first` changed."""
+    first = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} | changes
+    return {"first": first, "second": {"dtype": "F16", "shape": [4], "data_offsets": [24, 32]}}
+
+
+def write(path: Path, header: Header | bytes, data: int = 32, length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + bytes(data))
+    return path
+
+
+def without(name: str) -> Header:
+    header = header_of()
+    del header["first"][name]
+    return header
+
+
+def second(begin: int, end: int) -> Header:
+    header = header_of()
+    header["second"]["data_offsets"] = [begin, end]
+    return header
+
+
+def test_a_sound_header_is_believed(tmp_path: Path) -> None:
+    file = write(tmp_path / "model.safetensors", header_of() | {"__metadata__": {"format": "pt"}})
+    found = tensor_files.read_header(file)
+    assert {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()} == {
+        "first": ("F32", (2, 3)),
+        "second": ("F16", (4,)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        pytest.param(header_of(data_offsets=[0, 33]), "'first' claims the bytes 0 to 33 of 32", id="beyond the file"),
+        pytest.param(second(24, 40), "'second' claims the bytes 24 to 40 of 32", id="last beyond the file"),
+        pytest.param(header_of(data_offsets=[0, 20]), "'first' has 20 bytes, but F32 .* needs 24", id="too few bytes"),
+        pytest.param(header_of(shape=[2, 4]), "'first' has 24 bytes, but F32 .* needs 32", id="shape too large"),
+        pytest.param(header_of(dtype="F64"), "'first' has 24 bytes, but F64 .* needs 48", id="type too wide"),
+        pytest.param(header_of(dtype="F31"), "'first' has the unknown type 'F31'", id="unknown type"),
+        pytest.param(header_of(dtype=["F32"]), "'first' has the unknown type", id="type is no word"),
+        pytest.param(header_of(shape=[-2, -3]), "'first' has the shape", id="negative shape"),
+        pytest.param(header_of(shape="23"), "'first' has the shape", id="shape is no list"),
+        pytest.param(header_of(shape=[2.0, 3]), "'first' has the shape", id="shape is no integer"),
+        pytest.param(header_of(data_offsets=[24, 0]), "'first' has the offsets", id="ends before it begins"),
+        pytest.param(header_of(data_offsets=[True, 24]), "'first' has the offsets", id="offset is no integer"),
+        pytest.param(header_of(data_offsets=[0]), "'first' has the offsets", id="one offset"),
+        pytest.param(second(16, 24), "'first' and 'second' overlap", id="overlap"),
+        pytest.param(without("shape"), "'first' lacks", id="no shape"),
+        pytest.param({"first": 3}, "'first' lacks", id="no claims"),
+        pytest.param(b"[1, 2]", "no table", id="no table"),
+        pytest.param(b'{"first": ', "not JSON", id="no JSON"),
+        pytest.param(b"\xff\xfe{}", "not JSON", id="no text"),
+        pytest.param(b'{"a": {"dtype": "U8"}, "a": {"dtype": "U8"}}', "names 'a' twice", id="a name twice"),
+    ],
+)
+def test_a_header_that_lies_is_refused(tmp_path: Path, header: Header | bytes, said: str) -> None:
+    file = write(tmp_path / "model.safetensors", header)
+    with pytest.raises(UserError, match=rf"model\.safetensors is damaged.*{said}") as caught:
+        tensor_files.read_header(file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "length", "said"),
+    [
+        (32, 10**12, "its header claims 1000000000000 bytes"),
+        (31, None, "'second' claims the bytes 24 to 32 of 31"),
+        (33, None, "1 bytes behind the last tensor"),
+    ],
+)
+def test_lengths_that_lie_are_refused(tmp_path: Path, data: int, length: int | None, said: str) -> None:
+    file = write(tmp_path / "model.safetensors", header_of(), data, length)
+    with pytest.raises(UserError, match=said):
+        tensor_files.read_header(file)
+
+
+def test_a_hole_between_tensors_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "model.safetensors", second(28, 36), data=36)
+    with pytest.raises(UserError, match="4 bytes before tensor 'second' belong to none"):
+        tensor_files.read_header(file)
+
+
+def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
+    for size in (0, 5, 8):
+        (tmp_path / "model.safetensors").write_bytes(bytes(size))
+        with pytest.raises(UserError, match="damaged"):
+            tensor_files.read_header(tmp_path / "model.safetensors")
+
+
+# What a pickle that opens a file for writing consists of, behind its protocol.
+OPENS_RAN = b"cbuiltins\nopen\n(X\x03\x00\x00\x00ranX\x01\x00\x00\x00wtR."
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "model.safetensors"])
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_is_refused_and_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(bytes([0x80, protocol]) + OPENS_RAN)
+    with pytest.raises(UserError, match=f"{name} holds a pickle, which can run code; convert it to safetensors"):
+        tensor_files.open_folder(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_zip_of_pickles_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"PK\x03\x04" + bytes(60))
+    with pytest.raises(UserError, match="holds a pickle"):
+        tensor_files.open_folder(tmp_path)
+
+
+def test_a_header_may_begin_with_the_bytes_of_a_pickle(tmp_path: Path) -> None:
+    text = json.dumps(header_of()).encode()
+    file = write(tmp_path / "model.safetensors", text.ljust(0x0280))
+    assert file.read_bytes().startswith(b"\x80\x02")
+    assert set(tensor_files.read_header(file)) == {"first", "second"}
+
+
+def test_what_was_written_is_read_back_in_its_own_type(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    types = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
+    written = {name: generator.standard_normal((2, 3)).astype(kind) for name, kind in types.items()}
+    tensor_files.write(tmp_path / "model.safetensors", written)
+    headers = tensor_files.open_folder(tmp_path)
+    for name, tensor in tensor_files.read(headers, list(written)):
+        assert tensor_files.FLOATS[headers[name].dtype] == name == str(tensor.dtype)
+        assert tensor.tobytes() == written[name].tobytes()
+
+
+def shards(folder: Path, where: dict[str, Any]) -> Path:
+    tensor_files.write(folder / "one.safetensors", {"a": np.ones(2, np.float32)})
+    tensor_files.write(folder / "two.safetensors", {"b": np.zeros(3, np.float32)})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return folder
+
+
+def test_shards_are_read_as_one(tmp_path: Path) -> None:
+    headers = tensor_files.open_folder(shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
+    assert {name: tensor.shape for name, tensor in headers.items()} == {"a": (2,), "b": (3,)}
+    assert dict(tensor_files.read(headers, ["b", "a"]))["a"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"a": "one.safetensors", "b": "three.safetensors"}, "lacks three.safetensors"),
+        ({"a": "one.safetensors", "b": "one.safetensors"}, "tensor 'b' is not in one.safetensors"),
+        ({"a": "../one.safetensors"}, "names the file '../one.safetensors', which is not beside it"),
+        ({"a": 3}, r"weight_map\['a'\]=3 is a int"),
+    ],
+)
+def test_an_index_that_lies_is_refused(tmp_path: Path, where: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        tensor_files.open_folder(shards(tmp_path, where))
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
+    tensor_files.write(tmp_path / "two.safetensors", {"b": np.zeros(3, np.float32), "a": np.zeros(2, np.float32)})
+    with pytest.raises(UserError, match=r"tensor 'a' twice, in one\.safetensors and in two\.safetensors"):
+        tensor_files.open_folder(tmp_path)
+
+
+def test_a_folder_without_tensors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no model\.safetensors"):
+        tensor_files.open_folder(tmp_path)
+    with pytest.raises(UserError, match="is no folder"):
+        tensor_files.open_folder(tmp_path / "absent")

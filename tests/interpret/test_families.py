@@ -1,0 +1,60 @@
+"""Every family that reads texts by a tokenizer is looked at, by its task's reader, with none of the task's data."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import programs
+from tests.contracts.cases import CASES, Case
+from transformer.attention.sites import Values
+from transformer.interpret.load import Loaded, _model
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import kept_tokenizer
+from transformer.tasks.fine_tuning import PART, FineTuningConfig
+from transformer.training.build import assemble
+from transformer.training.optimizer import Algorithm
+from transformer.training.partitioning import one_device
+
+QUICK = ("language_modeling x recurrent_decoder", "classification x recurrent_classifier")
+READERS = {name: tasks.TASKS[name].reader for name in tasks.TASKS.names()}
+READ = [
+    case
+    for case in CASES
+    if (reader := READERS.get(case.config["task"]["name"])) is not None and reader.kept is kept_tokenizer
+]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow) for case in READ],
+)
+def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
+    experiment = case.experiment(Algorithm.ADAM, 0.01)
+    reader = tasks.TASKS[tasks.name_of(experiment.task)].reader
+    assert reader is not None
+    task = assemble(experiment, tmp_path, one_device()).task
+    tokenizer = task.tokenizer  # type: ignore[attr-defined]  # of every task over texts
+    interfaces = (reader.interface(experiment.task, tokenizer), task.interface)
+    # How long a run's own prompts are only their data say.
+    read, own = (dataclasses.replace(interface, decoded=0) for interface in interfaces)
+    assert read == own
+    model = _model(experiment, tokenizer)
+    loaded = Loaded(experiment, model, programs.initial(model.init), tokenizer, {})
+    probed = next(iter(task.probed.values()))  # type: ignore[attr-defined]
+    texts = experiment.task.shape.texts if isinstance(experiment.task, FineTuningConfig) else 1
+    text = PART.join([tokenizer.decode(probed[0][:6])] * texts)
+    sides = (text, text) if "target" in task.interface.inputs else (text,)
+    language = tokenizer.languages[0] if len(sides) == 2 and tokenizer.languages else None
+    if not model.sites:
+        return
+    maps = loaded.run_with_maps(*sides, language=language)
+    for site in model.sites:
+        layer = maps[site.name][-1]
+        # A context is read with each of its answers.
+        assert layer.shape[:2] == (max(texts - 1, 1), len(site.heads))
+        assert layer.shape[2:] == (len(layer.queries[0]), len(layer.keys[0]))
+        if site.values is Values.PROBABILITY:
+            rows = layer.weights.sum(-1)
+            assert np.all((abs(rows - 1) < 1e-5) | (rows == 0))

@@ -1,0 +1,87 @@
+"""Rings of keys and values: written at one slot, and read by the rows that share one as if each had its own."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention.spec import AttentionSpec
+from transformer.layers.kv_cache import (
+    IN_PLACE,
+    MOST_SHARED,
+    fill_ring,
+    first_ancestors,
+    own,
+    read_rings,
+    ring_of,
+    slot_positions,
+    with_own,
+    write_slot,
+    writers,
+)
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng((seed, *shape)).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shares", [3, IN_PLACE + 1])
+def test_a_ring_is_written_at_each_rows_own_slot_and_nowhere_else(shares: int) -> None:
+    ring, new, position = random(shares, 2, 4, 5, 6), random(4 * shares, 1, 2, 6), [4, 10, 7] * (shares // 3)
+    expected = ring.copy()
+    for row in range(4 * shares):
+        expected[row // 4, :, row % 4, position[row // 4] % 5] = new[row, 0]
+    written = write_slot(jnp.asarray(ring), jnp.asarray(new), jnp.repeat(jnp.array(position), 4))
+    np.testing.assert_array_equal(written, expected)
+
+
+@pytest.mark.parametrize("slots", [1, 3, 7])
+def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) -> None:
+    values, last = random(4, 7, 1, 2), [6, 0, 3, -1]
+    expected, held = np.zeros((4, slots, 1, 2), np.float32), np.full((4, slots), -1)
+    for row, newest in enumerate(last):
+        for position in range(newest + 1):
+            expected[row, position % slots] = values[row, position]
+            held[row, position % slots] = position
+    np.testing.assert_array_equal(fill_ring(jnp.asarray(values), jnp.array(last), slots), expected)
+    np.testing.assert_array_equal(np.maximum(slot_positions(jnp.array(last), slots), -1), held)
+
+
+@pytest.mark.parametrize(
+    "beams", [pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), MOST_SHARED + 1]
+)
+def test_beams_read_the_history_of_their_ancestors(beams: int) -> None:
+    """Beside lists of keys that are copied from parent to child, over more positions than a ring has slots."""
+    examples, groups, heads, depth, slots, steps = 2, 2, 4, 3, 4, 7
+    rows, shared = examples * beams, beams if beams <= MOST_SHARED else 1
+    draws = np.random.default_rng(beams)
+    empty = ring_of(jnp.zeros((examples, slots, groups, depth)), beams)
+    rings, ancestors = (empty, empty), first_ancestors(rows, beams, steps)
+    histories: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(rows)]
+    for step in range(steps):
+        k, v = (random(rows, 1, groups, depth, seed=10 * step + side) for side in (1, 2))
+        q, bias = random(rows, 1, heads, depth, seed=10 * step), random(rows, heads, 1, slots, seed=10 * step + 3)
+        position = jnp.full(rows, step)
+        ancestors = with_own(ancestors, position, shared)
+        rings = tuple(write_slot(ring, jnp.asarray(new), position) for ring, new in zip(rings, (k, v), strict=True))
+        held = slot_positions(position, slots)
+        found = read_rings(
+            jnp.asarray(q), rings, held >= 0, writers(ancestors, held), AttentionSpec(), jnp.asarray(bias)
+        )
+        copied = np.asarray(own(rings[0], writers(ancestors, held)))
+        for row, history in enumerate(histories):
+            history.append((k[row, 0], v[row, 0]))
+            newest = history[-slots:]
+            places = [(len(history) - len(newest) + number) % slots for number in range(len(newest))]
+            for head in range(heads):
+                group = head // (heads // groups)
+                scores = [one @ q[row, 0, head] / depth**0.5 for one in (key[group] for key, _ in newest)]
+                weights = np.exp(np.array(scores) + bias[row, head, 0, places])
+                expected = sum(w * value[group] for w, (_, value) in zip(weights / weights.sum(), newest, strict=True))
+                np.testing.assert_allclose(found[row, 0, head], expected, atol=1e-5)
+            np.testing.assert_array_equal(copied[row, places], [key for key, _ in newest])
+        if beams > 1:
+            parents = np.concatenate([draws.integers(0, beams, beams) + beams * number for number in range(examples)])
+            histories = [list(histories[parent]) for parent in parents]
+            ancestors = ancestors[parents]
+            if shared == 1:
+                rings = tuple(ring[parents] for ring in rings)

@@ -1,0 +1,80 @@
+"""Norms, queries and keys as a page holds them: in half precision, cut to each text, and never too many."""
+
+import base64
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import transformer
+from tests.interpret.conftest import folders  # noqa: F401  fixture
+from transformer.attention.capture import Capture
+from transformer.config import UserError
+from transformer.maps.report import value_norms as module
+from transformer.maps.report.payload import Block
+from transformer.maps.report.value_norms import beneath
+from transformer.tasks.plain import look_over
+
+
+def numbers(blocks: list[Block], name: str) -> np.ndarray:
+    (text,) = (block.text for block in blocks if block.name == name)
+    return np.frombuffer(gzip.decompress(base64.b64decode(text)), "<f2").astype(np.float64)
+
+
+def test_the_pages_queries_and_keys_give_the_models_logits_within_half_precision(
+    folders: dict[str, Path],  # noqa: F811
+) -> None:
+    model = transformer.load(folders["gpt2"])
+    reading, _ = model._read(["the qu the qu the", "the qu"], None, None)
+    capture = Capture(("decoder/self",), norms=True, vectors=True)
+    captured = look_over(model._view(), reading.inputs, method=reading.method)(capture)
+    (facts,), blocks = beneath(model.sites, reading.labels.completed(model.sites), captured, vectors=True)
+    assert facts == {
+        "norms": True,
+        "asked": True,
+        "vectors": {"depth": 8, "groups": 2, "scale": pytest.approx(8**-0.5), "whole": True},
+    }
+    weights, norms = (np.asarray(each) for each in (captured["decoder/self"].weights, captured["decoder/self"].norms))
+    for example, tokens in enumerate((5, 2)):
+        held = numbers(blocks, f"norms-0-{example}").reshape(2, 2, tokens)
+        np.testing.assert_allclose(held, norms[:, example, :, :tokens], rtol=2**-11)
+        for layer in range(2):
+            q, k = numbers(blocks, f"vectors-0-{example}-{layer}").reshape(2, 2, tokens, 8)
+            products = q[:, :, None] * k[:, None]
+            # Of the model's own logits the differences to that of the first key are known: by the logarithm of weights.
+            seen = np.log(weights[layer, example, :, :tokens, :tokens], where=np.tri(tokens, dtype=bool), out=None)
+            own = seen - seen[..., :1]
+            ours = 8**-0.5 * products.sum(-1)
+            ours -= ours[..., :1]
+            # Either factor is off by one part in 2^11 at most, and float32 by a little.
+            bound = 2 * 8**-0.5 * 2.01 * 2**-11 * np.abs(products).sum(-1).max() + 1e-5
+            below = np.tri(tokens, dtype=bool)
+            assert np.abs(ours - own)[:, below].max() <= bound
+            assert np.abs(own[:, below]).max() > 20 * bound
+
+
+def test_of_each_site_it_is_known_whether_its_logits_are_the_products_alone(
+    folders: dict[str, Path],  # noqa: F811
+) -> None:
+    model = transformer.load(folders["t5"])
+    reading, _ = model._read("the fox", "der Fuchs", None)
+    capture = Capture(tuple(site.name for site in model.sites), maps=False, norms=True, vectors=True)
+    captured = look_over(model._view(), reading.inputs, method=reading.method)(capture)
+    facts, _ = beneath(model.sites, reading.labels.completed(model.sites), captured, vectors=True)
+    whole = {site.name: each["vectors"]["whole"] for site, each in zip(model.sites, facts, strict=True)}
+    assert whole == {"encoder/self": False, "decoder/self": False, "decoder/cross": True}
+
+
+def test_more_queries_and_keys_than_a_page_holds_are_refused_in_one_line(
+    folders: dict[str, Path],  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = transformer.load(folders["gpt2"])
+    monkeypatch.setattr(module, "LARGEST", 100)
+    says = r"vectors=True would put queries and keys of 0 MB .* \(2 layers x \d+ tokens x 2 heads x 8 components\)"
+    with pytest.raises(UserError, match=says):
+        model.look("the qu", page=tmp_path / "page.html", vectors=True)
+    assert not list(tmp_path.iterdir())
+    model.look("the qu", page=tmp_path / "page.html")

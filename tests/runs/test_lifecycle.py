@@ -1,0 +1,256 @@
+"""What attends to a training process: the pulse that can be ended, the signals that end it, and the watchdog."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer.runs import lifecycle as telling
+from transformer.runs import watchdog
+from transformer.runs.exit_codes import AGAIN, Stopped
+from transformer.runs.lifecycle import News
+from transformer.runs.preemption import Held, Pulse
+
+
+def test_a_pulse_ends_behind_the_unit_that_it_is_told() -> None:
+    pulse = Pulse()
+    for unit in range(1, 4):
+        pulse.beat(f"step {unit}", makes=True)
+    assert pulse.hold() == Held(3, True)
+    pulse.end_behind(4)
+    pulse.beat("step 4")
+    with pytest.raises(Stopped, match="before step 5"):
+        pulse.beat("step 5")
+
+
+def test_a_pulse_that_is_held_waits_until_the_end_is_known() -> None:
+    pulse = Pulse()
+    pulse.beat("the maps of step 0")
+    pulse.beat("step 1", makes=True)
+    assert pulse.hold() == Held(2, False)  # the first step is not done
+    done: list[str] = []
+
+    def go_on() -> None:
+        pulse.beat("step 2")
+        done.append(pulse.what)
+        with pytest.raises(Stopped):
+            pulse.beat("step 3")
+        done.append("stopped")
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    time.sleep(0.05)
+    assert done == []
+    pulse.end_behind(3)
+    thread.join(timeout=60)
+    assert done == ["step 2", "stopped"]
+
+
+class Service:
+    """The keys and values of several processes, as jax's coordination service keeps them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+        self.changed = threading.Condition()
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+        with self.changed:
+            if key in self.kept and not allow_overwrite:
+                raise telling.jax.errors.JaxRuntimeError("ALREADY_EXISTS")
+            self.kept[key] = value
+            self.changed.notify_all()
+
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.kept, timeout_in_ms / 1000):
+                raise telling.jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED")
+            return self.kept[key]
+
+
+def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = threading.local()
+    monkeypatch.setattr(telling.jax, "process_index", lambda: index.value)
+    monkeypatch.setattr(telling.jax, "process_count", lambda: 3)
+    service, pulses = Service(), [Pulse() for _ in range(3)]
+    threads = []
+    for number, pulse in enumerate(pulses):
+        for unit in range(number + 2):
+            pulse.beat(f"step {unit + 1}", makes=True)
+
+        def agree(number: int = number, pulse: Pulse = pulse) -> None:
+            index.value = number
+            one = News(pulse)
+            one._client = service
+            if number == 1:
+                one.stop("SIGTERM")
+                one.stop("SIGTERM")  # told already
+            one._listen()
+
+        threads.append(threading.Thread(target=agree))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for number, pulse in enumerate(pulses):
+        for unit in range(number + 2, 4):
+            pulse.beat(f"step {unit + 1}")
+        with pytest.raises(Stopped, match="before step 5"):
+            pulse.beat("step 5")
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_watchdog_ends_what_hangs_and_nothing_that_goes_on(patient: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    pulse, ended = Pulse(), threading.Event()
+    pulse.beat("step 1", makes=True)
+    with watchdog.watched(pulse, 0.5, "process 1 of 2", lambda what: "; furthest behind: process 0", ended.set):
+        for unit in range(2, 10):
+            pulse.beat(f"step {unit}")
+            time.sleep(0.1)
+        assert not ended.is_set()
+        if not patient:
+            assert ended.wait(timeout=60)
+    said = capfd.readouterr().err
+    assert ended.is_set() != patient
+    for word in ("process 1 of 2 on", "in: step 9; furthest behind: process 0", "test_attended.py"):
+        assert (word in said) != patient
+
+
+def test_a_watchdog_waits_long_for_what_was_slow_and_for_the_first_step() -> None:
+    pulse = Pulse()
+    assert watchdog.patience(pulse, 5.0) == watchdog.patience(pulse, None) == watchdog.FIRST
+    for unit in ("step 1", "step 2"):
+        pulse.beat(unit, makes=True)
+        assert watchdog.patience(pulse, 5.0) == watchdog.FIRST
+    pulse.beat("step 3")
+    assert (watchdog.patience(pulse, 5.0), watchdog.patience(pulse, None)) == (5.0, watchdog.LEAST)
+    pulse.slowest = 100.0
+    assert watchdog.patience(pulse, None) == 1000.0
+
+
+# A process that holds the interpreter's main thread in a lock, as one that waits for another process.
+HEEDING = """
+import signal, sys, threading, time
+if sys.argv[1] == "background":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+from transformer.runs import saves
+from transformer.runs.preemption import Pulse, say
+from transformer.runs.lifecycle import News
+from transformer.runs.preemption import heeded
+pulse = Pulse()
+with heeded(News(pulse).stop):
+    if sys.argv[1] != "compiling":
+        for unit in ("step 1", "step 2"):
+            pulse.beat(unit, makes=True)
+    if sys.argv[1] == "saving":
+        saves.begin()
+    say("ready")
+    if sys.argv[1] == "saving":
+        sys.stdin.readline()
+        say("saved")
+        saves.end()
+    if sys.argv[1] in ("stuck", "saving", "compiling"):
+        threading.Lock().acquire() and threading.Event().wait()
+    while True:
+        time.sleep(0.05)
+        pulse.beat("step")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "signals", "code"),
+    [
+        ("going", [signal.SIGTERM], 1),  # the traceback of Stopped, which no command turned into its code
+        ("background", [signal.SIGINT, signal.SIGTERM], 1),
+        ("compiling", [signal.SIGINT], AGAIN),
+        ("stuck", [signal.SIGTERM, signal.SIGINT], 130),
+    ],
+)
+def test_signals_are_heard_whatever_the_main_thread_does(
+    root: Path, how: str, signals: list[signal.Signals], code: int
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEEDING, how],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        while "ready" not in process.stderr.readline():
+            assert process.poll() is None
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.7)
+        assert process.wait(timeout=120) == code
+        said = process.stderr.read()
+    finally:
+        process.kill()
+    assert ("Stopped: stopped before step" in said) == (code == 1)
+    assert (" again: ended" in said) == (code == 130)
+
+
+@pytest.mark.parametrize(
+    ("how", "signals"),
+    [("stuck", [signal.SIGTERM] * 3), ("saving", [signal.SIGTERM, signal.SIGTERM, signal.SIGINT])],
+)
+def test_no_signal_but_a_second_ctrl_c_ends_a_run_that_stops_and_none_ends_a_save(
+    root: Path, how: str, signals: list[signal.Signals]
+) -> None:
+    """Slurm sends SIGTERM again when it queues a job again: a run that ended by it would never have saved."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEEDING, how],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        while "ready" not in process.stderr.readline():
+            assert process.poll() is None
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.7)
+        assert process.poll() is None
+        if how == "stuck":
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=120) == 130
+            return
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(timeout=120) == 130
+        said = process.stderr.read()
+    finally:
+        process.kill()
+    assert said.index("SIGTERM again: the run is stopping already") < said.index("as soon as the checkpoint under way")
+    assert said.index("as soon as the checkpoint under way") < said.index("saved\n") < said.index("again: ended; the")
+
+
+@pytest.mark.parametrize("others", [(12, False), (11, True)], ids=["a unit later", "waiting in the same unit"])
+def test_who_is_behind_is_told(others: tuple[int, bool]) -> None:
+    told: dict[str, Any] = {"0": others, "1": (11, False), "2": others}
+    texts = {
+        f"headwise/hung/{name}": json.dumps({"place": place, "what": f"step {place[0]}"})
+        for name, place in told.items()
+    }
+    assert telling._standing(texts) == "; furthest behind: process 1 (step 11)"
+    assert "none is behind" in telling._standing({key: texts["headwise/hung/0"] for key in texts})
+
+
+def test_a_unit_that_waits_is_further_than_one_at_work_and_not_as_far_as_the_next() -> None:
+    pulse, places = Pulse(), []
+    for _ in range(2):
+        pulse.beat("a step")
+        places.append(pulse.place)
+        pulse.waits()
+        places.append(pulse.place)
+    assert places == sorted(set(places))

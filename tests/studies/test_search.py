@@ -1,0 +1,314 @@
+"""Who proposes trials: the grid, chance, and Optuna told of what became of its own proposals."""
+
+import importlib.util
+import itertools
+import math
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.studies.fake_worker import Sleeping
+from tests.studies.tiny import base
+from transformer.config import UserError
+from transformer.studies.sweeps.optuna_search import check_installed, connect
+from transformer.studies.sweeps.search import check_total, choose_engine, planned
+from transformer.studies.sweeps.space import Sweep
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trials import make_trial, named
+from transformer.studies.sweeps.worker import work
+
+ROOT = Path(__file__).resolve().parents[2]
+sweep = Sweep()
+GRID = sweep.product(sweep.choice("model.norm_placement", ["pre", "post"]), sweep.choice("seed", [1, 2, 3]))
+RATES = sweep.log_uniform("optimizer.learning_rate", 1e-4, 1e-1)
+needs_optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="the extra `sweep`")
+
+
+def overrides(trials):
+    return [dict(trial.overrides) for trial in trials]
+
+
+def test_a_trial_is_named_by_its_resolved_config():
+    first = make_trial(base(), {"optimizer.learning_rate": 1e-3})
+    assert make_trial(base(), {}) == first._replace(overrides={})  # what stands there already
+    others = [{"seed": 2}, {"optimizer.learning_rate": 2e-3}, {"model.norm_placement": "post"}]
+    assert len({make_trial(base(), each).name for each in others} | {first.name}) == 4
+    with pytest.raises(UserError, match=r"width.* \(in the trial model.heads=3\)$"):
+        make_trial(base(), {"model.heads": 3})
+
+
+def test_a_grid_is_every_point_in_order_and_less_of_it_its_beginning():
+    expected = [
+        {"model.norm_placement": place, "seed": seed} for place, seed in itertools.product(["pre", "post"], [1, 2, 3])
+    ]
+    assert overrides(planned("grid", base(), GRID, 6, 0)) == expected
+    assert overrides(planned("grid", base(), GRID, 4, 0)) == expected[:4]
+    assert overrides(planned("grid", base(), GRID, 99, 0)) == expected
+
+
+def test_chance_repeats_nothing_and_follows_from_the_seed():
+    first = planned("random", base(), GRID, 4, 7)
+    assert len({trial.name for trial in first}) == 4
+    assert planned("random", base(), GRID, 4, 7) == first
+    everything = planned("random", base(), GRID, 99, 7)
+    assert everything[:4] == first
+    assert {trial.name for trial in everything} == {trial.name for trial in planned("grid", base(), GRID, 6, 0)}
+    assert planned("random", base(), GRID, 6, 8) != everything
+    rates = planned("random", base(), sweep.product(RATES, sweep.integers("seed", 1, 9)), 20, 0)
+    assert planned("random", base(), sweep.product(RATES, sweep.integers("seed", 1, 9)), 5, 0) == rates[:5]
+    assert len({trial.name for trial in rates}) == 20
+    assert all(1e-4 <= trial.overrides["optimizer.learning_rate"] <= 1e-1 for trial in rates)
+
+
+def test_points_that_make_one_config_are_one_trial():
+    twice = sweep.chain(GRID, sweep.choice("seed", [1, 2]))
+    assert twice.size == 8
+    assert len(planned("grid", base(), twice, 8, 0)) == 6
+
+
+def test_the_engine_and_the_total_follow_from_the_space():
+    assert [choose_engine(None, space) for space in (GRID, RATES)] == ["grid", "random"]
+    assert choose_engine("tpe", GRID) == "tpe"
+    assert [check_total(None, GRID), check_total(4, RATES)] == [6, 4]
+    for make, says in (
+        (lambda: choose_engine("annealing", GRID), "--engine=annealing is unknown; there are grid, random"),
+        (lambda: choose_engine("grid", RATES), "--engine=grid needs a finite space"),
+        (lambda: check_total(None, RATES), "say how many trials there are to be, as --trials=20"),
+        (lambda: check_total(0, GRID), "--trials=0 must be at least 1"),
+    ):
+        with pytest.raises(UserError) as told:
+            make()
+        assert says in str(told.value)
+
+
+def test_grid_and_chance_do_without_optuna_and_the_others_name_the_extra(monkeypatch):
+    program = (
+        "import sys\nsys.modules['optuna'] = None\n"
+        "from tests.studies.tiny import base\nfrom tests.studies.test_search import GRID\n"
+        "from transformer.studies import optuna_proposer\n"
+        "from transformer.studies.sweeps.search import planned\n"
+        "print(len(planned('grid', base(), GRID, 6, 0)), len(planned('random', base(), GRID, 6, 0)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "6 6\n", done.stderr
+    monkeypatch.setattr("transformer.studies.sweeps.optuna_search.find_spec", lambda name: None)
+    for engine in ("tpe", "gp", "hyperband"):
+        with pytest.raises(UserError, match=r"needs Optuna, .*pip install optuna"):
+            check_installed(engine)
+    monkeypatch.setattr("transformer.studies.sweeps.optuna_search.find_spec", lambda name: name == "optuna" or None)
+    check_installed("tpe")
+    with pytest.raises(UserError, match="--engine=gp needs PyTorch as well"):
+        check_installed("gp")
+
+
+class Bowl(Sleeping):
+    """Trials whose loss falls with every step towards how far their rate is from 0.01, in orders of magnitude."""
+
+    def train(self, trial, directory, report):
+        rate = trial.config["optimizer"]["learning_rate"]
+        if rate > 0.05:
+            raise FloatingPointError("loss is nan")
+        about = {"ticks": 9, "loss": 1.0 + abs(math.log10(rate) + 2)}
+        super().train(named({}, about), directory, report)
+
+
+def run(path, engine, total, space=RATES, maximise=False, seed=0):
+    facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "better": maximise}
+    ledger = Ledger.open(path, facts)
+    proposer = connect(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximise=maximise)
+    work(ledger, proposer, total=total, metric="validation/loss", trainer=Bowl())
+    return ledger, proposer
+
+
+@needs_optuna
+def test_tpe_goes_where_the_loss_was_low_and_goes_on_where_it_stopped(tmp_path):
+    ledger, _ = run(tmp_path, "tpe", 15)
+    ledger, proposer = run(tmp_path, "tpe", 40)
+    trials = ledger.trials()
+    assert len({trial.name for trial in trials}) == len(trials) == 40
+    states = [ledger.state(trial) for trial in trials]
+    assert set(states) <= {State.DONE, State.DIVERGED}
+    rates = [math.log10(trial.overrides["optimizer.learning_rate"]) for trial in trials]
+    near = [abs(rate + 2) < 0.5 for rate in rates]
+    # Of chance's draws a third are as near.
+    assert sum(near[-20:]) > 12, rates
+    # Optuna knows what became of all but the last.
+    proposer.propose(ledger)
+    told = proposer._study.get_trials()
+    assert [trial.state.name for trial in told[:40]] == [
+        "COMPLETE" if state == State.DONE else "PRUNED" for state in states
+    ]
+    assert not (ROOT / "optuna.journal").exists()
+
+
+@needs_optuna
+def test_a_finite_space_is_exhausted_by_tpe_without_doubles(tmp_path):
+    ledger, _ = run(tmp_path, "tpe", 6, space=GRID)
+    assert len({trial.name for trial in ledger.trials()}) == 6
+    ledger, _ = run(tmp_path, "tpe", 9, space=GRID)
+    assert len(ledger.trials()) == 6
+
+
+@needs_optuna
+def test_hyperband_prunes_the_worse_and_never_the_best(tmp_path):
+    ledger, _ = run(tmp_path, "hyperband", 24)
+    outcomes = [ledger.outcome(trial) for trial in ledger.trials()]
+    pruned = [each for each in outcomes if each.state == State.PRUNED]
+    done = [each for each in outcomes if each.state == State.DONE]
+    assert pruned
+    assert done
+    assert all(1 <= each.step < 9 and each.value is not None for each in pruned)
+    assert all(each.step == 9 for each in done)
+    assert len(done) < len(pruned)
+
+
+@needs_optuna
+def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
+    ledger = Ledger.open(tmp_path, {"engine": "tpe"})
+    proposer = connect("tpe", ledger, base(), RATES, seed=0, maximise=False)
+    lost, kept = proposer.propose(ledger), proposer.propose(ledger)
+    assert lost != kept
+    ledger.plan([kept])
+    proposer.propose(ledger)
+    assert [trial.state.name for trial in proposer._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
+    with ledger.lease(kept) as lease:
+        lease.record(Outcome(State.DONE, 0.25, 3, ""))
+    # Another process, after a line that a kill tore.
+    with (tmp_path / "optuna.journal").open("ab") as file:
+        file.write(b'{"op_code": 4, "wor')
+    again = connect("tpe", Ledger.existing(tmp_path), base(), RATES, seed=0, maximise=False)
+    again.propose(ledger)
+    told = again._study.get_trials()
+    assert [trial.state.name for trial in told] == ["FAIL", "COMPLETE", "FAIL", "RUNNING"]
+    assert told[1].value == 0.25
+
+
+@needs_optuna
+def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
+    ledger = Ledger.open(tmp_path, {"engine": "tpe"})
+    heads = sweep.choice("model.heads", [3, 2, 5, 7])
+    proposer = connect("tpe", ledger, base(), heads, seed=0, maximise=False)
+    trial = proposer.propose(ledger)
+    assert trial.overrides == {"model.heads": 2}
+    ledger.plan([trial])
+    assert proposer.propose(ledger) is None
+
+
+@needs_optuna
+def test_hyperband_needs_reports_before_the_last_step(tmp_path):
+    ledger = Ledger.open(tmp_path, {"engine": "hyperband"})
+    for every in (0, 9, 10):
+        with pytest.raises(UserError, match=f"config.eval_every={every} makes none before step 9"):
+            connect("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximise=False)
+
+
+@needs_optuna
+def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
+    ledger = Ledger.open(tmp_path, {"engine": "tpe"})
+    proposer = connect("tpe", ledger, base(), sweep.choice("model.heads", [3]), seed=0, maximise=False)
+    with pytest.raises(UserError, match=r"in the trial model\.heads=3"):
+        proposer.propose(ledger)
+    with pytest.raises(UserError, match="--storage cannot be used: "):
+        connect("tpe", ledger, base(), RATES, seed=0, maximise=False, url="nosuchdatabase://here")
+
+
+def known_to(proposer):
+    """What Optuna knows of each trial: how it ended, its value, its reports, and the rungs that it has come to."""
+    return {
+        trial.user_attrs["trial"]: (
+            trial.state.name,
+            trial.value,
+            trial.intermediate_values,
+            {name for name in trial.system_attrs if name.startswith("completed_rung")},
+            trial.params,
+        )
+        for trial in proposer._study.get_trials()
+        if "trial" in trial.user_attrs
+    }
+
+
+def connected(ledger, engine="tpe", space=RATES):
+    return connect(engine, ledger, base(steps=9, eval_every=1), space, seed=0, maximise=False)
+
+
+def damaged(content):
+    """A journal with a bit changed, torn in its middle, without a line, cut, empty, or something else."""
+    random = Random(4)
+    for _ in range(12):
+        place, bit = random.randrange(len(content)), 1 << random.randrange(8)
+        yield content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
+    lines = content.splitlines(keepends=True)
+    for _ in range(3):
+        place = random.randrange(len(content) - 100)
+        yield content[:place] + content[place + random.randrange(1, 100) :]
+        yield b"".join(lines[: random.randrange(1, len(lines))])
+    line = random.randrange(len(lines) - 1)
+    yield b"".join([*lines[:line], *lines[line + 1 :]])
+    yield b"".join([*lines[:line], lines[line], *lines[line:]])
+    yield b""
+    yield b"[" * 100_000 + b"\n"
+    yield b'{"op_code": 0, "worker_id": "w", "study_name": "s", "directions": [1]}\n'  # as Optuna's own backend writes
+
+
+@needs_optuna
+def test_a_damaged_journal_is_made_anew_from_the_ledger(tmp_path, capsys):
+    ledger, proposer = run(tmp_path, "tpe", 8)
+    proposer.propose(ledger)
+    journal = tmp_path / "optuna.journal"
+    whole, names = journal.read_bytes(), {trial.name for trial in ledger.trials()}
+    expected = {name: about for name, about in known_to(connected(ledger)).items() if name in names}
+    assert len(expected) == 8
+    told = 0
+    for content in damaged(whole):
+        journal.write_bytes(content)
+        again = connected(ledger)
+        assert again.propose(ledger).name not in names
+        assert {name: about for name, about in known_to(again).items() if name in names} == expected
+        # It is whole now: the next worker says nothing of it.
+        told += "it is made anew from the ledger" in capsys.readouterr().err
+        connected(ledger).propose(ledger)
+        assert capsys.readouterr().err == ""
+    assert told >= 16
+    journal.unlink()
+    assert known_to(connected(ledger)) == {}
+    again = connected(ledger)
+    again.propose(ledger)
+    assert {name: about for name, about in known_to(again).items() if name in names} == expected
+
+
+@needs_optuna
+def test_a_journal_that_knows_more_than_the_ledger_is_made_anew(tmp_path, capsys):
+    """As of a sweep whose ledger was put back from a copy, or of another one."""
+    run(tmp_path / "long", "tpe", 8)
+    short, _ = run(tmp_path / "short", "tpe", 3, seed=7)
+    (tmp_path / "short" / "optuna.journal").write_bytes((tmp_path / "long" / "optuna.journal").read_bytes())
+    proposer = connected(short)
+    proposer.propose(short)
+    assert "it knows values that the ledger does not" in capsys.readouterr().err
+    trials = {trial.name for trial in short.trials()}
+    assert (
+        {name for name, (state, *_) in known_to(proposer).items() if state == "COMPLETE"}
+        <= trials
+        <= set(known_to(proposer))
+    )
+
+
+@needs_optuna
+def test_a_worker_whose_journal_is_taken_away_goes_on(tmp_path):
+    """Another worker makes a damaged journal anew while this one has read it."""
+    ledger, first = run(tmp_path, "hyperband", 6)
+    first._tell(ledger)
+    expected = known_to(first)
+    journal = tmp_path / "optuna.journal"
+    journal.write_bytes(journal.read_bytes().replace(b'"operation"', b'"operatioN"', 1))
+    connected(ledger, "hyperband")
+    trial = first.propose(ledger)
+    ledger.plan([trial])
+    assert not first.prune(trial, 1, 0.5)
+    for name, about in expected.items():
+        assert known_to(first)[name] == about
+    assert known_to(first)[trial.name][:3] == ("RUNNING", None, {1: 0.5})
+    assert sorted(path.name for path in tmp_path.glob("optuna*")) == ["optuna.journal", "optuna.journal.lock"]

@@ -1,0 +1,74 @@
+"""A study's CSV and its table for the terminal."""
+
+import csv
+import io
+from typing import Any
+
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.analysis import analyse
+from transformer.studies.ablations.results import Cell
+from transformer.studies.ablations.text import arms_table, cells_csv
+
+KEY = "optimizer.learning_rate"
+
+
+def result(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
+    spec = Ablation("Q?", {"pre": {}, "post": {}}, "pre", {KEY: (1e-3, 1e-2)}, seeds=seeds)
+    cells = [
+        Cell(
+            arm,
+            "",
+            seed,
+            {KEY: rate},
+            "diverged" if arm == "post" and rate == 1e-2 else "done",
+            value := (1.0 if arm == "pre" else 1.3) + rate + 0.1 * seed + (0.01 * seed**2 if arm == "post" else 0),
+            value + 1 / 3,
+            {},
+            None,
+            {},
+            40,
+            f"trials/{arm}{seed}",
+            "python -m launch.train --config='a, b'",
+        )
+        for arm in ("pre", "post")
+        for rate in (1e-3, 1e-2)
+        for seed in seeds
+    ]
+    return analyse(spec, cells, {})
+
+
+def test_the_csv_has_every_cell_with_every_digit() -> None:
+    found = result()
+    rows = list(csv.DictReader(io.StringIO(cells_csv(found))))
+    assert list(rows[0]) == ["arm", "task", "seed", KEY, "state", "chosen", "reported", "steps", "directory", "command"]
+    assert len(rows) == len(found["cells"]) == 12
+    for row, cell in zip(rows, found["cells"], strict=True):
+        assert (row["arm"], int(row["seed"]), float(row[KEY])) == (cell["arm"], cell["seed"], cell["tuned"][KEY])
+        assert (float(row["chosen"]), float(row["reported"])) == (cell["chosen"], cell["reported"])
+        assert row["command"] == cell["command"]
+    assert [row["state"] for row in rows].count("diverged") == 3
+
+
+def test_the_csv_leaves_out_what_is_not_there() -> None:
+    found = result()
+    found["cells"][0]["reported"] = None
+    assert next(csv.DictReader(io.StringIO(cells_csv(found))))["reported"] == ""
+
+
+def test_the_table() -> None:
+    header, pre, post = (line.split() for line in arms_table(result()).splitlines())
+    assert header[:2] == ["arm", "test/loss"]
+    # Means over seeds 1, 2, 3: 1 + 0.001 + 0.2 + 1/3; two digits of the error.
+    assert pre[:5] == ["pre", "1.53", "1.29", "to", "1.78"]
+    assert pre[-4:] == ["reference", "0", "of", "6"]
+    assert post[0] == "post"
+    # Differences 0.31, 0.34 and 0.39: t = 14.86, of which two degrees of freedom give p = 1 - t / sqrt(t^2 + 2).
+    assert post[5:10] == ["0.35", "0.25", "to", "0.45", "0.0045"]
+    assert post[10] == "worse"
+    assert post[-3:] == ["3", "of", "6"]
+
+
+def test_the_table_of_one_seed_has_no_intervals() -> None:
+    lines = arms_table(result((1,))).splitlines()
+    assert "not said" in lines[2]
+    assert " - " in lines[1]

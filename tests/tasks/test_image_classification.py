@@ -1,0 +1,131 @@
+"""Picture classification: loss and metrics against NumPy, labels, answers from files, refusals."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.attention import Capture
+from transformer.config import UserError
+from transformer.layers.module import Precision
+from transformer.models.registry import build as build_model
+from transformer.models.registry import model_config
+from transformer.tasks.contract import Request, View
+from transformer.tasks.image_classification import PictureClassification
+from transformer.tasks.registry import build, synthetic, task_config
+
+SMALL = {
+    "name": "image_classification",
+    "dataset": "digits/size=8,train=20,validation=10,test=10",
+    "rows": 4,
+    "probed": 3,
+}
+VIT = {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 8}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task says in its directory, which is the working one of these tests, what its pictures are."""
+    monkeypatch.chdir(tmp_path)
+
+
+def task_of(**values: Any) -> PictureClassification:
+    return build(task_config({**SMALL, **values}), Path())
+
+
+def view_of(task: PictureClassification, *, train: bool = False) -> View:
+    model = build_model(model_config(VIT), task.interface, Precision())
+    return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=train)
+
+
+def test_loss_is_that_of_both_classes_by_their_shares_and_smoothed() -> None:
+    task = task_of(augmentation={"mixup": 0.5}, label_smoothing=0.1)
+    view, batch = view_of(task), dict(task.source(0)[0])
+    batch["index"] = np.array([0, 1, -1, 2])
+    logits, _ = view.model.apply(view.variables, {"picture": batch["picture"]}, train=False)
+    wide = np.asarray(logits, np.float64)
+    log = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    nats, right = [], []
+    for row in (0, 1, 3):
+        target = np.zeros(10)
+        target[batch["labels"][row]] += batch["share"][row]
+        target[batch["others"][row]] += 1 - batch["share"][row]
+        nats.append(-np.sum((0.9 * target + 0.01) * log[row]))
+        right.append(log[row].argmax() == target.argmax())
+    totals = task.totals(batch)
+    loss, aux = task.objectives[0].loss(view, batch, totals, jax.random.key(0))
+    assert float(loss) == pytest.approx(np.mean(nats), rel=1e-5)
+    assert float(aux.metrics["accuracy"]) == pytest.approx(np.mean(right))
+
+
+def test_evaluation_counts_every_picture_once() -> None:
+    task = task_of(rows=4)
+    view = view_of(task)
+    (evaluation,) = [each for each in task.evaluations if each.split == "test"]
+    results = [evaluation.step(view, batch, jax.random.key(0)) for batch in evaluation.batches]
+    sums = {name: sum(float(one[name]) for one, _ in results) for name in results[0][0]}
+    report = evaluation.finish(sums, None)
+    pictures = task.splits["test"]
+    logits, _ = view.model.apply(view.variables, {"picture": pictures.pixels / np.float32(127.5) - 1}, train=False)
+    assert len(pictures.labels) == 10
+    assert report.scalars["accuracy"] == pytest.approx(np.mean(np.argmax(logits, -1) == pictures.labels))
+    log = jax.nn.log_softmax(logits)
+    assert report.scalars["loss"] == pytest.approx(-float(np.mean(log[np.arange(10), pictures.labels])), rel=1e-5)
+
+
+def test_the_probe_shows_its_pictures_in_colour() -> None:
+    task = task_of()
+    view = view_of(task)
+    labels = task.labels(view.model.sites)
+    assert labels.pictures["patches"].shape == (3, 8, 8, 3)
+    np.testing.assert_array_equal(
+        labels.pictures["patches"][..., 0], task.splits["validation"].pixels[[0, 4, 9], ..., 0]
+    )
+    assert labels.titles == ("0 1", "4 2", "9 3")
+
+
+def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    task = task_of()
+    view, stream = view_of(task), io.BytesIO()
+    image.fromarray(np.full((20, 20, 3), 200, np.uint8)).save(stream, "PNG")
+    (tmp_path / "grey.png").write_bytes(stream.getvalue())
+    answers = task.answer(view, Request([str(tmp_path / "grey.png")], None, {}))
+    logits, _ = view.model.apply(
+        view.variables, {"picture": np.full((1, 8, 8, 1), 200 / 127.5 - 1, np.float32)}, train=False
+    )
+    chances = np.asarray(jax.nn.softmax(logits))[0]
+    assert answers.lines == [f"{chances.argmax()} {chances.max():.3f}"]
+    assert answers.labels.pictures["patches"].shape == (1, 8, 8, 3)
+    assert "encoder/self" in answers.look(Capture(sites=("encoder/self",)))
+    (tmp_path / "no.png").write_bytes(b"text")
+    for text, message in (("nothing.png", "is no file"), (str(tmp_path / "no.png"), "is no JPEG or PNG")):
+        with pytest.raises(UserError, match=message):
+            task.answer(view, Request([text], None, {}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows": 0}, "rows=0"),
+        ({"label_smoothing": 1.0}, "label_smoothing=1"),
+        ({"shuffled": -1}, "shuffled=-1"),
+        ({"shuffled": 3}, "does not divide"),
+        ({"validation": ""}, "validation is empty"),
+        ({"test": "tset"}, "has no split 'tset'"),
+        ({"side": 0, "dataset": "x"}, "side=0"),
+    ],
+)
+def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        task_of(**wrong)
+
+
+def test_made_up_pictures_have_the_sets_size() -> None:
+    for dataset, shape in (("digits/size=12", (12, 12, 1)), ("any", (24, 24, 3))):
+        values = {**SMALL, "dataset": dataset} | ({"side": 24} if dataset.startswith("any") else {})
+        assert synthetic(task_config(values)).interface.inputs["picture"].shape == (4, *shape)

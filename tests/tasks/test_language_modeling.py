@@ -1,0 +1,233 @@
+"""Causal language modelling: what is fed, what is divided by what, and what an evaluation covers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tasks.conftest import make_task, view_of
+from transformer.attention.capture import Capture
+from transformer.config import UserError
+from transformer.data.datasets.text import open_text
+from transformer.tasks.contract import View
+from transformer.tasks.registry import task_config
+from transformer.tasks.text_data import repeats, stretches
+from transformer.training.evaluate import compile_evaluations
+from transformer.training.partitioning import one_device
+from transformer.training.state import TrainState
+
+
+def state_of(view: View) -> TrainState:
+    return TrainState(jnp.int32(0), jax.random.key(3), view.variables, {}, {}, {}, {})
+
+
+def log_probabilities(logits: np.ndarray) -> np.ndarray:
+    z = logits.astype(np.float64)
+    z -= z.max(-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
+def test_the_evaluation_counts_every_token_once_in_nats_and_bits_a_byte(
+    language_task: Any, language_view: View, text_file: Path
+) -> None:
+    validation, test, continuations = language_task.evaluations
+    assert (validation.at_end, test.at_end, continuations.at_end) == (False, True, False)
+    (evaluate,) = compile_evaluations(language_view.model, [validation], one_device())
+    report = evaluate(state_of(language_view))
+    # By hand: windows of 24 bytes that do not overlap, each read from its own beginning.
+    text = text_file.read_bytes()
+    lines = text.splitlines(keepends=True)
+    held = _between(lines, len(text) * 18 // 20, len(text) // 20)
+    stream = np.frombuffer(b"".join(held), np.uint8).astype(np.int32)
+    read = jax.jit(lambda variables, tokens: language_view.model.apply(variables, {"tokens": tokens}, train=False)[0])
+    total, correct = 0.0, 0
+    for start in range(0, len(stream) - 1, 24):
+        tokens, labels = stream[start : start + 24][: len(stream) - 1 - start], stream[start + 1 : start + 25]
+        found = log_probabilities(np.asarray(read(language_view.variables, tokens[None]))[0])
+        total -= found[np.arange(len(labels)), labels].sum()
+        correct += int((found.argmax(-1) == labels).sum())
+    count = len(stream) - 1
+    assert report.scalars["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert report.scalars["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+    assert report.scalars["bits_per_byte"] == pytest.approx(total / count / math.log(2), rel=1e-5)
+    assert report.scalars["accuracy"] == pytest.approx(correct / count)
+    assert f"{count} tokens" in report.note
+
+
+def _between(lines: list[bytes], before: int, size: int) -> list[bytes]:
+    """The lines of the validation text: the file is cut at line ends, at 90 % and at 95 % of its characters."""
+    taken, found = 0, []
+    for line in lines:
+        if before <= taken < before + size:
+            found.append(line)
+        taken += len(line)
+    return found
+
+
+def test_a_loss_is_divided_by_the_tokens_of_the_whole_update(language_task: Any, language_view: View) -> None:
+    batch = language_task.source(0)[0]
+    totals = language_task.totals(batch)
+    assert float(totals["tokens"]) == batch["tokens"].size
+
+    @jax.jit
+    def run(totals: Any) -> tuple[Any, Any]:
+        loss, aux = language_task._loss(language_view, batch, totals, jax.random.key(0))
+        return loss, aux.metrics
+
+    loss, metrics = run(totals)
+    doubled, _ = run({"tokens": 2 * totals["tokens"]})
+    assert float(loss) == pytest.approx(float(metrics["cross_entropy"]))
+    assert float(doubled) == pytest.approx(float(loss) / 2)
+
+
+def test_packed_documents_are_counted_by_their_labels(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, text in {"train": "abcdefgh\n", "validation": "bcdefghi\n", "test": "cdefghij\n"}.items():
+        (folder / f"{name}.txt").write_text(3 * text)
+    task = make_task(
+        folder, tmp_path, "language_modeling", batching="packed", tokenizer="characters", context=9, probed_length=4
+    )
+    batch = task.source(0)[0]
+    assert float(task.totals(batch)["tokens"]) == batch["counts"].sum()
+    assert {"segments", "positions"} <= set(batch)
+
+
+def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_path: Path) -> None:
+    task = make_task(
+        Path("repeated/symbols=8,shortest=3,longest=5,length=12,train=40,validation=9,test=3"),
+        tmp_path,
+        "language_modeling",
+        batching="packed",
+        tokenizer="characters",
+        context=12,
+        prompts=(),
+    )
+    validation, test = task.evaluations
+    texts = open_text(task.config.dataset, prepared_dir="unused")
+    seen = []
+    for batch in validation.batches:
+        for tokens, labels, counts in zip(batch["tokens"], batch["labels"], batch["counts"], strict=True):
+            if counts.any():
+                assert list(labels) == [*tokens[1:], task.tokenizer.end]
+                seen.append(task.tokenizer.decode(tokens))
+    assert seen == texts.split("validation")
+    assert len(test.batches) == 1
+    for row in task.probed["tokens"][:2]:
+        assert any(task.tokenizer.decode(row) in text for text in seen)
+
+
+def test_the_probe_shows_stretches_of_the_validation_text_and_random_tokens(
+    language_task: Any, language_view: View
+) -> None:
+    labels = language_task.labels(())
+    assert [len(row) for row in labels.tokens["tokens"]] == [8, 8, 8]
+    assert labels.periods == (None, None, 4)
+    assert labels.titles[2] == "random tokens, repeated every 4"
+    random = language_task.probed["tokens"][2]
+    np.testing.assert_array_equal(random[:4], random[4:])
+    assert len(set(random)) == 4
+    aux = language_task.probe(language_view, Capture(("decoder/self",)), jax.random.key(0))
+    assert aux.maps["decoder/self"].weights.shape == (2, 3, 2, 8, 8)
+
+
+def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_run(
+    text_file: Path, tmp_path: Path
+) -> None:
+    # The first run trains the tokenizer, which the others find.
+    given = {"tokenizer": "bpe", "vocabulary": 300}
+    tasks = [make_task(text_file, tmp_path, "language_modeling", repeated=count, **given) for count in (3, 1, 0)]
+    several, one, none = (task.probed["tokens"][2:] for task in tasks)
+    assert (several.shape, none.shape) == ((3, 8), (0, 8))
+    np.testing.assert_array_equal(several[:1], one)
+    assert len({tuple(row) for row in several}) == 3
+    assert tasks[0].labels(()).periods == (None, None, 4, 3, 2)
+    assert tasks[2].labels(()).periods is None
+
+
+class FewTokens:
+    """A vocabulary of three tokens that mean something, and five that do not."""
+
+    vocabulary = 8
+    special = frozenset({0, 2, 4, 5, 7})
+
+
+@pytest.mark.parametrize(
+    ("length", "longest", "shortest"), [(2, 2, 2), (3, 2, 2), (4, 2, 2), (7, 4, 2), (8, 4, 2), (48, 24, 12)]
+)
+def test_random_tokens_repeat_at_several_periods_and_none_is_special(length: int, longest: int, shortest: int) -> None:
+    tokenizer: Any = FewTokens()
+    tokens, periods = repeats(tokenizer, 40, length)
+    assert (tokens.shape, len(periods)) == ((40, length), 40)
+    assert (periods[0], set(periods)) == (longest, set(range(shortest, longest + 1)))
+    assert set(tokens.flat) == {1, 3, 6}
+    for row, period in zip(tokens, periods, strict=True):
+        np.testing.assert_array_equal(row[period:], row[: length - period])
+        assert period > 3 or len(set(row[:period])) == period
+
+
+def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:
+    documents = [np.arange(start, start + size) for start, size in ((0, 9), (100, 2), (200, 4), (300, 6))]
+    assert [row[0] for row in stretches(documents, 10, 4)] == [0, 1, 2, 3, 4, 5, 200, 300, 301, 302]
+    assert [row[0] for row in stretches(documents, 3, 4)] == [0, 4, 302]
+    assert all(list(row) == list(range(row[0], row[0] + 4)) for row in stretches(documents, 7, 4))
+    # No document has ten tokens: they are joined.
+    joined = [*range(9), 100, 101, *range(200, 204), *range(300, 306)]
+    np.testing.assert_array_equal(stretches(documents, 2, 10), [joined[:10], joined[-10:]])
+    # Behind a memory twice as many are mapped as config.task.probed_length says.
+    with pytest.raises(UserError, match=f"has {len(joined)} tokens, fewer than the 64 of a stretch that is mapped"):
+        stretches(documents, 1, 64)
+
+
+def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, language_view: View) -> None:
+    continuations = language_task.evaluations[-1]
+    (evaluate,) = compile_evaluations(language_view.model, [continuations], one_device())
+    samples = evaluate(state_of(language_view)).samples
+    assert [sample["prompt"] for sample in samples] == ["The ", "dog"]
+    for sample in samples:
+        tokens = list(sample["prompt"].encode())
+        apply = jax.jit(
+            lambda tokens: language_view.model.apply(language_view.variables, {"tokens": tokens}, train=False)[0]
+        )
+        said = []
+        for _ in range(4):
+            logits = np.asarray(apply(np.array([tokens + said])))[0, -1]
+            said.append(int(logits.argmax()))
+        assert sample["output"].startswith(language_task.tokenizer.decode(said))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"context": 1}, "config.task.context=1"),
+        ({"validation": ""}, "config.task.validation is empty"),
+        ({"rows": 0}, "config.task.rows=0"),
+        ({"repeated": -1}, "config.task.repeated=-1"),
+        ({"label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
+        ({"batching": "pakced"}, "packed"),
+        ({"tokenizer": "char"}, "config.task.tokenizer='char'"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_name(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        task_config({"name": "language_modeling", **values})
+
+
+def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refused(
+    text_file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="'holdout'"):
+        make_task(text_file, tmp_path, "language_modeling", validation="holdout")
+    with pytest.raises(UserError, match=r"launch\.convert"):
+        make_task(text_file, tmp_path, "language_modeling", tokenizer="given")
+    with pytest.raises(UserError, match="the 5000 of a stretch"):
+        make_task(text_file, tmp_path, "language_modeling", probed_length=5000, context=5000)
+
+
+def test_prompts_that_the_model_has_no_room_for_are_refused(language_task: Any) -> None:
+    with pytest.raises(UserError, match=r"up to 52 tokens, more than config\.model\.max_length=32"):
+        view_of(language_task, "decoder", max_length=32)

@@ -1,0 +1,109 @@
+"""Memory handed on: lanes keep their own where a batch is cut, and long rows are read segment by segment."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.test_xlnet import small
+from transformer.config import UserError
+from transformer.data.windows import Lanes
+from transformer.models.contract import Aux
+from transformer.tasks.contract import Kind, View
+from transformer.tasks.language_modeling import Batching
+from transformer.tasks.permutation_lm import TASK as PERMUTATION
+from transformer.tasks.recurrent_memory import next_memory, over_segments
+from transformer.tasks.segment_lm import TASK as SEGMENTS
+from transformer.tasks.segment_lm import SegmentLanguageModelling, SegmentLanguageModellingConfig, synthetic
+from transformer.tasks.text_data import TokenizerKind
+from transformer.training.batches import Vetted
+
+
+def view_of(family: str, train: bool = False, **changes: Any) -> View:
+    return View(*small(family, **changes), {}, {}, jnp.int32(0), train)
+
+
+def task_of(segments: int = 16) -> SegmentLanguageModelling:
+    tokenizer = TokenizerKind.BPE
+    return synthetic(
+        SegmentLanguageModellingConfig(vocabulary=11, tokenizer=tokenizer, context=2, rows=2, segments=segments)
+    )
+
+
+@pytest.mark.parametrize("task", [PERMUTATION, SEGMENTS])
+def test_a_run_takes_the_batches(task: Kind) -> None:
+    """Places of a long segment are no tokens of a small vocabulary."""
+    made = task.synthetic(task.config(vocabulary=9, context=64, rows=2), 1)
+    batch = Vetted(made.source(0), made.interface)[0]
+    assert batch["tokens"].shape == (2, 64)
+    assert batch.get("order", batch["index"]).max() > 9
+
+
+def test_parts_of_a_batch_fill_their_own_lanes() -> None:
+    """The mean over the parts, which the step takes, is the memory of the whole batch."""
+    whole = np.random.default_rng(0).standard_normal((6, 2, 4, 8)).astype(np.float32)
+    view = SimpleNamespace(extra={"memory": jnp.zeros_like(whole)}, train=True)
+    parts = [np.array([5, 1, 3]), np.array([0, 2, 4])]
+    handed = [next_memory(view, {"lane": lane}, Aux({}, {"memory": whole[lane]}, {}))["memory"] for lane in parts]
+    np.testing.assert_allclose(np.mean(handed, axis=0), whole, rtol=1e-6)
+
+
+def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
+    """As where `--skip` passes batches by, or a step makes no update and what it carried is thrown away."""
+    task, view = task_of(), view_of("transformer_xl", train=True)
+    source, extra = Lanes(np.arange(60), context=2, rows=2, seed=0), task.init_extra(view, None)
+    kept, pasts = extra, {}
+    for step in (0, 1, 2, 4, 5):
+        batch, kept = task.prepare(view._replace(extra=kept), source[step], None)
+        pasts[step] = np.asarray(batch["past"]).tolist()
+    assert pasts == {0: [0, 0], 1: [2, 2], 2: [4, 4], 4: [0, 0], 5: [2, 2]}
+    # Another epoch begins anew, wherever the last one ended.
+    for step in range(source.batches_per_epoch + 1):
+        batch, extra = task.prepare(view._replace(extra=extra), source[step], None)
+    assert not np.asarray(batch["past"]).any()
+
+
+@pytest.mark.slow
+def test_long_rows_are_read_behind_what_stands_before() -> None:
+    """The loss over segments with a memory is that of a model that sees as far back; without one it is another."""
+    task = task_of(segments=3)
+    view = view_of("transformer_xl")
+    random = np.random.default_rng(1)
+    tokens, labels = random.integers(0, 11, (2, 2, 6))
+    batch = {"tokens": tokens, "labels": labels, "lengths": np.array([6, 3])}
+    sums, _ = task._over_segments(view, batch, None)
+    _, aux = task._loss(view, batch, {"tokens": jnp.float32(1)}, None)
+    assert float(sums["tokens"]) == 9
+    assert float(sums["loss"]) == pytest.approx(float(aux.metrics["cross_entropy"]), rel=1e-5)
+    alone = 0.0
+    for begin in (0, 2, 4):
+        cut = {"tokens": tokens[:, begin : begin + 2], "labels": labels[:, begin : begin + 2]}
+        lengths = np.clip(np.array([6, 3]) - begin, 0, 2)
+        _, aux = task._loss(view, {**cut, "lengths": lengths}, {"tokens": jnp.float32(1)}, None)
+        alone += float(aux.metrics["cross_entropy"])
+    assert float(sums["loss_without_memory"]) == pytest.approx(alone, rel=1e-5)
+    assert abs(alone - float(sums["loss"])) > 0.1
+
+
+def test_a_model_without_a_memory_is_refused_where_the_task_needs_one() -> None:
+    task = task_of()
+    with pytest.raises(UserError, match="the model has none: say"):
+        task.init_extra(view_of("transformer_xl", memory=0), None)
+    sums = over_segments(
+        view_of("transformer_xl", memory=0),
+        {"tokens": np.ones((1, 4), int), "lengths": np.array([3])},
+        2,
+        lambda segment: ({"tokens": jnp.sum(segment["lengths"])}, {}),
+        remember=True,
+    )
+    assert int(sums["tokens"]) == 3
+
+
+def test_what_a_config_cannot_say_is_refused() -> None:
+    for options, said in (({"one_in": 200}, "one_in=200 of context=128"), ({"segments": 0}, "segments=0")):
+        with pytest.raises(UserError, match=said):
+            PERMUTATION.config(**options)
+    with pytest.raises(UserError, match="batching=packed"):
+        SegmentLanguageModellingConfig(batching=Batching.PACKED)

@@ -1,0 +1,156 @@
+"""Overrides against a config's own schema: what chooses the keys, and what studies set that no file says."""
+
+import copy
+
+import pytest
+
+from tests.studies.tiny import BASE
+from transformer.config import UserError, flatten
+from transformer.models.published import PUBLISHED as SIZES
+from transformer.models.registry import model_config
+from transformer.overrides import Group, find, leaves
+from transformer.tasks.registry import task_config
+from transformer.training.config import resolve, schema_of, show, with_overrides
+
+SIZED = {**BASE, "model": {"size": "transformer-base"}}
+
+
+def resolved(values):
+    return flatten(resolve(values).to_config())
+
+
+def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
+    tree = schema_of(BASE)
+    found = resolved(BASE)
+    assert set(leaves(tree)) == set(found) - {"averages", "optimizers"}  # sections by names that a person makes up
+    assert isinstance(find(tree, "averages"), Group)
+    for key in ("task.beams", "model.heads", "optimizer.beta2", "maps.rows", "sharding.data", "keep"):
+        bare = {**BASE, "task": {"name": "translation"}, "model": {"family": "encoder_decoder"}, "optimizer": {}}
+        assert find(tree, key).default == resolved(bare)[key]
+
+
+@pytest.mark.parametrize(
+    ("task", "key"),
+    [
+        ("experiments.instruction_following.task", "mazes"),
+        ("experiments.instruction_following.task", "held_out"),
+        ("experiments.instruction_following.task", "clauses"),
+        ("experiments.summarization.task", "fillers"),
+        ("experiments.summarization.task", "known"),
+        ("experiments.few_shot.task", "side"),
+        ("translation", "tokens_per_batch"),
+        ("experiments.in_context_learning.task", "longest"),
+    ],
+)
+def test_what_a_task_makes_one_by_one_has_a_greatest_number(task: str, key: str) -> None:
+    with pytest.raises(UserError, match=rf"config\.task\.{key}=1000000000 must be at most"):
+        task_config({"name": task, key: 10**9})
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        ("recurrent", "heads"),
+        ("encoder_decoder", "heads"),
+        ("decoder", "heads"),
+        ("encoder", "heads"),
+        ("xlnet", "heads"),
+        ("vit", "heads"),
+        ("experiments.point_clouds.model", "heads"),
+        ("experiments.neural_turing_machine.ntm", "read_heads"),
+        ("experiments.neural_turing_machine.ntm", "write_heads"),
+    ],
+)
+def test_heads_are_no_more_than_their_maps_can_name(family: str, key: str) -> None:
+    with pytest.raises(UserError, match=rf"config\.model\.{key}=1000000000 must be at most"):
+        model_config({"family": family, key: 10**9})
+
+
+def test_an_override_may_set_what_the_config_does_not_say():
+    before = copy.deepcopy(BASE)
+    overrides = {
+        "model.score": "additive",
+        "task.lengths": (48, 96),
+        "averages.ema.kind": "exponential",
+        "model.tied": False,
+    }
+    after = resolved(with_overrides(BASE, overrides))
+    expected = {"model.score": "additive", "task.lengths": [48, 96], "model.tied": False}
+    expected |= {"averages.ema.kind": "exponential", "averages.ema.decay": 0.999}
+    assert {key: after[key] for key in expected} == expected
+    assert before == BASE
+
+
+def test_a_whole_section_is_replaced_before_its_keys_are_checked():
+    task = {"name": "language_modeling", "context": 8}
+    model = {"family": "decoder", "layers": 2}
+    overrides = {"model.layers": 3, "task.rows": 4, "model": model, "task": task}
+    for order in (overrides, dict(reversed(overrides.items()))):
+        found = with_overrides(BASE, order)
+        assert found["model"] == {"family": "decoder", "layers": 3}
+        assert found["task"] == {"name": "language_modeling", "context": 8, "rows": 4}
+    with pytest.raises(UserError, match=r"unknown key config\.model\.decoder_layers of family decoder"):
+        with_overrides(BASE, {"model": model, "model.decoder_layers": 1})
+    assert model == {"family": "decoder", "layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"model.norm_placment": "pre"}, "did you mean config.model.norm_placement?"),
+        ({"model.score": "add"}, "config.model.score='add' is unknown: did you mean 'additive'? known: additive, "),
+        ({"model": 3}, "config.model=3: that key is a group; set one of its keys, as --config.model.family=VALUE"),
+        ({"model": None}, "config.model=None: that key is a group"),
+        ({"model": {"family": "x"}}, "config.model.family='x' is unknown: known: bidirectional_language_model, "),
+        ({"task.name": 3}, "config.task.name=3 is a int; it must be a str"),
+        ({"model.family": "encoder"}, "config.model.encoder_layers=1 is said in the config, but the family encoder"),
+        ({"model.size": "gpt9"}, "config.model.size='gpt9' is unknown: did you mean 'gpt1'? known: gpt1, gpt2"),
+        ({"seed": None}, "config.seed=None is a NoneType; it must be a int"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(overrides, says):
+    with pytest.raises(UserError) as told:
+        with_overrides(BASE, overrides)
+    assert says in str(told.value)
+
+
+def test_a_config_without_sections_is_refused():
+    for name in ("task", "model"):
+        with pytest.raises(UserError, match=rf"config\.{name}=None must be a group of keys"):
+            with_overrides({key: value for key, value in BASE.items() if key != name}, {"seed": 1})
+
+
+def test_a_key_that_departs_from_the_size_leaves_the_rest_as_the_size_has_it():
+    before = resolved(SIZED)
+    for base in (SIZED, resolve(SIZED).to_config()):
+        after = resolved(with_overrides(base, {"model.heads": 4, "model.head_dim": 128, "model.kv_heads": None}))
+        changes = {"model.heads": 4, "model.head_dim": 128, "model.kv_heads": None, "model.size": None}
+        assert after == before | changes
+        assert resolved(with_overrides(base, {"model.heads": 8, "model.dropout": 0.5})) == before | {
+            "model.dropout": 0.5
+        }
+
+
+@pytest.mark.parametrize("first", ["gpt2", "bert-base", "transformer-base"])
+@pytest.mark.parametrize("second", ["gpt3-125m", "bert-large", "transformer-big", None])
+def test_one_size_is_changed_to_another_whatever_was_written_out(first, second):
+    dropout = {"dropout": 0.25}
+    sparse = {**BASE, "model": {"size": first, **dropout}}
+    wanted = (
+        resolved({**BASE, "model": {"size": second, **dropout}}) if second else resolved(sparse) | {"model.size": None}
+    )
+    assert resolved(with_overrides(sparse, {"model.size": second})) == wanted
+    # Written out, the keys that the other family has too come with it, as far as the size did not say them.
+    if second is None or SIZES[first].family == SIZES[second].family:
+        assert resolved(with_overrides(resolve(sparse).to_config(), {"model.size": second})) == wanted
+
+
+def test_the_page_has_no_default_where_a_key_has_none():
+    page = show(SIZED, ("seed",)).splitlines()
+    lines = {line.partition("=")[0]: line for line in page}
+    assert lines["--config.model.width"] == "--config.model.width=512"
+    assert lines["--config.model.size"].endswith("# * default none")
+    assert lines["--config.name"].endswith("  # *")
+    assert lines["--config.seed"].endswith("  # *> default 0")
+    assert lines["# averages: none"]

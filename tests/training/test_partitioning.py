@@ -1,0 +1,300 @@
+"""Eight devices compute what one computes, and the state lies where the rules say."""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from tests.golden import make_specs
+from transformer.axes import Placement
+from transformer.config import UserError, from_config
+from transformer.costs.compiler import topology_devices
+from transformer.layers.module import Precision
+from transformer.models import decoder
+from transformer.models.contract import Model, by_path
+from transformer.models.decoder import DecoderConfig
+from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.interface import Input, Interface
+from transformer.tasks.contract import LossAux, Objective, View
+from transformer.tasks.losses import token_loss
+from transformer.training.build import compile_once
+from transformer.training.ema import Average, AverageKind
+from transformer.training.initial_state import init_state
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.partitioning import (
+    ShardingConfig,
+    by_examples,
+    is_names,
+    make_mesh,
+    make_placement,
+    shard_batch,
+    state_shardings,
+    traced_on,
+)
+from transformer.training.step import Metrics, make_step
+
+ROWS, LENGTH, VOCABULARY, HEADS = 16, 6, 20, 8
+AVERAGES = {"mean": Average(AverageKind.MEAN)}
+FSDP = ShardingConfig(data=2, fsdp=4, rules="fsdp")
+TENSOR = ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp")
+
+
+def on(config: ShardingConfig, devices: int) -> Placement:
+    return make_placement(config, jax.devices()[:devices])
+
+
+class Reading:
+    """Predict tokens from tokens."""
+
+    def __init__(self) -> None:
+        self.objectives = (Objective("read", self.loss),)
+
+    def init_extra(self, view: View, key: Any) -> dict[str, Any]:
+        return {}
+
+    def prepare(self, view: View, batch: Any, key: Any) -> tuple[Any, Any]:
+        return batch, view.extra
+
+    def totals(self, batch: Any) -> dict[str, Any]:
+        return {"tokens": jnp.sum(batch["labels"] != 0).astype(jnp.float32)}
+
+    def loss(self, view: View, batch: Any, totals: Any, key: Any) -> tuple[Any, LossAux]:
+        logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key)
+        loss = token_loss(logits, batch["labels"], batch["labels"] != 0, 0.1).smoothed / totals["tokens"]
+        return loss, LossAux(aux.state, view.extra, {"loss": loss})
+
+
+def batch_of(seed: int) -> dict[str, np.ndarray]:
+    """Rows of uneven lengths, the last ones all padding, as a part-filled batch has them."""
+    random = np.random.default_rng(seed)
+    lengths = np.where(np.arange(ROWS) < ROWS - 3, random.integers(1, LENGTH + 1, ROWS), 0)[:, None]
+    tokens = random.integers(3, VOCABULARY, (3, ROWS, LENGTH)).astype(np.int32)
+    return dict(zip(("source", "target", "labels"), np.where(np.arange(LENGTH) < lengths, tokens, 0), strict=True))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    shape = Input((ROWS, LENGTH))
+    interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
+    config = EncoderDecoderConfig(
+        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, max_length=LENGTH
+    )
+    return build(config, interface, Precision())
+
+
+# Plain descent where numbers are compared: its update is linear in the gradient.
+CONFIGS = {
+    algorithm: OptimizerConfig(algorithm, 0.5, Schedule.CONSTANT, warmup=0, beta1=beta1)
+    for algorithm, beta1 in ((Algorithm.ADAM, 0.9), (Algorithm.SGD, 0.0))
+}
+
+
+def optimisers(algorithm: Algorithm) -> dict[str, Any]:
+    return {"read": make_optimizer(CONFIGS[algorithm], 10)}
+
+
+def first_state(model: Model, algorithm: Algorithm) -> Any:
+    """The maker of the first state, of a key."""
+    return functools.partial(
+        init_state,
+        model,
+        Reading(),
+        made := optimisers(algorithm),
+        AVERAGES,
+        dict.fromkeys(made, hyper_of(CONFIGS[algorithm])),
+    )
+
+
+def numbers(metrics: Metrics) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.values.items()}
+
+
+def two_steps(model: Model, placement: Placement) -> tuple[Any, list[Any], Any]:
+    made = optimisers(Algorithm.SGD)
+    make = first_state(model, Algorithm.SGD)
+    shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
+    state = compile_once(make, placement, shardings)(jax.random.key(0))
+    step = traced_on(placement, make_step(model, Reading(), made, AVERAGES))
+    step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
+    found = []
+    for seed in range(2):
+        state, metrics = step(state, shard_batch(batch_of(seed), placement))
+        found.append(metrics)
+    return state, found, step
+
+
+# tests/contracts/test_meshes.py holds the same, of other models, in every test run.
+@pytest.mark.slow
+def test_eight_devices_make_the_step_of_one(model: Model) -> None:
+    assert len(jax.devices()) >= 8
+    one, of_one, _ = two_steps(model, on(ShardingConfig(), 1))
+    eight, of_eight, step = two_steps(model, on(ShardingConfig(), 8))
+    for path, leaf in by_path((one.variables, one.averages)).items():
+        other = by_path((eight.variables, eight.averages))[path]
+        scale = max(1, float(jnp.abs(leaf).max()))
+        np.testing.assert_allclose(other, leaf, rtol=0, atol=1e-6 * scale, err_msg=path)
+        assert len(other.sharding.device_set) == 8
+        assert other.sharding.is_fully_replicated
+    for metrics, others in zip(of_one, of_eight, strict=True):
+        assert numbers(others) == pytest.approx(numbers(metrics), rel=1e-5)
+        assert jax.device_get(others.totals) == jax.device_get(metrics.totals)
+    assert step._cache_size() == 1  # the state comes back where it was: nothing is compiled twice
+
+
+def test_rows_are_divided() -> None:
+    batch = batch_of(0)
+    placed = shard_batch(batch, on(FSDP, 8))
+    for name, array in placed.items():
+        np.testing.assert_array_equal(array, batch[name])
+        assert {shard.data.shape for shard in array.addressable_shards} == {(ROWS // 8, LENGTH)}
+        assert [shard.index[0].start or 0 for shard in array.addressable_shards] == list(range(0, ROWS, 2))
+
+
+def test_rows_that_cannot_be_divided_lie_whole() -> None:
+    (placed,) = shard_batch({"index": np.arange(6)}, on(ShardingConfig(), 8)).values()
+    assert placed.sharding.is_fully_replicated
+
+
+def abstract_state(model: Model) -> Any:
+    make = first_state(model, Algorithm.ADAM)
+    return jax.eval_shape(make, jax.random.key(0))
+
+
+def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
+    abstract = abstract_state(model)
+    shardings = state_shardings(model, abstract, on(FSDP, 8))
+    assert jax.tree.structure(shardings) == jax.tree.structure(abstract)
+    axes = by_path(model.axes().params, is_names)
+    specs = {path: sharding.spec for path, sharding in by_path(shardings.variables.params).items()}
+    divided = {path for path, names in axes.items() if "embed" in names}
+    assert divided
+    assert divided != set(axes)
+    for path, names in axes.items():
+        assert specs[path] == PartitionSpec(*["fsdp" if name == "embed" else None for name in names])
+        found = [s.spec for p, s in by_path(shardings.optimisers).items() if p.endswith(path)]
+        assert found == [specs[path]] * 2  # Adam's first and second moment
+        assert shardings.averages["mean"][path].spec == specs[path]
+    assert shardings.step.spec == shardings.key.spec == PartitionSpec()
+    leaves = zip(jax.tree.leaves(abstract), jax.tree.leaves(shardings), strict=True)
+    assert all(sharding.shard_shape(leaf.shape) for leaf, sharding in leaves if leaf.ndim)
+
+
+def test_the_state_begins_divided() -> None:
+    interface = Interface({"tokens": Input((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    config = DecoderConfig(layers=1, width=16, heads=HEADS, feed_forward=32, max_length=LENGTH)
+    model, placement = decoder.build(config, interface, Precision()), on(FSDP, 8)
+    make = first_state(model, Algorithm.ADAM)
+    shardings = state_shardings(model, abstract_state(model), placement)
+    state = compile_once(make, placement, shardings)(jax.random.key(0))
+    table = state.variables.params["embedding"]["table"]
+    assert {shard.data.shape for shard in table.addressable_shards} == {(VOCABULARY, 16 // 4)}
+    alone = jax.jit(make)(jax.random.key(0))
+    for path, leaf in by_path(alone.variables).items():
+        np.testing.assert_allclose(by_path(state.variables)[path], leaf, rtol=1e-6, atol=1e-6, err_msg=path)
+
+
+def test_every_parameter_lies_where_it_is_recorded_to() -> None:
+    recorded = json.loads(make_specs.FILE.read_text(encoding="utf-8"))
+    for rules, models in make_specs.all_specs().items():
+        for name, specs in models.items():
+            assert specs == recorded[rules][name], f"{name} under {rules}; if it is meant: {make_specs.__doc__}"
+
+
+def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
+    shape = Input((ROWS, LENGTH))
+    interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
+    config = EncoderDecoderConfig(
+        encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, kv_heads=1, feed_forward=32, max_length=LENGTH
+    )
+    model = build(config, interface, Precision())
+    found = by_path(state_shardings(model, abstract_state(model), on(TENSOR, 8)).variables.params)
+    assert found["decoder/attention/query/kernel"].spec == PartitionSpec(None, "fsdp", "tensor", None)
+    assert found["decoder/attention/key/kernel"].spec == PartitionSpec(None, "fsdp", None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rules": "fspd"}, r"config\.sharding\.rules='fspd' is unknown: did you mean 'fsdp'\?"),
+        ({"fsdp": 4}, r"config\.sharding\.fsdp=4 divides nothing under .*rules=dp: say 1, or rules=fsdp or fsdp\+tp"),
+        ({"expert": 0}, r"config\.sharding\.expert=0 must be at least 1, or -1"),
+        ({"expert": -1}, r"config\.sharding\.data and config\.sharding\.expert are both -1"),
+        ({"tensor": 0}, r"config\.sharding\.tensor=0 must be at least 1, or -1"),
+        ({"fsdp": -1, "rules": "fsdp"}, r"config\.sharding\.data and config\.sharding\.fsdp are both -1"),
+        ({"replicate_below_mb": 0.0}, r"config\.sharding\.replicate_below_mb=0\.0 must be above 0 megabytes"),
+        ({"attention": "rings"}, r"config\.sharding\.attention='rings' is unknown: did you mean 'ring'\?"),
+        ({"model": 2}, r"unknown key config\.sharding\.model"),
+    ],
+)
+def test_what_cannot_be_a_mesh_is_refused_before_any_device_is_asked(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        from_config(ShardingConfig, values, "config.sharding")
+
+
+@pytest.mark.parametrize(
+    "config", [ShardingConfig(data=3), ShardingConfig(fsdp=3, rules="fsdp"), ShardingConfig(data=4)]
+)
+def test_sizes_that_do_not_make_the_devices_are_refused(config: ShardingConfig) -> None:
+    with pytest.raises(UserError, match=r"config\.sharding asks for .*=.*, which does not make 8 cpu devices"):
+        make_mesh(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnHost:
+    """A device as jax describes those of several hosts without a common fabric: each host counts as a slice."""
+
+    id: int
+    slice_index: int
+    platform: str = "gpu"
+    device_kind: str = "NVIDIA H100"
+
+
+def test_a_mesh_spans_hosts() -> None:
+    devices: Any = [OnHost(number, slice_index=number // 4) for number in range(8)]
+    mesh = make_mesh(ShardingConfig(data=2, tensor=4, rules="fsdp+tp"), devices)
+    assert [[device.slice_index for device in row.flat] for row in mesh.devices] == [[0] * 4, [1] * 4]
+
+
+def test_one_axis_takes_what_the_others_leave() -> None:
+    mesh = make_mesh(ShardingConfig(data=-1, fsdp=2, tensor=2, rules="fsdp+tp"))
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "expert": 1, "tensor": 2, "sequence": 1}
+
+
+def test_a_parameter_that_the_mesh_does_not_divide_is_refused_by_name(model: Model) -> None:
+    with pytest.raises(UserError, match=r"config\.sharding\.fsdp=3 does not divide the 16 of embed in the parameter"):
+        state_shardings(model, abstract_state(model), on(ShardingConfig(data=2, fsdp=3, rules="fsdp"), 6))
+
+
+def test_a_large_parameter_is_not_left_whole_unsaid(model: Model) -> None:
+    abstract, placement = abstract_state(model), on(FSDP, 8)
+    state_shardings(model, abstract, placement, 0.001)
+    with pytest.raises(UserError, match=r"the parameter .* \(.*\) of .* MB would lie whole on every device, above"):
+        state_shardings(model, abstract, placement, 0.0001)
+    # Data parallel means whole.
+    state_shardings(model, abstract, on(ShardingConfig(), 8), 0.0001)
+
+
+def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> None:
+    here = by_examples(on(TENSOR, 8))
+    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
+    here = by_examples(on(ShardingConfig(data=2, expert=4), 8))
+    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "expert"), None, None)
+    assert here.spec(("experts", "expert_batch", "length")) == PartitionSpec("expert", "data", None)
+    here = by_examples(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
+    assert here.spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, which knows the slices")
+@pytest.mark.parametrize(("topology", "tensor"), [("v5p:4x4x4", 8), ("v5p:2x2x4", 8), ("v6e:4x4", 2), ("v4:4x4x4", 2)])
+def test_a_mesh_may_split_the_sides_of_a_slice(topology: str, tensor: int) -> None:
+    devices = topology_devices(topology)
+    mesh = make_mesh(ShardingConfig(data=-1, tensor=tensor, rules="fsdp+tp"), devices)
+    assert mesh.shape["tensor"] == tensor
+    assert {device.id for device in mesh.devices.flat} == {device.id for device in devices}

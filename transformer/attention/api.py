@@ -1,0 +1,278 @@
+"""The public stages of attention, and attend(), which composes them."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.arguments import is_array, shown
+from transformer.attention.backends import CallShape, Variant, choose, interpreted, log_choice
+from transformer.attention.blockwise import LogitForm, LogitTerms, log_sum_blockwise
+from transformer.attention.capture import Capture, Captured, capture_products, capture_weights, check_capture
+from transformer.attention.checks import (
+    check_call,
+    check_choices,
+    check_keys,
+    check_log_sum,
+    check_queries,
+    check_weights,
+)
+from transformer.attention.dropout import dropout
+from transformer.attention.fields import pytree, static
+from transformer.attention.kernels import attend_products, log_sum_products
+from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
+from transformer.attention.normalizers import Reweighting, gaussian, log_sum_exp, normalise
+from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
+from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of, repeat_heads
+from transformer.attention.sharded import Program, attend_sharded, shards_of
+from transformer.attention.spec import AttentionSpec, Backend, Parameters
+
+
+class Attended(NamedTuple):
+    """Beside the output: maps and log-sum-exp if asked for, of a hard sample its log-probability."""
+
+    captured: Captured | None
+    log_prob: Float[Array, "B H Q"] | None = None
+    log_sum_exp: Float[Array, "B H Q"] | None = None
+
+
+@pytree
+class PreparedKeys:
+    """Keys as one score meets them, and what they were prepared for, so that no other score takes them for its own.
+
+    A pytree of one leaf, `keys`: [B, K, H, A] of the perceptrons' hidden units, [B, K, H, D] of general, else
+    [B, K, G, D]. Caches, scans, shardings and the rows of beams carry it as they would the array. `depth` is that of a
+    key before it was prepared.
+    """
+
+    # An array; where a program is described alone, a shape or a sharding.
+    keys: Any
+    kind: Score = static()
+    position: Position = static()
+    depth: int = static()
+
+
+def prepare_keys(
+    k_BxKxGxC: Float[Array, "B K G C"],
+    kind: Score,
+    position: Position = Position.NONE,
+    params: Parameters | None = None,
+) -> PreparedKeys:
+    """All of a score that depends on the keys alone: once for a memory, outside a loop over queries.
+
+    Errors: TypeError for a `kind` or `position` that is no member of its enum, and for parameters of another score;
+    ValueError for shapes that do not fit, and for positions that the score has not.
+    """
+    params = Parameters() if params is None else params
+    check_keys(k_BxKxGxC, kind, position, params)
+    keys = _prepared(k_BxKxGxC, function_of(kind, params.score), scheme_of(position, params.position))
+    return PreparedKeys(keys, kind, position, k_BxKxGxC.shape[-1])
+
+
+def score(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    prepared: PreparedKeys | Float[Array, "B K _ _"],
+    kind: Score,
+    position: Position = Position.NONE,
+    params: Parameters | None = None,
+    *,
+    scale: float | None = None,
+    positions: Int[Array, "#B Q"] | None = None,
+    bias: Float[Array, "#B #H #Q #K"] | None = None,
+) -> Float[Array, "B H Q K"]:
+    """The logits of every head against keys from `prepare_keys`, in at least float32 whatever the inputs' type.
+
+    The equations are those of the classes in `SCORES` and `SCHEMES`. `positions` are the queries' (their indices if
+    absent); relative positions and `bias` add to the score. Scores that need no preparation (dot, scaled_dot and
+    location) take the keys as they are, too, unless positions turn them.
+
+    Errors: TypeError for a `kind` or `position` that is no member of its enum, for parameters of another score, and for
+    keys that were not prepared; ValueError for keys that were prepared for another score or position, for shapes that
+    do not fit, and for a scale or positions that the score has not.
+    """
+    params = Parameters() if params is None else params
+    keys, depth = _keys_of(prepared, kind, position)
+    check_queries(q_BxQxHxD, keys, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
+    if positions is None:
+        positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
+    function, scheme = function_of(kind, params.score), scheme_of(position, params.position)
+    return _logits(q_BxQxHxD, keys, function, scheme, positions, scale=scale, bias=bias)
+
+
+def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B Q H D"]:
+    """The weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type.
+
+    Each of the G value heads is read by its H / G neighbouring query heads.
+
+    Errors: ValueError for weights and values that do not fit each other, TypeError for what is no array of
+    floating-point numbers.
+    """
+    check_weights(weights_BxHxQxK, v_BxKxGxD)
+    values = repeat_heads(v_BxKxGxD, weights_BxHxQxK.shape[1])
+    return jnp.einsum("bhqk,bkhd->bqhd", weights_BxHxQxK.astype(v_BxKxGxD.dtype), values)
+
+
+def attend(
+    q_BxQxHxD: Float[Array, "B Q H D"],
+    k_BxKxGxC: Float[Array, "B K G C"],
+    v_BxKxGxDv: Float[Array, "B K G Dv"],
+    *,
+    spec: AttentionSpec = AttentionSpec(),  # noqa: B008 (frozen)
+    mask: Mask = Mask(),  # noqa: B008
+    bias: Float[Array, "#B #H #Q #K"] | None = None,
+    params: Parameters | None = None,
+    key: Key[Array, ""] | None = None,
+    train: bool = False,
+    capture: Capture | None = None,
+    log_sum_exp: bool = False,
+) -> tuple[Float[Array, "B Q H Dv"], Attended]:
+    """Attention(Q, K, V) = normalise(score(Q, K) + bias) V, and its maps and head statistics when asked for.
+
+    `attend(q, k, v)` is softmax(Q K' / sqrt(D)) V, every query seeing every key (Vaswani et al. 2017, equation 1).
+    Keys and values may have fewer heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023),
+    multi-query for G = 1 (Shazeer 2019). Softmax and log-sum-exp are at least float32. A query that may see no key
+    gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that one fact
+    of the mask, or a bias of minus infinity, hides from every query), has no effect on output or gradient; but what
+    `causal` or `window` hides behind a `query_offset`, a cache's own zeros, is read and must be finite. `key` and
+    `train` are for normalisers that draw and for `spec.dropout`, which zeroes weights behind whatever is captured.
+
+    With `log_sum_exp` the result beside the output has that of each row's logits, log sum_k exp(s_k) over the keys that
+    the query sees, [B, H, Q], differentiable, and minus infinity for a query that sees none: two calls on parts of the
+    keys are combined by it, and exp(s_k - log_sum_exp) are the softmax's weights.
+
+    Traced for a placement (`transformer.axes`), it is sharded over the mesh as `shards_of` says, and gives what one
+    device would.
+
+    Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
+    backend, or a ring, does not take, for dropout in training without a key, and for the log-sum-exp of a normaliser
+    that is not made of exponentials; TypeError for an argument of another type, such as a string or an array for
+    `spec`, `mask`, `capture` or `log_sum_exp`, and for parameters that are not the score's own.
+    """
+    params = Parameters() if params is None else params
+    check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)
+    check_capture(capture)
+    check_log_sum(log_sum_exp, spec)
+    if train and spec.dropout > 0 and key is None:
+        raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
+    q = clear_queries(mask, q_BxQxHxD)
+    k, v = (clear_keys(mask, x, q.shape[1], bias) for x in (k_BxKxGxC, v_BxKxGxDv))
+    variant, shards = Variant.of(spec, mask, bias=bias is not None, train=train), shards_of(q, k)
+    shape = CallShape.of(q, k, v, shards)
+    backend = choose(spec, variant, shape)
+    log_choice(backend, variant, shape)
+    function, scheme = function_of(spec.score, params.score), scheme_of(spec.position, params.position)
+    if backend is Backend.EINSUM:
+        # The compiler divides this program, by where its inputs lie: each query with all keys.
+        if shards is not None:
+            q = shards.lay(q, "batch", "length", "heads", None)
+            k, v = (shards.lay(x, "batch", None, "groups", None) for x in (k, v))
+        output, attended = _attend_dense(
+            q, k, v, spec, mask, bias, function, scheme, key, train, capture, wants_log_sum=log_sum_exp
+        )
+        return output if shards is None else shards.lay(output, "batch", "length", "heads", None), attended
+    q, k = function.query(scheme.query(q, query_positions(mask, q.shape[1]))), _prepared(k, function, scheme)
+    terms = LogitTerms(mask, bias, scheme if scheme.biases else None)
+    form = LogitForm(function.scale(q.shape[-1], spec.scale), spec.temperature)
+    interpret = interpreted(backend, shape)
+    if shards is not None:
+        program = Program(shards, form, backend, interpret, q.shape[2])
+        output, captured, log_sum = attend_sharded(q, k, v, terms, program, capture, wants_log_sum=log_sum_exp)
+        return output, Attended(captured, log_sum_exp=log_sum)
+    keep = capture is not None or log_sum_exp
+    output, kept = attend_products(q, k, v, terms, form, backend, interpret=interpret, keep=keep)
+    if log_sum_exp and kept is None:
+        # In blocks: a kernel's own comes in the type of its inputs, or without a gradient.
+        kept = log_sum_blockwise(q, k, terms, form)
+    inputs = jax.lax.stop_gradient((q, k, v, terms))
+    again = functools.partial(log_sum_products, *inputs, form, backend, interpret=interpret)
+    captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=again if kept is None else kept)
+    return output, Attended(captured, log_sum_exp=kept if log_sum_exp else None)
+
+
+def _attend_dense(
+    q: Array,
+    k: Array,
+    v: Array,
+    spec: AttentionSpec,
+    mask: Mask,
+    bias: Array | None,
+    function: ScoreFunction,
+    scheme: PositionScheme,
+    key: Array | None,
+    train: bool,
+    capture: Capture | None,
+    *,
+    wants_log_sum: bool,
+) -> tuple[Array, Attended]:
+    """The reference: every logit, every weight."""
+    positions = query_positions(mask, q.shape[1])
+    logits = _logits(q, _prepared(k, function, scheme), function, scheme, positions, scale=spec.scale, bias=bias)
+    if spec.temperature != 1:
+        logits = logits / spec.temperature
+    dropout_key = None
+    if train and spec.dropout > 0:
+        assert key is not None
+        # Which key a sampler draws must tell nothing of which weights are dropped.
+        key, dropout_key = jax.random.split(key)
+    allowed = dense(mask, queries=q.shape[1], keys=k.shape[1])
+    log_sum = log_sum_exp(logits, allowed) if wants_log_sum else None
+    weights = normalise(logits, allowed, spec.normaliser, key=key, train=train)
+    if spec.reweighting is Reweighting.GAUSSIAN:
+        assert mask.centre is not None
+        assert mask.window is not None
+        weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
+    used = dropout(weights.values, spec.dropout, dropout_key)
+    output, of_positions = read(used, v), scheme.values(used, positions)
+    if of_positions is not None:
+        output = output + of_positions.astype(output.dtype)
+    captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
+    return output, Attended(captured, weights.log_prob, log_sum)
+
+
+def _prepared(k: Array, function: ScoreFunction, scheme: PositionScheme) -> Array:
+    return function.prepare(scheme.key(k, jnp.arange(k.shape[1], dtype=jnp.int32)[None]))
+
+
+def _logits(
+    q: Array,
+    prepared: Array,
+    function: ScoreFunction,
+    scheme: PositionScheme,
+    positions: Array,
+    *,
+    scale: float | None,
+    bias: Array | None,
+) -> Array:
+    """(score + what positions add to the product) scale + what they add beside it + bias, in float32 at least."""
+    heads, keys = q.shape[2], prepared.shape[1]
+    logits = function.logits(function.query(scheme.query(q, positions)), prepared)
+    of_query = scheme.logits(q, positions, keys)
+    if of_query is not None:
+        logits = logits + of_query
+    logits = logits * function.scale(q.shape[-1], scale)
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    of_positions = scheme.bias(positions, jnp.arange(keys, dtype=jnp.int32)[None, None], heads, wide)
+    for term in (of_positions, bias):
+        if term is not None:
+            logits = logits + term.astype(wide)
+    return logits
+
+
+def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: Position) -> tuple[Array, int]:
+    """The array of keys that were prepared for this very score and position, and their depth before."""
+    check_choices(kind, position)
+    call = f"prepare_keys(k, {kind}, {position}, params)"
+    if isinstance(prepared, PreparedKeys):
+        if (prepared.kind, prepared.position) != (kind, position):
+            raise ValueError(
+                f"prepared holds keys for {prepared.kind} and {prepared.position}, not for {kind} and {position}; "
+                f"give {call}"
+            )
+        return prepared.keys, prepared.depth
+    if not is_array(prepared):
+        raise TypeError(f"prepared is {shown(prepared)}; give {call}")
+    if not SCORES[kind].raw or SCHEMES[position].turns:
+        raise TypeError(f"prepared is {shown(prepared)}, keys that are not prepared for {kind}; give {call}")
+    return prepared, prepared.shape[-1] if prepared.ndim else 0

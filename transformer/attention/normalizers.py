@@ -1,0 +1,240 @@
+"""Normalisers: from logits to weights over the keys. A masked key or row is exactly zero, value and gradient."""
+
+import enum
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from transformer.attention.arguments import MAP, check_array, check_member
+from transformer.attention.masks import check_allowed
+from transformer.attention.rng import drawn
+
+Allowed = Bool[Array, "#B #H #Q #K"]
+
+
+class Normaliser(enum.Enum):
+    """How logits become weights.
+
+    hard draws one key by the softmax (and takes the likeliest in evaluation): its weights carry no gradient, its
+    log-probability does, for REINFORCE. straight_through is the same with the softmax's gradient.
+    """
+
+    SOFTMAX = "softmax"
+    SPARSEMAX = "sparsemax"
+    ENTMAX15 = "entmax15"
+    HARD = "hard"
+    STRAIGHT_THROUGH = "straight_through"
+
+
+SAMPLERS = frozenset({Normaliser.HARD, Normaliser.STRAIGHT_THROUGH})
+
+
+class Reweighting(enum.Enum):
+    """What the weights are multiplied with after they are normalised; they then need not sum to one.
+
+    gaussian: exp(-(s - p_t)^2 / (2 (D / 2)^2)) around the mask's centre, D half its window's width (Luong et al.
+    2015, equation 10).
+    """
+
+    NONE = "none"
+    GAUSSIAN = "gaussian"
+
+
+class Weights(NamedTuple):
+    """`values` multiply v; `probabilities` are those before a sample was drawn or the weights were re-weighted.
+
+    `log_prob`: of each query's sampled key, differentiable; None where nothing is sampled.
+    """
+
+    values: Float[Array, "B H Q K"]
+    probabilities: Float[Array, "B H Q K"]
+    log_prob: Float[Array, "B H Q"] | None = None
+
+
+def normalise(
+    logits_BxHxQxK: Float[Array, "B H Q K"],
+    allowed: Allowed | None,
+    kind: Normaliser = Normaliser.SOFTMAX,
+    *,
+    key: Key[Array, ""] | None = None,
+    train: bool = False,
+) -> Weights:
+    """The weights of the allowed keys: `softmax`, `sparsemax`, `entmax15`, or one key drawn by the softmax.
+
+    Errors: TypeError when a key must be drawn in training and `key` is missing, for a `kind` that is no `Normaliser`,
+    and for `allowed` of other numbers than booleans; ValueError for shapes that do not fit.
+    """
+    check_member("kind", kind, Normaliser)
+    match kind:
+        case Normaliser.SOFTMAX:
+            weights = softmax(logits_BxHxQxK, allowed)
+        case Normaliser.SPARSEMAX:
+            weights = sparsemax(logits_BxHxQxK, allowed)
+        case Normaliser.ENTMAX15:
+            weights = entmax15(logits_BxHxQxK, allowed)
+        case Normaliser.HARD | Normaliser.STRAIGHT_THROUGH:
+            if train and key is None:
+                raise TypeError(f"normaliser={kind.value} draws a sample in training; give attend() a key")
+            return _drawn(logits_BxHxQxK, allowed, key if train else None, kind)
+    return Weights(weights, weights)
+
+
+def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
+    """Softmax over the allowed keys: w_k = exp(s_k) / sum_j exp(s_j).
+
+    A key that is not allowed has weight and gradient exactly 0. A row without any allowed key is all zeros,
+    with zero gradient, where a softmax over a large negative bias would average the padding.
+    """
+    return _softmax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+# Compiled as one where nothing else is: the infinities in it, which `jax_debug_infs` would refuse, never leave it.
+_as_one = functools.partial(jax.jit, inline=True)
+
+
+@jax.custom_jvp
+@_as_one
+def _softmax(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
+    # Hidden logits never reach a difference: infinity minus infinity would be NaN.
+    hidden = jnp.where(allowed, logits, -jnp.inf)
+    unnormalised = jnp.exp(hidden - _largest(logits, allowed))
+    total = jnp.sum(unnormalised, axis=-1, keepdims=True)
+    return unnormalised / jnp.where(total > 0, total, 1)
+
+
+@_softmax.defjvp
+def _softmax_rule(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """dw_k = w_k (ds_k - sum_j w_j ds_j): two passes over the map, where following each operation takes many."""
+    logits, allowed = primals
+    weights = _softmax(logits, allowed)
+    change = jnp.where(allowed, tangents[0], 0)
+    return weights, weights * (change - jnp.sum(weights * change, axis=-1, keepdims=True))
+
+
+def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
+    """The point of the simplex that is nearest to the logits (Martins & Astudillo 2016, equation 1, algorithm 1).
+
+    w_k = max(s_k - tau, 0) with tau such that they sum to one; exactly 0 for all but the support.
+    """
+    return _sparsemax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+@_as_one
+def _sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
+    shifted = jnp.where(allowed, logits_BxHxQxK - _largest(logits_BxHxQxK, allowed), 0)
+    ordered = _descending(shifted, allowed)
+    # Sorted logits s_(1) >= ... : the support is the longest head with 1 + k s_(k) > sum of the first k.
+    rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)[None, None, None]
+    total = jnp.cumsum(jnp.where(jnp.isfinite(ordered), ordered, 0), axis=-1)
+    inside = jnp.isfinite(ordered) & (1 + rank * ordered > total)
+    # The tau of the whole support is the largest. A logit is held against it and not against the smallest of the
+    # support, since a compiler may round the same logit twice: what falls on the wrong side here weighs nothing.
+    edge = jnp.max((total - 1) / rank, axis=-1, keepdims=True, where=inside, initial=-jnp.inf)
+    # Given the support, tau is a smooth function of its logits: derivatives of every order follow by themselves.
+    support = allowed & (shifted > edge)
+    count = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
+    tau = (jnp.sum(shifted, axis=-1, keepdims=True, where=support) - 1) / count
+    # A key at the support's very edge may come out below zero by a rounding.
+    return jnp.where(support & (shifted > tau), shifted - tau, 0)
+
+
+def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q K"]:
+    """1.5-entmax, between softmax and sparsemax (Peters et al. 2019, section 3, algorithm 2).
+
+    w_k = max(s_k / 2 - tau, 0)^2 with tau such that they sum to one; exactly 0 for all but the support.
+    """
+    return _entmax15(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+@_as_one
+def _entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
+    shifted = jnp.where(allowed, (logits_BxHxQxK - _largest(logits_BxHxQxK, allowed)) / 2, 0)
+    ordered = _descending(shifted, allowed)
+    # tau of the k largest alone; the support is where that tau still lies below the k-th.
+    rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)[None, None, None]
+    finite = jnp.where(jnp.isfinite(ordered), ordered, 0)
+    mean = jnp.cumsum(finite, axis=-1) / rank
+    spread = jnp.cumsum(jnp.square(finite), axis=-1) - rank * jnp.square(mean)
+    tau_of_rank = mean - jnp.sqrt(jnp.maximum((1 - spread) / rank, 0))
+    inside = jnp.isfinite(ordered) & (tau_of_rank <= ordered)
+    # As in sparsemax: a logit is held against tau, and tau is a smooth function of the support's logits.
+    edge = jnp.max(tau_of_rank, axis=-1, keepdims=True, where=inside, initial=-jnp.inf)
+    support = allowed & jnp.isfinite(shifted) & (shifted >= edge)
+    count = jnp.maximum(jnp.sum(support, axis=-1, keepdims=True), 1)
+    # The select keeps logits of minus infinity out of the squares, whose gradient they would turn into NaN.
+    inner = jnp.where(support, shifted, 0)
+    mean = jnp.sum(inner, axis=-1, keepdims=True) / count
+    spread = jnp.sum(jnp.square(inner - mean), axis=-1, keepdims=True, where=support)
+    tau = mean - jnp.sqrt((1 - spread) / count)
+    return jnp.where(support, jnp.square(inner - tau), 0)
+
+
+def log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = None) -> Float[Array, "B H Q"]:
+    """Log sum_k exp(s_k) over the allowed keys: log w_k = s_k - log_sum_exp. Minus infinity where none is allowed."""
+    return _log_sum_exp(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+
+
+@_as_one
+def _log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q"]:
+    largest = _largest(logits_BxHxQxK, allowed)
+    safe = jnp.where(allowed, logits_BxHxQxK - largest, 0)
+    total = jnp.sum(jnp.where(allowed, jnp.exp(safe), 0), axis=-1)
+    return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[..., 0], -jnp.inf)
+
+
+def gaussian(weights: Weights, centre_BxHxQ: Float[Array, "B H Q"], half_width: int | float) -> Weights:
+    """The weights times exp(-(s - p_t)^2 / (2 sigma^2)), sigma = D / 2 (Luong et al. 2015, equation 10)."""
+    position_K = jnp.arange(weights.values.shape[-1], dtype=weights.values.dtype)
+    distance = position_K[None, None, None] - centre_BxHxQ[..., None].astype(weights.values.dtype)
+    factor = jnp.exp(-jnp.square(distance) / (2 * (half_width / 2) ** 2))
+    return weights._replace(values=weights.values * factor)
+
+
+def _drawn(
+    logits: Float[Array, "B H Q K"], allowed: Allowed | None, key: Key[Array, ""] | None, kind: Normaliser
+) -> Weights:
+    # The largest of logits with Gumbel noise is a draw from their softmax.
+    noisy = logits if key is None else logits + drawn(jax.random.gumbel, key, logits.shape, logits.dtype)
+    return _largest_of(noisy, logits, _everywhere(logits, allowed), kind)
+
+
+@functools.partial(jax.jit, inline=True, static_argnames="kind")
+def _largest_of(
+    noisy: Float[Array, "B H Q K"], logits: Float[Array, "B H Q K"], everywhere: Allowed, kind: Normaliser
+) -> Weights:
+    probabilities = softmax(logits, everywhere)
+    chosen = jnp.argmax(jnp.where(everywhere, noisy, -jnp.inf), axis=-1)
+    sample = jnp.where(everywhere, jax.nn.one_hot(chosen, logits.shape[-1], dtype=logits.dtype), 0)
+    log_sum = log_sum_exp(logits, everywhere)
+    seen = jnp.isfinite(log_sum)
+    of_chosen = jnp.take_along_axis(logits, chosen[..., None], axis=-1)[..., 0]
+    log_prob = jnp.where(seen, jnp.where(seen, of_chosen, 0) - jnp.where(seen, log_sum, 0), 0)
+    if kind is Normaliser.STRAIGHT_THROUGH:
+        # The value of the sample, the gradient of the probabilities (their difference to themselves is exactly 0).
+        sample = sample + (probabilities - jax.lax.stop_gradient(probabilities))
+    return Weights(sample, probabilities, log_prob)
+
+
+def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> Allowed:
+    """The booleans that were given, all True for none; what does not fit is refused by every normaliser that asks."""
+    check_array("logits", logits, MAP)
+    if allowed is None:
+        return jnp.ones((1, 1, 1, logits.shape[-1]), bool)
+    batch, heads, queries, keys = logits.shape
+    check_allowed("allowed", allowed, (batch, heads, queries, keys))
+    return allowed
+
+
+def _largest(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q 1"]:
+    """The largest allowed logit of each row, 0 where none is; no gradient, since it cancels."""
+    largest = jnp.max(logits, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf)
+    return jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
+
+
+def _descending(shifted: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
+    """The allowed logits in falling order, without gradient; minus infinity behind them."""
+    hidden = jnp.where(allowed, jax.lax.stop_gradient(shifted), -jnp.inf)
+    return -jnp.sort(-hidden, axis=-1)

@@ -1,0 +1,303 @@
+"""Advice on what makes a step smaller, and a search over meshes and rematerialisation for those that fit."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from transformer.config import UserError
+from transformer.costs.chips import TOPOLOGIES, chip_of
+from transformer.costs.compiler import topology_devices
+from transformer.costs.pods.aot import Proof, prove
+from transformer.costs.program import split_arguments
+from transformer.layers.transformer_config import Remat, TransformerConfig
+from transformer.models.contract import by_path
+from transformer.tasks.synthetic import abstract_batch
+from transformer.training.build import assemble, count_flops
+from transformer.training.config import Experiment
+from transformer.training.partitioning import ShardingConfig, is_names, make_placement
+
+# The share of the memory for what the formulas leave out: temporaries of the update, the program itself.
+_FREE = 0.1
+# The policies in the order of the activations that they keep, the most first.
+_POLICIES = (Remat.NONE, Remat.DOTS, Remat.ATTENTION, Remat.FULL)
+# A step's operations by policy, relative to no rematerialisation: full computes the forward pass twice.
+_AGAIN = {Remat.NONE: 1.0, Remat.DOTS: 1.0, Remat.ATTENTION: 4 / 3, Remat.FULL: 4 / 3}
+_WIDEST = 16
+
+
+class Suggestion(NamedTuple):
+    """Flags that would make a step smaller, and why."""
+
+    flags: tuple[str, ...]
+    reason: str
+
+
+def advise(proof: Proof) -> list[Suggestion]:
+    """Suggestions to make a step that does not fit smaller, by the kinds of its bytes; the cheapest first."""
+    if proof.memory is None or proof.fits:
+        return []
+    room = (1 - _FREE) * proof.memory
+    state = sum(size for kind, size in proof.held.items() if kind != "batch")
+    # Gradients are as large as the parameters, and live beside them while the update is computed.
+    fixed = state + proof.held["parameters"]
+    if fixed > room:
+        return list(_smaller_state(proof, fixed, room))
+    needed = proof.needed if proof.needed is not None else 2 * proof.memory
+    return list(_smaller_activations(proof, max((needed - fixed) / (room - fixed), 1.0)))
+
+
+def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion]:
+    # Devices along the axes of positions or experts hold the same other parameters.
+    kept_apart = proof.mesh["sequence"] * proof.mesh["expert"]
+    devices, divided = math.prod(proof.mesh.values()) // kept_apart, proof.mesh["fsdp"] * proof.mesh["tensor"]
+    whole, sharding = fixed * divided, proof.experiment.sharding
+    gigabytes = f"parameters, gradients and optimiser are {fixed / 1e9:,.1f} GB a device"
+    if divided < devices:
+        kept = f"--config.sharding.tensor={sharding.tensor}"
+        rules = _rules_of(devices, proof.mesh["tensor"], proof.mesh["sequence"])
+        after = f"divided {devices} times they would be {whole / devices / 1e9:,.1f} GB"
+        yield Suggestion(
+            ("--config.sharding.data=1", "--config.sharding.fsdp=-1", kept, f"--config.sharding.rules={rules}"),
+            f"{gigabytes}; {after}",
+        )
+    if whole / devices > room:
+        least = math.ceil(whole / room) * kept_apart
+        yield Suggestion((), f"{gigabytes}, however they are divided: take a topology of at least {least} devices")
+
+
+def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
+    run, model = proof.experiment.run, proof.experiment.model
+    parts = proof.mesh["data"] * proof.mesh["fsdp"] * proof.mesh["expert"]
+    rows = proof.rows // (parts * run.accumulate)
+    large = f"activations and temporaries would have to be {factor:.1f} times smaller"
+    kept = getattr(model, "remat", None)
+    if kept in _POLICIES[:-1]:
+        lighter = _POLICIES[_POLICIES.index(kept) + 1] if factor < 2 else Remat.FULL
+        yield Suggestion((f"--config.model.remat={lighter.value}",), f"{large}; remat={kept.value} keeps more of them")
+    times = next((n for n in range(math.ceil(factor), rows + 1) if rows % n == 0), rows)
+    if times > 1:
+        more = f"a micro-batch would have {rows // times} rows a device instead of {rows}"
+        yield Suggestion((f"--config.accumulate={run.accumulate * times}",), f"{large}; {more}")
+    if rows == 1 and kept in (None, Remat.FULL):
+        yield Suggestion(
+            _divided_rows(proof),
+            f"{large}, and one row a device cannot be cut: divide it among more devices, or take a topology with more "
+            "memory a device",
+        )
+
+
+def _divided_rows(proof: Proof) -> tuple[str, ...]:
+    """Twice as many devices for one row, of half as many rows at once; nothing where the mesh has no devices left.
+
+    Without twice the micro-batches every device would have two halves of rows instead of one row.
+    """
+    axis = "sequence" if proof.mesh["sequence"] > 1 else "tensor"
+    giver = next((name for name in ("data", "fsdp") if proof.mesh[name] % 2 == 0), None)
+    heads = getattr(proof.experiment.model, "heads", 1)
+    if giver is None or (axis == "tensor" and heads % (2 * proof.mesh["tensor"])):
+        return ()
+    sizes = {**proof.mesh, giver: proof.mesh[giver] // 2, axis: proof.mesh[axis] * 2}
+    return (
+        f"--config.sharding.rules={_rules_of(sizes['fsdp'], sizes['tensor'], sizes['sequence'])}",
+        *(f"--config.sharding.{name}={sizes[name]}" for name in ("data", "fsdp", axis)),
+        f"--config.accumulate={proof.experiment.run.accumulate * 2}",
+    )
+
+
+class Candidate(NamedTuple):
+    """A mesh with its rules and a policy of rematerialisation, and the seconds that formulas give its step."""
+
+    sharding: ShardingConfig
+    remat: Remat
+    seconds: float
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that select it."""
+        sharding = dataclasses.asdict(self.sharding)
+        return (
+            *(f"--config.sharding.{name}={sharding[name]}" for name in ("rules", "data", "fsdp", "tensor")),
+            f"--config.model.remat={self.remat.value}",
+        )
+
+    def of(self, experiment: Experiment) -> Experiment:
+        """The experiment with this mesh and policy."""
+        return dataclasses.replace(
+            experiment, sharding=self.sharding, model=dataclasses.replace(experiment.model, remat=self.remat)
+        )
+
+
+class Tried(NamedTuple):
+    """A candidate that was compiled, and its proof."""
+
+    candidate: Candidate
+    proof: Proof
+
+
+def search(experiment: Experiment, topology: str, tries: int) -> Iterator[Tried]:
+    """Compile the most promising meshes and policies, `tries` at most, in the order of their time by formula.
+
+    A mesh that fits is not compiled with a policy that keeps less; one that does not fit is tried with it next.
+
+    Errors: UserError for a topology that is none, a model whose family is not made of blocks, and where nothing
+    fits by formula.
+    """
+    waiting = candidates(experiment, topology)
+    if not waiting:
+        raise UserError(
+            f"no mesh of topology={topology} can hold config.name={experiment.run.name} by formula: take a larger "
+            "topology, or raise config.accumulate"
+        )
+    settled: set[ShardingConfig] = set()
+    for candidate in waiting:
+        if tries == 0:
+            return
+        if candidate.sharding in settled:
+            continue
+        try:
+            proof = prove(candidate.of(experiment), topology)
+        except UserError:
+            settled.add(candidate.sharding)  # the task or the model cannot be sharded so
+            continue
+        tries -= 1
+        if proof.fits:
+            settled.add(candidate.sharding)
+        yield Tried(candidate, proof)
+
+
+def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
+    """The meshes and policies whose state and whose kept activations fit by formula, the quickest by formula first.
+
+    A topology without published figures is ordered as a TPU v5e.
+    """
+    if not isinstance(experiment.model, TransformerConfig):
+        raise UserError("--search knows models that are made of blocks alone: choose config.sharding by hand")
+    devices = topology_devices(topology)
+    chip = chip_of(devices[0])
+    memory = math.inf if chip is None else (1 - _FREE) * chip.memory
+    formulas = _Formulas.of(experiment, devices)
+    fitting = []
+    for sharding in meshes(experiment, len(devices)):
+        for remat in _POLICIES:
+            if formulas.least_bytes(sharding, remat) <= memory:
+                fitting.append(Candidate(sharding, remat, formulas.seconds(sharding, remat)))
+    # At equal times the policy that keeps most comes first.
+    return sorted(fitting, key=lambda each: (each.seconds, _POLICIES.index(each.remat)))
+
+
+def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
+    """The factorings of the devices over data, fsdp and tensor that the model's and the batch's sizes allow.
+
+    Positions and experts stay divided as the config says.
+    """
+    config = experiment.sharding
+    said = max(config.sequence, 1) * max(config.expert, 1)
+    rest = devices // said if devices % said == 0 else devices
+    shardings = []
+    for tensor in _divisors(math.gcd(rest, experiment.model.heads, experiment.model.feed_forward)):
+        for fsdp in _divisors(math.gcd(rest // tensor, experiment.model.width)):
+            if tensor > _WIDEST:
+                continue
+            rules = _rules_of(fsdp, tensor, config.sequence)
+            data = rest // (tensor * fsdp)
+            shardings.append(dataclasses.replace(config, rules=rules, data=data, fsdp=fsdp, tensor=tensor))
+    return shardings
+
+
+def _rules_of(fsdp: int, tensor: int, sequence: int) -> str:
+    """The rules that divide what these axes of a mesh are for."""
+    if sequence > 1:
+        return "sp+tp" if tensor > 1 else "sp"
+    return "fsdp+tp" if tensor > 1 else "fsdp" if fsdp > 1 else "dp"
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Formulas:
+    """Bytes and seconds of a step by formula, to order candidates and to leave out those that cannot fit."""
+
+    model: TransformerConfig
+    chip_flops: float
+    link: float
+    devices: int
+    state: int
+    parameters: int
+    of_experts: float
+    accumulate: int
+    tokens: int
+    flops: float
+    item: int
+
+    @classmethod
+    def of(cls, experiment: Experiment, devices: Sequence[jax.Device]) -> "_Formulas":
+        """The sizes of an experiment, over all devices together."""
+        assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
+        abstract, batch = assembly.abstract, abstract_batch(assembly.task)
+        sizes = split_arguments({"state": abstract, "parameters": abstract.variables.params})
+        names = by_path(assembly.model.axes().params, is_names)
+        leaves = by_path(abstract.variables.params).items()
+        of_experts = split_arguments({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
+        chip, flops = chip_of(devices[0]) or TOPOLOGIES["v5e"], count_flops(experiment, assembly)
+        return cls(
+            model=experiment.model,
+            chip_flops=chip.flops,
+            link=chip.link * chip.links,
+            devices=len(devices),
+            state=sizes["state"],
+            parameters=sizes["parameters"],
+            of_experts=of_experts / sizes["parameters"],
+            accumulate=experiment.run.accumulate,
+            tokens=max(math.prod(array.shape) for array in batch.values()),
+            flops=0.0 if flops is None else flops(batch),
+            item=jax.numpy.dtype(experiment.precision.compute).itemsize,
+        )
+
+    @property
+    def layers(self) -> int:
+        """All layers, of an encoder-decoder both sides'."""
+        names = ("layers", "encoder_layers", "decoder_layers")
+        return sum(getattr(self.model, name, 0) for name in names)
+
+    def least_bytes(self, sharding: ShardingConfig, remat: Remat) -> float:
+        """A lower bound of a device's bytes: the state, the gradients, and what the policy keeps of every layer.
+
+        Kept of a token and a layer are at least its input and, by the policy, attention's output; queries, keys,
+        values and the feed-forward network's hidden layer; twice the width more without rematerialisation.
+        """
+        model = self.model
+        expert = max(sharding.expert, 1)
+        parts = sharding.data * sharding.fsdp * expert * sharding.sequence
+        of_heads, of_groups = model.heads * model.depth, model.groups * model.depth
+        inner = of_heads + 2 * of_groups + model.feed_forward
+        kept = {
+            Remat.FULL: model.width,
+            Remat.ATTENTION: model.width + of_heads / sharding.tensor,
+            Remat.DOTS: model.width + inner / sharding.tensor,
+            Remat.NONE: 3 * model.width + (inner + of_heads) / sharding.tensor,
+        }[remat]
+        tokens = self.tokens / (parts * self.accumulate)
+        # The experts' share of the state is that of the parameters: moments and averages are in proportion.
+        own = (1 - self.of_experts + self.of_experts / expert) / (sharding.fsdp * sharding.tensor)
+        return (self.state + self.parameters) * own + tokens * self.layers * kept * self.item
+
+    def seconds(self, sharding: ShardingConfig, remat: Remat) -> float:
+        """Operations over their rate, and the bytes of the collectives of each axis over that of all links.
+
+        Divided parameters are gathered twice for each micro-batch and their gradients scattered once; whole ones have
+        their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. The
+        exchange with experts hardly differs between meshes of one `expert` size, and is left out.
+        """
+        data, fsdp, tensor = sharding.data * max(sharding.expert, 1), sharding.fsdp, sharding.tensor
+        compute = _AGAIN[remat] * self.flops / (self.devices * self.chip_flops)
+        gathered = 3 * self.accumulate * self.parameters / tensor * (fsdp - 1) / fsdp
+        summed = 2 * self.parameters / (fsdp * tensor) * (data - 1) / data
+        tokens = self.tokens / (data * fsdp * sharding.sequence)
+        halves = 4 * self.layers * tokens * self.model.width * self.item * 2 * (tensor - 1) / tensor
+        return compute + (gathered + summed + halves) / self.link

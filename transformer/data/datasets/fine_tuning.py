@@ -1,0 +1,158 @@
+"""One way to open any set of examples for fine-tuning: of one text, of two, or of several to choose from."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+
+from transformer.config import UserError, nearest
+from transformer.data.datasets.classification import classes_of, open_labelled
+from transformer.data.datasets.glue import SETS
+from transformer.data.datasets.grammar import PROBLEMS, grammar, problem_of
+from transformer.data.datasets.user_files import NONE_HELD, HeldOut, divide, has_fields, located, read_fields
+from transformer.data.fine_tuning_inputs import Form
+from transformer.data.labeled_texts import Example, Labelled
+
+
+class Problem(enum.Enum):
+    """What files of your own ask, which says their columns beside that of the label.
+
+    classification: `text`. entailment: `premise` and `hypothesis`. similarity: `first` and `second`. choice: `context`
+    and a column for each answer.
+    """
+
+    CLASSIFICATION = "classification"
+    ENTAILMENT = "entailment"
+    SIMILARITY = "similarity"
+    CHOICE = "choice"
+
+
+_COLUMNS = {
+    Problem.ENTAILMENT: ("premise", "hypothesis"),
+    Problem.SIMILARITY: ("first", "second"),
+    Problem.CHOICE: ("context",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What the examples of a set are: their form, how many texts each has, and its classes; none for scores or choices.
+
+    The outputs of a model for each sequence are the classes, or one number.
+    """
+
+    form: Form
+    texts: int
+    classes: tuple[str, ...] = ()
+
+    @property
+    def sequences(self) -> int:
+        """The sequences that an example makes."""
+        return self.form.sequences(self.texts)
+
+    @property
+    def outputs(self) -> int:
+        """The numbers that a model gives for each sequence."""
+        return max(len(self.classes), 1)
+
+    @property
+    def scores(self) -> bool:
+        """Whether an example's label is a score, not the number of a class or of an answer."""
+        return not self.classes and self.form is not Form.CHOICE
+
+
+def shape_of(name: str, classes: tuple[str, ...] = (), problem: Problem = Problem.CLASSIFICATION) -> Shape:
+    """What a set's examples are, of which nothing is read; `problem` says it of files of one's own.
+
+    Errors: UserError for an unknown name, for `classes` or a `problem` of a set that has its own, and for own files
+    without classes.
+    """
+    kind, _, rest = name.partition("/")
+    own = has_fields(name)
+    if problem is not Problem.CLASSIFICATION and not own:
+        raise UserError(f"config.task.problem={problem.value} goes with files of your own alone, not with {name!r}")
+    sets_of_glue = tuple(f"glue/{each}" for each in SETS)
+    if own and problem is not Problem.CLASSIFICATION:
+        return _own_shape(name, classes, problem)
+    if own or kind == "word_order" or name in sets_of_glue:
+        return Shape(Form.SINGLE, 1, classes_of(name, classes))
+    if kind != "grammar":
+        known = *(f"grammar/{each}" for each in PROBLEMS), *sets_of_glue, "word_order", "FILE.tsv", "FILE.jsonl"
+        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
+    found = problem_of(rest)
+    if classes:
+        raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
+    return Shape(found.form, found.texts, found.classes)
+
+
+def _own_shape(name: str, classes: tuple[str, ...], problem: Problem) -> Shape:
+    """What examples of several texts in files are."""
+    if problem is Problem.SIMILARITY and not classes:
+        return Shape(Form.UNORDERED, 2)
+    if len(classes) < 2 or len(set(classes)) < len(classes):
+        what = "the columns of the answers" if problem is Problem.CHOICE else "the labels"
+        raise UserError(f"config.task.classes={classes} must be {what} of {name}, at least two, all different")
+    if problem is Problem.CHOICE:
+        return Shape(Form.CHOICE, 1 + len(classes))
+    return Shape(Form.PAIR if problem is Problem.ENTAILMENT else Form.UNORDERED, 2, classes)
+
+
+def open_examples(
+    name: str,
+    *,
+    data_dir: str | None = None,
+    classes: tuple[str, ...] = (),
+    problem: Problem = Problem.CLASSIFICATION,
+    held_out: HeldOut = NONE_HELD,
+) -> Mapping[str, Sequence[Example]]:
+    """The examples of a set by split.
+
+    `name` is one of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", made here
+    (transformer.data.datasets.grammar); "glue/..." and "word_order" as in transformer.data.datasets.classification, of one
+    text; or files, "FILE.tsv" or "FILE.jsonl", whose columns `problem` says. A similarity is a score where there are no
+    `classes`; of a choice these name the columns of the answers, and its label is the name of the right one's.
+
+    Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
+    """
+    kind, _, rest = name.partition("/")
+    if problem is Problem.CLASSIFICATION and has_fields(name):
+        # Without their classes these say which they have.
+        return _of_one_text(open_labelled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+    shape = shape_of(name, classes, problem)
+    if has_fields(name):
+        columns = (*_COLUMNS[problem], *(classes if shape.form is Form.CHOICE else ()), "label")
+        read = {}
+        for split, file in {"train": name, **held_out.named}.items():
+            path = located(file, data_dir)
+            read[split] = [
+                Example(tuple(map(str.strip, texts)), _label(label.strip(), classes, str(path)))
+                for *texts, label in read_fields(path, columns)
+            ]
+        return divide(name, read.pop("train"), lambda each: each.texts[0], read)
+    if kind == "grammar":
+        held_out.refuse(name)
+        return grammar(rest)
+    return _of_one_text(open_labelled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+
+
+def _of_one_text(splits: Mapping[str, Sequence[Labelled]]) -> dict[str, list[Example]]:
+    return {split: [Example((text,), label) for text, label in examples] for split, examples in splits.items()}
+
+
+def _label(label: str, classes: tuple[str, ...], path: str) -> float:
+    """The number of a class, or a score."""
+    if classes:
+        if label not in classes:
+            raise UserError(
+                f"{path} has the label {label!r}, which is none of config.task.classes: {nearest(label, classes)}"
+            )
+        return classes.index(label)
+    try:
+        score = float(label)
+    except ValueError:
+        score = float("nan")
+    if not abs(score) < 1e6:
+        raise UserError(
+            f"{path} has the label {label!r}, which is no score: give a number, or name the labels by "
+            "config.task.classes"
+        )
+    return score

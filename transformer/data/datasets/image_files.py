@@ -1,0 +1,289 @@
+"""Pictures as people have them: a folder or a tar archive for each split, in it one folder for each class."""
+
+import concurrent.futures
+import dataclasses
+import enum
+import io
+import pathlib
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from transformer.config import UserError, nearest
+from transformer.data.datasets.user_files import (
+    about,
+    check_entry,
+    hidden,
+    joined,
+    refuse_unknown,
+    said_of_left_out,
+    split_of,
+)
+from transformer.data.images import Pictures
+from transformer.data.png import SIGNATURE
+
+_ARCHIVES = (".tar.gz", ".tgz", ".tar")
+_ENDINGS = (".jpg", ".jpeg", ".png")
+# No set has pictures of more bytes than this; decoding what is larger could fill the memory.
+MOST_BYTES = 64 * 2**20
+_THREADS = 4
+
+
+class _File(NamedTuple):
+    """A picture's class, its name within its split, and its bytes."""
+
+    label: str
+    name: str
+    content: bytes
+
+
+class Resample(enum.Enum):
+    """Pillow's filters, by which pictures are resized."""
+
+    NEAREST = "nearest"
+    BOX = "box"
+    BILINEAR = "bilinear"
+    HAMMING = "hamming"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+
+
+@dataclasses.dataclass(frozen=True)
+class Resizing:
+    """Pictures become `side` x `side` pixels, where that is given, by the filter `resample`.
+
+    With a `resize_side` they are resized to that first, and their middle `side` x `side` pixels are kept.
+
+    Errors: UserError for values out of range.
+    """
+
+    side: int | None = None
+    resize_side: int | None = None
+    resample: Resample = Resample.BILINEAR
+
+    def __post_init__(self) -> None:
+        if self.side is not None and self.side < 1:
+            raise UserError(f"config.task.side={self.side} must be at least 1 pixel, or None")
+        if self.resize_side is not None and (self.side is None or self.resize_side < self.side):
+            raise UserError(
+                f"config.task.resize_side={self.resize_side} must be at least config.task.side={self.side}, which is "
+                "cut from its middle"
+            )
+
+    def __call__(self, picture: Any) -> Any:
+        """A picture of Pillow's, resized."""
+        from PIL import Image
+
+        if self.side is None:
+            return picture
+        resized = self.resize_side or self.side
+        picture = picture.resize((resized, resized), Image.Resampling[self.resample.name])
+        first = (resized - self.side) // 2
+        return picture.crop((first, first, first + self.side, first + self.side))
+
+
+UNCHANGED = Resizing()
+
+
+class Sources(NamedTuple):
+    """Where the pictures of each split lie, and the names of what is not read."""
+
+    splits: dict[str, pathlib.Path]
+    left_out: tuple[str, ...]
+
+
+def splits_in(path: pathlib.Path) -> Sources:
+    """The splits of a folder, each a folder SPLIT or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
+
+    Errors: UserError for a folder that holds none, for a split said twice, and for other files.
+    """
+    splits: dict[str, pathlib.Path] = {}
+    left_out: list[str] = []
+    unknown: list[str] = []
+    for entry in _entries(path, left_out):
+        ending = next((ending for ending in _ARCHIVES if entry.name.lower().endswith(ending)), "")
+        if not entry.is_dir() and not ending:
+            (left_out if about(entry.name) else unknown).append(entry.name)
+            continue
+        stem = entry.name[: len(entry.name) - len(ending)]
+        split = split_of(stem) or stem
+        if split in splits:
+            raise UserError(f"{path} has both {splits[split].name} and {entry.name} for {split}: remove one of them")
+        splits[split] = entry
+    refuse_unknown(path, unknown, _ARCHIVES)
+    if not splits:
+        raise UserError(f"{path} holds no split: put folders such as train/CLASS/*.jpg or train.tar.gz into it")
+    return Sources(splits, tuple(left_out))
+
+
+class Split(NamedTuple):
+    """The pictures of a split, its classes, and what there is to say of its files, in words."""
+
+    pictures: Pictures
+    classes: tuple[str, ...]
+    said: str
+
+
+def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> Split:
+    """The pictures of a split in colour, sorted by class and name.
+
+    Errors: UserError for a class that is not among `classes` where these are given, fewer than two classes, one without
+    pictures, pictures of several sizes that are not resized, files that are no pictures, and pictures that lie anywhere
+    but in the folder of their class.
+    """
+    left_out: list[str] = []
+    files = sorted(_archived(source, left_out) if source.is_file() else _in_folder(source, left_out))
+    found = tuple(sorted({file.label for file in files}))
+    if not files:
+        raise UserError(f"{source} holds no pictures: put CLASS/*.jpg or .png into it")
+    if classes is None and len(found) < 2:
+        raise UserError(f"{source} has pictures of {len(found)} classes: it needs a folder for each of at least two")
+    classes = found if classes is None else classes
+    if strangers := [label for label in found if label not in classes]:
+        raise UserError(
+            f"{source} has the class {strangers[0]!r}, which train has not: {nearest(strangers[0], classes)}"
+        )
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", resizing), files))
+    numbers = {label: number for number, label in enumerate(classes)}
+    pictures = stacked(str(source), pixels, [numbers[file.label] for file in files])
+    wide = sum(_has_16_bits(file.content) for file in files)
+    depth = f"of {wide:,} pictures of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
+    return Split(pictures, classes, joined((depth, said_of_left_out([f"{source.name}/{name}" for name in left_out]))))
+
+
+def _has_16_bits(content: bytes) -> bool:
+    """Whether a PNG file's header says so."""
+    return content[:8] == SIGNATURE and content[24:25] == b"\x10"
+
+
+def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]) -> Pictures:
+    """Pictures of one size with their classes.
+
+    Errors: UserError for pictures of several sizes.
+    """
+    sizes = {one.shape for one in pixels}
+    if len(sizes) > 1:
+        first, second = sorted(sizes)[:2]
+        raise UserError(
+            f"{source} has pictures of {first[1]} x {first[0]} and of {second[1]} x {second[0]} pixels: give "
+            "config.task.side, to which all are resized"
+        )
+    return Pictures(np.stack(pixels), np.array(labels, np.int32))
+
+
+def decode(
+    content: bytes, name: str, resizing: Resizing = UNCHANGED, *, grey: bool = False
+) -> UInt8[np.ndarray, "height width C"]:
+    """The pixels of a JPEG or PNG file as it is meant to be seen, in colour or in one channel, and resized.
+
+    It is turned as its EXIF orientation says. Of 16 bits a channel the upper eight are kept; transparency is not.
+
+    Errors: UserError for other files, and where Pillow is not installed.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError:
+        raise UserError("pictures in files are read by Pillow, which is not installed: pip install pillow") from None
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{name} has {len(content):,} bytes, more than {MOST_BYTES:,}: make it smaller")
+    try:
+        # No other format of Pillow's is ever tried: a stranger's file chooses none of its decoders.
+        with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            if upright.mode.startswith("I"):
+                # Pillow would cut off what is above 255, and keeps the upper eight bits where there is a colour.
+                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+            converted = upright.convert("L" if grey else "RGB")
+            resized = resizing(converted)
+            return np.asarray(resized, np.uint8).reshape(resized.height, resized.width, -1)
+    except Exception as error:
+        raise UserError(f"{name} is no JPEG or PNG picture that can be read: {error}") from error
+
+
+def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
+    """What stands in a folder, in the order of its names; what is hidden is added to `left_out`.
+
+    Errors: UserError for a folder that cannot be read; as `check_entry`.
+    """
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error}") from error
+    for entry in entries:
+        if hidden(entry.name):
+            left_out.append(beneath + entry.name)
+        else:
+            check_entry(entry, folder)
+            yield entry
+
+
+def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
+    files: list[_File] = []
+    unknown: list[str] = []
+    for of_class in _entries(folder, left_out):
+        if not of_class.is_dir():
+            if of_class.suffix.lower() in _ENDINGS:
+                raise UserError(f"{of_class} lies in no folder of a class: put it into {folder}/CLASS")
+            (left_out if about(of_class.name) else unknown).append(of_class.name)
+            continue
+        before = len(files) + len(unknown)
+        for path in _entries(of_class, left_out, f"{of_class.name}/"):
+            name = f"{of_class.name}/{path.name}"
+            if path.is_dir():
+                raise UserError(f"{path} is a folder within that of a class: put its pictures into {of_class}")
+            if path.suffix.lower() in _ENDINGS:
+                try:
+                    files.append(_File(of_class.name, name, path.read_bytes()))
+                except OSError as error:
+                    raise UserError(f"{path} cannot be read: {error}") from error
+            else:
+                (left_out if about(path.name) else unknown).append(name)
+        if len(files) + len(unknown) == before:
+            raise UserError(f"{of_class} holds no pictures: put .jpg or .png files into it, or remove it")
+    refuse_unknown(folder, unknown, _ENDINGS)
+    return files
+
+
+def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
+    """What an archive holds at .../CLASS/NAME; members are read where they lie, and nothing is written."""
+    files: list[_File] = []
+    unknown: list[str] = []
+    # By the folders above: of classes, a picture's name; of folders themselves, what the archive calls them.
+    above: dict[tuple[str, ...], str] = {}
+    named: dict[tuple[str, ...], str] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                *folders, name = pathlib.PurePosixPath(member.name).parts or (".",)
+                if any(map(hidden, (*folders, name))):
+                    left_out.append(member.name)
+                elif member.isdir():
+                    named[(*folders, name)] = member.name
+                elif not member.isfile():
+                    raise UserError(f"{path}: {member.name} is a link or a device: put the file itself there")
+                elif not name.lower().endswith(_ENDINGS):
+                    (left_out if about(name) else unknown).append(member.name)
+                elif not folders:
+                    raise UserError(f"{path}: {name} lies in no folder of a class: put it into CLASS/{name}")
+                elif member.size > MOST_BYTES:
+                    raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
+                else:
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    above.setdefault(tuple(folders[:-1]), member.name)
+                    files.append(_File(folders[-1], f"{folders[-1]}/{name}", content.read()))
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise UserError(f"{path} cannot be read as an archive: {' '.join(str(error).split())}") from error
+    refuse_unknown(path, unknown, _ENDINGS)
+    if len(above) > 1:
+        one, other, *_ = above.values()
+        raise UserError(f"{path} has {one} and {other}: let the folders of all classes stand in one folder")
+    labels = {file.label for file in files}
+    for folder, name in named.items():
+        if folder[:-1] in above and folder[-1] not in labels:
+            raise UserError(f"{path}: {name} holds no pictures: put .jpg or .png files into it, or remove it")
+    return files

@@ -1,0 +1,358 @@
+"""Files and folders of examples that a user has: where they lie, their lines and fields, and their splits by name."""
+
+import collections
+import hashlib
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from transformer.config import UserError
+from transformer.json_files import as_object, parse, read_regular
+from transformer.text import printable, split_lines
+
+SPLITS = ("train", "validation", "test")
+# Of twenty parts of the examples one validates and one tests.
+_PARTS = 20
+_HELD = {18: "validation", 19: "test"}
+_SHOWN = 8  # fields that a message lists
+
+
+class HeldOut(NamedTuple):
+    """The files of splits that have files of their own, as a config names them; "" where a split is cut."""
+
+    validation: str = ""
+    test: str = ""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The files by split, of those that have any."""
+        return {split: files for split, files in self._asdict().items() if files}
+
+    def refuse(self, name: str) -> None:
+        """Refuse files for the splits of a set that has splits of its own.
+
+        Errors: UserError.
+        """
+        for split, files in self.named.items():
+            raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
+
+    def said(self, by: str, by_name: Sequence[str] = ()) -> str:
+        """Which splits are cut and `by` what, which `by_name` are so called, and which come from files of their own."""
+        cut = [split for split in SPLITS if split not in (*self.named, *by_name)]
+        files = [f"{split} from {files}" for split, files in self.named.items()]
+        said = [f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 and "train" in cut else []
+        said += [f"{', '.join(by_name)} by the names of files and folders"] if by_name else []
+        return "; ".join(said + files)
+
+
+NONE_HELD = HeldOut()
+FIELD_FILES = (".tsv", ".jsonl")
+"""The endings of files whose lines have fields."""
+BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5 % of them"
+BY_PLACE = "position, 90, 5 and 5 % of the characters"
+
+
+def has_fields(name: str) -> bool:
+    """Whether a name, here or in a folder, is that of a file whose lines have fields."""
+    return pathlib.PurePath(name).suffix.lower() in FIELD_FILES
+
+
+def located(name: str, data_dir: str | None) -> pathlib.Path:
+    """The path that a config's name of a file or a folder stands for: in `data_dir` if there is one, else from here.
+
+    Errors: UserError for a name, or a link, that leads out of `data_dir`.
+    """
+    if data_dir is None:
+        return pathlib.Path(name).expanduser()
+    folder = pathlib.Path(data_dir).expanduser()
+    check_inside(folder / name, folder)
+    return folder / name
+
+
+def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
+    """Refuse a path that leads out of a folder, also by a link: what is named there a stranger may have chosen.
+
+    Errors: UserError.
+    """
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError) as error:  # RuntimeError for a link to itself before Python 3.13
+        raise UserError(f"{path} leads nowhere: {error}") from error
+    if not inside:
+        raise UserError(f"{path} leads out of {folder}, the folder that was named: name a file that lies in it")
+
+
+_LARGEST = 1 << 38  # bytes of a text that is read whole
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The content of a UTF-8 file, its line ends as they are, without a byte-order mark.
+
+    Errors: UserError for a file that is missing, cannot be read, or is not UTF-8.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: name one that exists (a relative path is from here, or --data_dir)")
+    try:
+        return read_regular(path, _LARGEST).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path} as UTF-8 text: {error}") from error
+
+
+def read_lines(path: pathlib.Path) -> list[str]:
+    """The lines of a UTF-8 file without white space around them; every one has text.
+
+    Errors: UserError for a file without lines, or with empty ones; as `read_text`.
+    """
+    lines = [line.strip() for line in split_lines(read_text(path))]
+    if not any(lines):
+        raise UserError(f"{path} is empty: it needs a line for each example")
+    refuse_empty([number for number, line in enumerate(lines, 1) if not line], path)
+    return lines
+
+
+def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
+    """Refuse lines on which something is empty: to leave them out would leave out, in silence, what somebody counts on.
+
+    Errors: UserError naming the first line and how many there are.
+    """
+    if numbers:
+        more = f", and {len(numbers) - 1} more," if len(numbers) > 1 else ""
+        where = f"{path}: line {numbers[0]}{more}"
+        raise UserError(f"{where} {f'has an empty {what}' if what else 'is empty'}: fill or remove it")
+
+
+def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """The named fields of every line of a .tsv or .jsonl file.
+
+    In a .tsv whose first line holds all `names`, these are its columns; where it holds none, the first columns are,
+    in their order. A .jsonl has an object a line, or one under "translation", as Hugging Face writes pairs; a
+    number as a field is read as its digits.
+
+    Errors: UserError for another kind of file, a first line that holds most `names`, not all, a line without one of the
+    fields, an empty field; as `read_lines`.
+    """
+    readers = dict(zip(FIELD_FILES, (_read_columns, _read_objects), strict=True))
+    if not has_fields(path.name):
+        raise UserError(f"{path} is neither .tsv nor .jsonl, the two kinds of file with the fields {', '.join(names)}")
+    first, rows = readers[path.suffix.lower()](path, names)
+    if not rows:
+        raise UserError(f"{path} is empty: it has a line with the names of its columns and no examples")
+    for place, name in enumerate(names):
+        refuse_empty([number for number, row in enumerate(rows, first) if not row[place].strip()], path, name)
+    return rows
+
+
+def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
+    # Cells may be empty at either end of a line: those are told by name.
+    lines = split_lines(read_text(path))
+    if not any(map(str.strip, lines)):
+        raise UserError(f"{path} is empty: it needs a line for each example")
+    header = lines[0].split("\t")
+    said, unsaid = ([name for name in names if (name in header) is there] for there in (True, False))
+    # One cell may say what a column is called: the right answer of several is said by its column's name.
+    if len(said) >= len(unsaid) > 0:
+        raise UserError(
+            f"{path}: its first line names {', '.join(said)} but not {', '.join(unsaid)}: let it name all of "
+            f"{', '.join(names)}"
+        )
+    named = not unsaid
+    columns = [header.index(name) for name in names] if named else list(range(len(names)))
+    rows = []
+    for number, line in enumerate(lines[named:], 1 + named):
+        cells = line.split("\t")
+        if len(cells) <= max(columns):
+            raise UserError(
+                f"{path}: line {number} has {len(cells)} of the columns that {', '.join(names)} need, which tabs part"
+            )
+        rows.append(tuple(cells[column] for column in columns))
+    return 1 + named, rows
+
+
+def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}: line {number}"
+        fields = as_object(parse(line, where), where)
+        if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
+            fields = fields["translation"]
+        rows.append(tuple(_field(fields, name, where) for name in names))
+    return 1, rows
+
+
+def _field(fields: Mapping[str, object], name: str, where: str) -> str:
+    if name not in fields:
+        has = ", ".join(map(str, list(fields)[:_SHOWN])) or "none"
+        raise UserError(f"{where} has no field {name!r}; its fields are {has}")
+    value = fields[name]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise UserError(f"{where} has no text in {name!r} but a {type(value).__name__}")
+    return value
+
+
+def divide[T](
+    name: str, examples: Sequence[T], text: Callable[[T], str], held_out: Mapping[str, Sequence[T]]
+) -> dict[str, list[T]]:
+    """The examples by split: `held_out` has those of splits with files of their own, the others are cut.
+
+    An example's split depends on the SHA-256 of its `text` alone: the same text is never in two splits, and what is
+    added to a file moves nothing. About one of twenty validates and one tests.
+
+    Errors: UserError for examples so few that nothing is left for a split.
+    """
+    splits: dict[str, list[T]] = {split: [] for split in SPLITS}
+    for example in examples:
+        part = int.from_bytes(hashlib.sha256(text(example).encode()).digest()[:8], "big") % _PARTS
+        split = _HELD.get(part, "train")
+        splits["train" if split in held_out else split].append(example)
+    for split in SPLITS:
+        if not splits[split] and split not in held_out:
+            raise UserError(
+                f"{name} has too few examples: of {len(examples)} none is left for {split}; give more"
+                + ("" if split == "train" else f", or files of their own by config.task.{split}_files")
+            )
+    return {**splits, **{split: list(own) for split, own in held_out.items()}}
+
+
+_SPELLINGS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development"),
+    "test": ("test", "testing"),
+}
+_SPLITS = {f"{name}{ending}": split for split, names in _SPELLINGS.items() for name in names for ending in ("", "set")}
+_SHARD = re.compile(r"[ ._-]*\d+([ ._-]*of[ ._-]*\d+)?$")
+# What operating systems put beside a user's files, hidden where they are at home.
+_HIDDEN = ("__macosx", "thumbs.db", "desktop.ini")
+# Files about a data set, not of it.
+_ABOUT = ("readme", "license", "licence", "copying", "citation", "notice", "changelog")
+_SHOWN_NAMES = 3
+
+
+class Folder(NamedTuple):
+    """The files of a folder and beneath it that are read, in the order of their names, and the names of what is not."""
+
+    files: tuple[pathlib.Path, ...]
+    left_out: tuple[str, ...]
+
+
+def spellings(split: str) -> tuple[str, ...]:
+    """How a split is called."""
+    return _SPELLINGS[split]
+
+
+def hidden(name: str) -> bool:
+    """Whether a file or a folder of this name is hidden: `.git`, `.ipynb_checkpoints`, `._1.jpg`, `Thumbs.db`."""
+    return (name.startswith(".") and name not in (".", "..")) or name.lower() in _HIDDEN
+
+
+def about(name: str) -> bool:
+    """Whether a file of this name tells of the data: `README.md`, `LICENSE`."""
+    return name.partition(".")[0].lower() in _ABOUT
+
+
+def split_of(stem: str) -> str | None:
+    """The split that a name without its ending says: `train`, `Valid`, `train-00001-of-00002`, `test_data`, `wiki.dev`.
+
+    Errors: UserError for a name that says two.
+    """
+    words = re.split(r"[._-]+", _SHARD.sub("", stem.lower()))
+    named = {_SPLITS[word] for word in (words[0], words[-1]) if word in _SPLITS}
+    if len(named) > 1:
+        raise UserError(f"{stem!r} names the splits {' and '.join(sorted(named))}: call it by one")
+    return named.pop() if named else None
+
+
+def own_names(splits: Iterable[str]) -> dict[str, str]:
+    """What each split of a set is called here: as the set calls it, but for other spellings of train and so on.
+
+    Splits that spell the same one keep their names.
+    """
+    own = {split: _SPLITS.get(split.lower(), split) for split in splits}
+    counts = collections.Counter(own.values())
+    return {split: name if counts[name] == 1 else split for split, name in own.items()}
+
+
+def list_files(folder: pathlib.Path, endings: Sequence[str]) -> Folder:
+    """The files of these endings, in small or capital letters, in a folder and beneath it.
+
+    What is hidden, and what tells of the data, is not read.
+
+    Errors: UserError for other files, with their number and names; for links to folders or out of the folder, and for
+    what is neither a file nor a folder.
+    """
+    files: list[pathlib.Path] = []
+    left_out: list[str] = []
+    unknown: list[str] = []
+    for entry in _walk(folder, left_out):
+        name = str(entry.relative_to(folder))
+        if entry.suffix.lower() in endings:
+            files.append(entry)
+        else:
+            (left_out if about(entry.name) else unknown).append(name)
+    refuse_unknown(folder, sorted(unknown), endings)
+    return Folder(tuple(sorted(files)), tuple(sorted(left_out)))
+
+
+def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
+    """Every file in a folder and beneath it that is not hidden; what is hidden is added to `left_out`."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{folder} cannot be read whole: {error}") from error
+
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        for name in (*folders, *names):
+            entry = pathlib.Path(root, name)
+            if hidden(name):
+                left_out.append(str(entry.relative_to(folder)))
+                continue
+            check_entry(entry, folder)
+            if name in names:
+                yield entry
+        folders[:] = [name for name in folders if not hidden(name)]
+
+
+def check_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
+    """Refuse what stands in a folder and is neither a file nor a folder of it.
+
+    Errors: UserError, also for a link that leads out.
+    """
+    check_inside(entry, folder)
+    if entry.is_dir() and entry.is_symlink():
+        raise UserError(f"{entry} is a link to a folder, which would be read twice: put a folder there, or remove it")
+    if not entry.is_dir() and not entry.is_file():
+        raise UserError(f"{entry} is neither a file nor a folder: remove it")
+
+
+def refuse_unknown(where: pathlib.Path, names: Sequence[str], endings: Sequence[str]) -> None:
+    """Refuse files that are of no kind that is read: leaving them out would leave out, in silence, what may be data.
+
+    Errors: UserError with the first names, and how many there are of every ending.
+    """
+    if not names:
+        return
+    counts = collections.Counter(pathlib.PurePath(name).suffix.lower() or "no ending" for name in names)
+    kinds = ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
+    raise UserError(
+        f"{where} holds {len(names)} file{'s' * (len(names) > 1)} of other kinds than {', '.join(endings)} ({kinds}): "
+        f"{_listed(names)}; convert or remove them"
+    )
+
+
+def said_of_left_out(names: Sequence[str]) -> str:
+    """Which names are not read, in words; "" for none."""
+    return f"not read: {_listed(names)}" if names else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN_NAMES
+    text = ", ".join(names[:_SHOWN_NAMES])
+    # A stranger has chosen the names.
+    return printable(text) + (f" and {more:,} more" if more > 0 else "")
+
+
+def joined(parts: Iterable[str]) -> str:
+    """What there is to say, of which some may be "", as one text."""
+    return "; ".join(part for part in parts if part)

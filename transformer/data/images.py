@@ -1,0 +1,237 @@
+"""Labelled pictures in memory, and batches of them that are changed a little each time they are seen."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped, UInt8
+
+from transformer.config import UserError
+from transformer.data.batches import Batch, Bucket, BucketPlan
+from transformer.json_files import read_object
+from transformer.storage.locate import storage_of
+
+_MIDDLE, _WHITE = 127.5, 255
+FILE = "pictures.json"
+"""Where a run directory says what its pictures are."""
+
+
+class Pictures(NamedTuple):
+    """Pictures of one size and the numbers of their classes."""
+
+    pixels: UInt8[np.ndarray, "N height width channels"]
+    labels: Int[np.ndarray, " N"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """What is done to training pictures, each a value of its own; the defaults do nothing.
+
+    `crop`: so many pixels of middle grey around a picture, of which a part of the old size is cut at random. `flip`:
+    the share of pictures that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that
+    becomes zero in normalised pixels (DeVries and Taylor 2017); where it reaches beyond the edge less does. `mixup`:
+    alpha of the shares Beta(alpha, alpha) in which a picture and its classes are mixed with another of the batch (Zhang
+    et al. 2018).
+
+    Errors: UserError for values out of range.
+    """
+
+    crop: int = 0
+    flip: float = 0.0
+    cutout: int = 0
+    mixup: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("crop", "cutout", "mixup"):
+            if getattr(self, name) < 0:
+                raise UserError(f"config.task.augmentation.{name}={getattr(self, name)} must be at least 0 (0: none)")
+        if not 0 <= self.flip <= 1:
+            raise UserError(f"config.task.augmentation.flip={self.flip} is a share: it must be 0 to 1")
+
+
+NO_AUGMENTATION = Augmentation()
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalisation:
+    """Pixels from 0 to 1 less their `mean`, divided by their `deviation`: each one number, or one for every channel.
+
+    The defaults make numbers from -1 to 1.
+
+    Errors: UserError for a deviation that is not above 0.
+    """
+
+    mean: tuple[float, ...] = (0.5,)
+    deviation: tuple[float, ...] = (0.5,)
+
+    def __post_init__(self) -> None:
+        if not self.mean or not self.deviation or min(self.deviation) <= 0:
+            raise UserError(
+                f"config.task.normalisation has mean={self.mean} and deviation={self.deviation}: give one number of "
+                "each, or one for every channel, deviations above 0"
+            )
+
+    def __call__(self, pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
+        """The pixels as a model reads them.
+
+        Errors: UserError for as many numbers as the pixels have no channels.
+        """
+        for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(numbers) not in (1, pixels.shape[-1]):
+                raise UserError(
+                    f"config.task.normalisation.{name}={numbers} has {len(numbers)} numbers, the pictures have "
+                    f"{pixels.shape[-1]} channels: give one, or as many"
+                )
+        mean, deviation = np.asarray(self.mean, np.float32), np.asarray(self.deviation, np.float32)
+        return pixels / (_WHITE * deviation) - mean / deviation
+
+
+NORMALISATION = Normalisation()
+
+
+def scaled(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
+    """Pixels of 0 to 255 as numbers of -1 to 1."""
+    return NORMALISATION(pixels)
+
+
+def unscaled(pictures: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
+    """Pixels as they were before `scaled`."""
+    return np.clip(np.round((pictures + 1) * _MIDDLE), 0, _WHITE).astype(np.uint8)
+
+
+class PictureFacts(NamedTuple):
+    """What a run directory says of its pictures: their shape [height, width, channels] and the names of the classes."""
+
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+
+    def save(self, directory: Path) -> None:
+        """Write it."""
+        content = json.dumps({"shape": self.shape, "classes": self.classes}, indent=2)
+        storage_of(directory).replace(directory / FILE, f"{content}\n".encode())
+
+    @classmethod
+    def load(cls, directory: Path) -> "PictureFacts":
+        """Read it.
+
+        Errors: UserError for a file that is missing or says something else.
+        """
+        said = read_object(directory / FILE)
+        shape, classes = said.get("shape"), said.get("classes")
+        sizes = [size for size in shape if type(size) is int and size > 0] if isinstance(shape, list) else []
+        names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
+        if len(sizes) != 3 or sizes != shape or not names or names != classes:
+            raise UserError(f"{directory / FILE} does not say the shape of three sizes and the classes of the pictures")
+        height, width, channels = sizes
+        return cls((height, width, channels), tuple(names))
+
+
+class Mixed(NamedTuple):
+    """Normalised pictures, and of which other row of the batch each holds how much beside its own."""
+
+    pictures: Float[np.ndarray, "B height width channels"]
+    partners: Int[np.ndarray, " B"]
+    shares: Float[np.ndarray, " B"]
+
+
+def augment(
+    pixels_BxYxXxC: UInt8[np.ndarray, "B Y X C"],
+    how: Augmentation,
+    random: np.random.Generator,
+    normalise: Normalisation = NORMALISATION,
+) -> Mixed:
+    """Pictures cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own picture."""
+    count, height, width, _ = pixels_BxYxXxC.shape
+    if how.crop:
+        around = ((0, 0), (how.crop, how.crop), (how.crop, how.crop), (0, 0))
+        padded = np.pad(pixels_BxYxXxC, around, constant_values=round(_MIDDLE))
+        corner_2xB = random.integers(0, 2 * how.crop + 1, (2, count))
+        rows_BxY = corner_2xB[0][:, None] + np.arange(height)
+        columns_BxX = corner_2xB[1][:, None] + np.arange(width)
+        pixels_BxYxXxC = padded[np.arange(count)[:, None, None], rows_BxY[:, :, None], columns_BxX[:, None, :]]
+    if how.flip:
+        flipped_B = np.less(random.random(count), how.flip)
+        mirrored = pixels_BxYxXxC[:, :, ::-1]
+        pixels_BxYxXxC = np.where(flipped_B[:, None, None, None], mirrored, pixels_BxYxXxC)
+    pictures = normalise(pixels_BxYxXxC)
+    if how.cutout:
+        first_Bx2 = random.integers(0, (height, width), (count, 2)) - how.cutout // 2
+        behind_y, behind_x = np.arange(height) - first_Bx2[:, :1], np.arange(width) - first_Bx2[:, 1:]
+        inside_y, inside_x = ((behind >= 0) & (behind < how.cutout) for behind in (behind_y, behind_x))
+        pictures[inside_y[:, :, None] & inside_x[:, None, :]] = 0
+    partners_B, shares_B = np.arange(count), np.ones(count, np.float32)
+    if how.mixup:
+        partners_B = random.permutation(count)
+        shares_B = np.asarray(random.beta(how.mixup, how.mixup, count), np.float32)
+        shares = shares_B[:, None, None, None]
+        pictures = shares * pictures + (1 - shares) * pictures[partners_B]
+    return Mixed(pictures, partners_B, shares_B)
+
+
+class PictureBatches:
+    """Endless batches of `rows` pictures, epoch after epoch; what is done to them is a function of (seed, step).
+
+    An epoch holds every picture once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
+    they are. Behind all that squares of `shuffled_by` pixels change places (`shuffled`). A last batch that pictures do
+    not fill has rows whose `index` is -1.
+
+    Each batch has `picture` [B, height, width, channels], normalised, `labels` [B], `index` [B], the number of the
+    picture, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
+    """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        *,
+        rows: int,
+        seed: int | None,
+        augmentation: Augmentation = NO_AUGMENTATION,
+        normalise: Normalisation = NORMALISATION,
+        shuffled_by: int = 0,
+    ):
+        self._pictures, self._seed, self._augmentation, self._normalise = pictures, seed, augmentation, normalise
+        self._shuffled_by = shuffled_by
+        bucket = Bucket(1, rows, np.arange(len(pictures.labels)))
+        self._plan = BucketPlan([bucket], seed)
+        self.batches_per_epoch = self._plan.batches_per_epoch
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of one step."""
+        bucket, chosen = self._plan[step]
+        index = np.full(bucket.rows, -1, np.int32)
+        index[: len(chosen)] = chosen
+        # The rows that fill up a batch repeat its first picture, and count for nothing.
+        shown = np.where(index < 0, chosen[0], index)
+        labels = self._pictures.labels[shown].astype(np.int32)
+        how = NO_AUGMENTATION if self._seed is None else self._augmentation
+        # The order of an epoch is drawn from (seed, epoch): a third number keeps the two apart.
+        random = np.random.default_rng((self._seed or 0, step, 1))
+        mixed = augment(self._pictures.pixels[shown], how, random, self._normalise)
+        return {
+            "picture": shuffled(mixed.pictures, self._shuffled_by),
+            "labels": labels,
+            "others": labels[mixed.partners],
+            "share": mixed.shares,
+            "index": index,
+        }
+
+
+def shuffled(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped[np.ndarray, "N Y X C"]:
+    """Pictures whose squares of `patch` pixels are exchanged, in all pictures alike; 0: as they are.
+
+    Errors: UserError for squares that do not divide the pictures.
+    """
+    if not patch:
+        return pixels
+    count, height, width, channels = pixels.shape
+    if height % patch or width % patch:
+        raise UserError(
+            f"config.task.shuffled={patch} does not divide the pictures of {height} x {width} pixels into squares"
+        )
+    rows, columns = height // patch, width // patch
+    cut = pixels.reshape(count, rows, patch, columns, patch, channels).swapaxes(2, 3)
+    order = np.random.default_rng(0).permutation(rows * columns)
+    moved = cut.reshape(count, rows * columns, patch, patch, channels)[:, order]
+    return moved.reshape(count, rows, columns, patch, patch, channels).swapaxes(2, 3).reshape(pixels.shape)

@@ -1,0 +1,1 @@
+"""The embedded data set: dates, times, numbers, amounts and quantities in words."""

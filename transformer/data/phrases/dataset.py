@@ -1,0 +1,142 @@
+"""The embedded data set: dates, times, numbers, amounts and quantities in words, from English.
+
+Templates write them in German and French: unlimited, with exact targets and a known word alignment. The split
+of a phrase is a hash of its value alone, so that what is held out in one language is held out in the other.
+"""
+
+import dataclasses
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from transformer.config import UserError, from_config
+from transformer.data.datasets.aligned_slots import Phrase
+from transformer.data.datasets.options import whole_numbers
+from transformer.data.phrases.kinds import KINDS, Value, rounded_down
+from transformer.data.phrases.lexicon import LANGUAGES
+from transformer.data.phrases.templates import WHOLE
+
+NAME = "phrases"
+SPLITS = ("train", "validation", "test")
+
+# A value that is met again is drawn again this often, after which the phrase may repeat: small kinds run dry.
+_REDRAWS = 20
+
+
+class Drawn(NamedTuple):
+    """One value of a kind, in a frame."""
+
+    kind: str
+    value: Value
+    frame: int
+
+
+def _must_train(kind: str, value: Value) -> bool:
+    """Whether a value has words that other values are made of, or that no other value shows."""
+    match kind:
+        case "number":
+            return value[0] < 100
+        case "time":
+            hour, minute = value
+            return not minute and hour in WHOLE
+        case "amount":
+            return value[1:] == (1, 0)
+        case _:
+            return False
+
+
+def split_of(kind: str, value: Value) -> str:
+    """The split of a value, a pure function: one in ten tests, one in twenty validates, the rest trains.
+
+    What no other phrase could teach always trains: numbers below one hundred, noon and midnight, and one
+    unit of a currency.
+    """
+    if _must_train(kind, value):
+        return "train"
+    text = f"{kind}:{','.join(str(part) for part in value)}"
+    bucket = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % 20
+    return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
+
+
+def draw(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[Drawn]:
+    """The values of one split: `size` of them, the kinds in turn, a pure function of the arguments.
+
+    `rounded` percent of the times are rounded down to five minutes, in which clocks are spoken; without it one time
+    in five is spoken, and one in sixty a half hour.
+    """
+    generator = random.Random(f"phrases-{split}-{seed}")
+    kinds = tuple(KINDS)
+    seen: set[Drawn] = set()
+    for index in range(size):
+        kind = kinds[index % len(kinds)]
+        for _ in range(_REDRAWS):
+            drawn = _draw_one(kind, split, rounded, generator)
+            if drawn not in seen:
+                break
+        seen.add(drawn)
+        yield drawn
+
+
+def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> Drawn:
+    while True:
+        value, frame = KINDS[kind].draw(generator)
+        # Nothing is drawn where nothing is rounded: those phrases have figures on record.
+        if kind == "time" and rounded and generator.randrange(100) < rounded:
+            value = rounded_down(value)
+        if split_of(kind, value) == split:
+            return Drawn(kind, value, frame)
+
+
+def write(drawn: Drawn, language: str) -> Phrase:
+    """The sentence pair of a drawn value, from English to `language` ("de" or "fr")."""
+    return KINDS[drawn.kind].write(drawn.value, drawn.frame, language)
+
+
+@dataclasses.dataclass(frozen=True)
+class PhrasesConfig:
+    """How much to generate: values of each split, each of them written in every language, and the seed.
+
+    `rounded` is the percentage of times that are rounded down to five minutes (`draw`).
+
+    Errors: UserError for a size below one, and for a percentage above one hundred.
+    """
+
+    train: int = 25_000
+    validation: int = 500
+    test: int = 1_000
+    seed: int = 0
+    rounded: int = 0
+
+    def __post_init__(self) -> None:
+        for split in SPLITS:
+            if getattr(self, split) < 1:
+                raise UserError(f"{NAME}: {split}={getattr(self, split)} must be at least 1")
+        if not 0 <= self.rounded <= 100:
+            raise UserError(f"{NAME}: rounded={self.rounded} must be a percentage, 0 to 100")
+
+
+class Written(NamedTuple):
+    """A phrase, of which kind it is, and from English to which language."""
+
+    kind: str
+    language: str
+    phrase: Phrase
+
+
+def phrases(options: str, languages: Sequence[str] = LANGUAGES) -> dict[str, list[Written]]:
+    """The phrases of every split; `options` are fields of PhrasesConfig, as in "train=2000,test=200".
+
+    Kinds and languages take turns, so that every prefix of a split holds them evenly.
+
+    Errors: UserError for an unknown option, a value that is no whole number, and what PhrasesConfig refuses.
+    """
+    config = from_config(PhrasesConfig, whole_numbers(NAME, options, "train=2000,test=200"), NAME)
+    return {
+        split: [
+            Written(drawn.kind, language, write(drawn, language))
+            for drawn in draw(split, getattr(config, split), config.seed, config.rounded)
+            for language in languages
+        ]
+        for split in SPLITS
+    }

@@ -1,0 +1,1 @@
+"""Tokenizers: trained here, and as models are published with them."""

@@ -1,0 +1,32 @@
+"""A run's tokenizer, of whichever kind, as it lies in the run's directory."""
+
+from pathlib import Path
+
+import tokenizers
+
+from transformer.config import UserError
+from transformer.data.tokenizers.marian import MarianTokenizer
+from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, saved_in
+from transformer.json_files import read_as, read_regular
+
+type AnyTokenizer = Tokenizer | MarianTokenizer
+"""Any of them: their methods are the same."""
+
+
+def load_tokenizer(directory: Path) -> AnyTokenizer:
+    """Read what `save` wrote.
+
+    Errors: UserError where the directory holds no tokenizer, or a damaged one.
+    """
+    if not saved_in(directory):
+        raise UserError(f"{directory} holds no {ROLES_FILE}: it has no tokenizer")
+    try:
+        roles = read_as(RolesFile, directory / ROLES_FILE)
+        if roles.sentencepiece:
+            return MarianTokenizer.open(directory)
+        backend = tokenizers.Tokenizer.from_str(read_regular(directory / FILE).decode("utf-8"))
+        return Tokenizer(backend, **{role: getattr(roles, role) for role in ROLES})
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())[:200]}") from error

@@ -1,0 +1,264 @@
+"""Tokenizers of published models, from the files that they were published with."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from transformer.config import UserError
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
+from transformer.json_files import read_object
+from transformer.text import split_lines
+
+_END_OF_TEXT = "<|endoftext|>"
+_BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}
+_ROBERTA = {"pad": "<pad>", "begin": "<s>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+# The kinds of tokenizers that are read without a tokenizer.json, with their files, and the models that have them.
+_WITHOUT_JSON = {
+    "GPT2Tokenizer": ("vocab.json", "merges.txt"),
+    "RobertaTokenizer": ("vocab.json", "merges.txt"),
+    "BertTokenizer": ("vocab.txt",),
+}
+_OF_MODELS = {
+    "gpt2": "GPT2Tokenizer",
+    "gptj": "GPT2Tokenizer",
+    "roberta": "RobertaTokenizer",
+    "bert": "BertTokenizer",
+}
+# By key of tokenizer_config.json: that of BERT's normalizer.
+_OF_BERT = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+# By role: what Hugging Face calls its token. BERT has no beginning and end, but [CLS] and [SEP] in their places.
+_NAMES = {
+    "pad": ("pad_token",),
+    "begin": ("bos_token", "cls_token"),
+    "end": ("eos_token", "sep_token"),
+    "unknown": ("unk_token",),
+    "mask": ("mask_token",),
+}
+
+
+def gpt2(vocab_json: Path, merges_txt: Path) -> Tokenizer:
+    """GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); <|endoftext|> stands between texts.
+
+    Errors: UserError for files that are missing or of another kind.
+    """
+    backend = _read(vocab_json, lambda path: tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges_txt))))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    if (end := backend.token_to_id(_END_OF_TEXT)) is not None:
+        backend.add_special_tokens([_END_OF_TEXT])
+    return Tokenizer(backend, begin=end, end=end)
+
+
+def wordpiece(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
+    """BERT's WordPiece (Devlin et al. 2019, section 3); `lowercase` drops case and accents, as the uncased models do.
+
+    Errors: UserError for a file that is missing, or lacks a special token of BERT.
+    """
+    backend = _read(vocab_txt, lambda path: tokenizers.Tokenizer(_wordpiece_model(path)))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    missing = [token for token in _BERT.values() if backend.token_to_id(token) is None]
+    if missing:
+        raise UserError(f"{vocab_txt} has no {', '.join(missing)}: name BERT's vocab.txt, one token a line")
+    backend.add_special_tokens(list(_BERT.values()))
+    return Tokenizer(backend, **{role: backend.token_to_id(token) for role, token in _BERT.items()})
+
+
+def _wordpiece_model(path: Path) -> models.WordPiece:
+    tokens = split_lines(path.read_bytes().decode())
+    return models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
+
+
+def from_huggingface(folder: Path) -> AnyTokenizer:
+    """The tokenizer of a Hugging Face folder, with the roles that its other files give to tokens.
+
+    Read from tokenizer.json; where there is none, from source.spm, target.spm and vocab.json (Marian), or, where the
+    folder says that it is one of `_WITHOUT_JSON`, from the files that these have.
+
+    Errors: UserError for a folder that has none of these, files that cannot be read, and what they say of the tokenizer
+    that is not read or contradicts tokenizer.json.
+    """
+    if not (folder / "tokenizer.json").is_file() and (folder / "source.spm").is_file():
+        from transformer.data.tokenizers.marian import MarianTokenizer
+
+        return MarianTokenizer.open(folder)
+    said = _json(folder / "tokenizer_config.json")
+    tokenizer = _open(folder, said)
+    backend, named = tokenizer.backend, said | _json(folder / "special_tokens_map.json")
+    try:
+        _check_options(said, tokenizer)
+        _add_tokens(said, backend)
+        roles = _roles(folder, named, backend)
+        _add_special(roles, named, backend)
+        opened = Tokenizer(backend, **{role: getattr(tokenizer, role) for role in ROLES} | roles)
+        opened.writing  # noqa: B018  refused here, where the folder is known
+        last = max(backend.get_vocab().values(), default=-1)
+        if last + 1 != opened.vocabulary:
+            raise UserError(
+                f"the tokenizer's {opened.vocabulary} tokens have numbers up to {last}: only those without gaps are "
+                "read"
+            )
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder}: tokenizer_config.json or special_tokens_map.json is unusable: {error}") from error
+    return opened
+
+
+def _open(folder: Path, said: Mapping[str, Any]) -> Tokenizer:
+    whole = folder / "tokenizer.json"
+    if whole.is_file():
+        return Tokenizer(_read(whole, lambda path: tokenizers.Tokenizer.from_file(str(path))))
+    advice = "write one by transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    sets = (("vocab.json", "merges.txt"), ("vocab.txt",))
+    files = next((names for names in sets if all((folder / name).is_file() for name in names)), None)
+    if files is None:
+        raise UserError(
+            f"{folder} holds no tokenizer: it has none of tokenizer.json, vocab.json + merges.txt, vocab.txt; {advice}"
+        )
+    model = _json(folder / "config.json").get("model_type")
+    kind = str(said.get("tokenizer_class") or _OF_MODELS.get(str(model), "")).removesuffix("Fast")
+    if files != _WITHOUT_JSON.get(kind):
+        told = f"tokenizer_class={kind}" if kind else f"model_type={model} and no tokenizer_class"
+        known = " and ".join(f"{', '.join(names)} of a {name}" for name, names in _WITHOUT_JSON.items())
+        raise UserError(f"{folder} has no tokenizer.json, but {told}: without one only {known} are read; {advice}")
+    if kind == "BertTokenizer":
+        tokenizer = wordpiece(folder / "vocab.txt")
+        tokenizer.backend.normalizer = normalizers.BertNormalizer(
+            lowercase=_switch(said, "do_lower_case", True),
+            strip_accents=_switch(said, "strip_accents", None),
+            handle_chinese_chars=_switch(said, "tokenize_chinese_chars", True),
+        )
+        return tokenizer
+    tokenizer = gpt2(folder / "vocab.json", folder / "merges.txt")
+    prefix = _switch(said, "add_prefix_space", False)
+    tokenizer.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    return tokenizer if kind == "GPT2Tokenizer" else _as_roberta(tokenizer, folder)
+
+
+def _switch(said: Mapping[str, Any], name: str, usual: bool | None) -> Any:
+    """True or false, or what is usual. Errors: UserError for another value."""
+    value = said.get(name, usual)
+    if value is not usual and not isinstance(value, bool):
+        raise UserError(f"tokenizer_config.json has {name}={value!r}, which is neither true nor false")
+    return value
+
+
+def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """GPT-2's tokens with RoBERTa's special ones: its mask takes the white space in front of it."""
+    backend = tokenizer.backend
+    numbers = {role: backend.token_to_id(token) for role, token in _ROBERTA.items()}
+    if missing := [_ROBERTA[role] for role, number in numbers.items() if number is None]:
+        raise UserError(f"{folder / 'vocab.json'} has no {', '.join(missing)}: name RoBERTa's vocab.json")
+    added = [tokenizers.AddedToken(token, lstrip=role == "mask", special=True) for role, token in _ROBERTA.items()]
+    backend.add_special_tokens(added)
+    begin, end = ((_ROBERTA[role], numbers[role] or 0) for role in ("begin", "end"))
+    backend.post_processor = processors.RobertaProcessing(end, begin)
+    return Tokenizer(backend, **numbers)
+
+
+def _add_tokens(said: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
+    """What tokenizer_config.json says of added tokens, such as which white space belongs to them.
+
+    Errors: UserError for a token that the vocabulary does not have, or under another number.
+    """
+    for number, entry in (said.get("added_tokens_decoder") or {}).items():
+        token = tokenizers.AddedToken(entry["content"], **{flag: entry[flag] for flag in _FLAGS if flag in entry})
+        if str(backend.token_to_id(token.content)) != number:
+            raise UserError(
+                f"tokenizer_config.json adds the token {token.content!r} as number {number}, which is not in the "
+                "vocabulary"
+            )
+        (backend.add_special_tokens if token.special else backend.add_tokens)([token])
+
+
+def _add_special(roles: Mapping[str, int], named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
+    """Make the tokens of roles special ones, if they are not yet: they are to stand for no text.
+
+    Those that are stay as they are: adding them again would forget what white space belongs to them.
+    """
+    known = backend.get_added_tokens_decoder()
+    entries = {entry["content"]: entry for entry in named.values() if isinstance(entry, dict) and "content" in entry}
+    for number in roles.values():
+        text = backend.id_to_token(number)
+        if text is not None and not (number in known and known[number].special):
+            flags = {flag: entries[text][flag] for flag in _FLAGS if flag in entries.get(text, {})}
+            backend.add_special_tokens([tokenizers.AddedToken(text, **flags | {"special": True})])
+
+
+def _check_options(said: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    """Refuse what tokenizer_config.json says otherwise than the tokenizer does, and what is not read.
+
+    Errors: UserError naming the key.
+    """
+    parts = (tokenizer.backend.normalizer, tokenizer.backend.pre_tokenizer)
+    normalizer, splitter = ({} if part is None else json.loads(part.__getstate__()) for part in parts)
+    does: dict[str, Any] = {"do_basic_tokenize": True, "never_split": None}
+    if normalizer.get("type") == "BertNormalizer":
+        does |= {theirs: normalizer[ours] for theirs, ours in _OF_BERT.items()}
+    if splitter.get("type") == "ByteLevel":
+        does["add_prefix_space"] = splitter["add_prefix_space"]
+    begin = said.get("bos_token")
+    text = begin.get("content") if isinstance(begin, dict) else begin
+    if isinstance(text, str):
+        opened = tokenizer.backend.encode("", add_special_tokens=True).tokens
+        does["add_bos_token"] = text in opened[:1]
+    for name, value in does.items():
+        if name in said and said[name] != value and not (said[name] == [] and value is None):
+            raise UserError(f"tokenizer_config.json has {name}={said[name]!r}; the tokenizer is read with {value!r}")
+
+
+def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> dict[str, int]:
+    """The role of each special token: said by token names, else by the numbers in the model's config.json.
+
+    Errors: UserError for a token that the vocabulary does not have.
+    """
+    config = _json(folder / "config.json")
+    roles: dict[str, int] = {}
+    for role, names in _NAMES.items():
+        for name in names:
+            token = named.get(name)
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str):
+                number = backend.token_to_id(text)
+                # Padding is never read, and a token of its own for it may have been meant to be added.
+                if number is None and role != "pad":
+                    raise UserError(f"{name} is {text!r}, which is not in the tokenizer's vocabulary")
+            else:
+                number = _token(config.get(f"{name}_id"))
+            if number is not None and role not in roles and backend.id_to_token(number) is not None:
+                roles[role] = number
+    start = config.get("decoder_start_token_id")
+    if config.get("is_encoder_decoder") and start is not None:
+        if _token(start) is None:
+            raise UserError(f"config.json has decoder_start_token_id={start!r}, which is the number of no token")
+        roles["begin"] = start
+    return roles
+
+
+def _token(number: Any) -> int | None:
+    """What config.json gives as a token, if it is a number that one can have: -1 says that there is none."""
+    return number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**32 else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file, nothing where there is none."""
+    return read_object(path) if path.is_file() else {}
+
+
+def _read[T](path: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(path)
+    except Exception as error:
+        raise UserError(f"{path} cannot be read as a tokenizer's file: {' '.join(str(error).split())[:200]}") from error

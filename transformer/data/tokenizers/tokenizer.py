@@ -1,0 +1,285 @@
+"""Tokenizers: text to token numbers and back, and the numbers that play a role of their own."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tokenizers
+import tokenizers.decoders
+
+from transformer.config import Range, UserError, check_several, nearest
+from transformer.data.tokenizers.labels import label_tokens
+from transformer.data.tokenizers.pieces import CONTINUES, WORD_START, Writing, bytes_of, writing_of
+from transformer.storage.locate import storage_of
+
+ROLES = ("pad", "begin", "end", "unknown", "mask")
+"""What a token can be for, apart from standing for text."""
+
+FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
+
+
+def tag(language: str) -> str:
+    """The token that asks for a target language (Johnson et al. 2017, section 3)."""
+    return f"<2{language}>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer of the `tokenizers` library, and the numbers of its special tokens: None where it has none.
+
+    BERT's [CLS] and [SEP] are `begin` and `end`; in an encoder-decoder `begin` is what its decoder starts with.
+    """
+
+    backend: tokenizers.Tokenizer
+    pad: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    unknown: int | None = None
+    mask: int | None = None
+
+    def __post_init__(self) -> None:
+        # A text that has "<end>" in it says those characters; only the code says the token.
+        self.backend.encode_special_tokens = True
+        # Published files may ask for either, and a text would silently lose its rest or gain padding.
+        self.backend.no_truncation()
+        self.backend.no_padding()
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, special ones included."""
+        return self.backend.get_vocab_size()
+
+    @functools.cached_property
+    def special(self) -> frozenset[int]:
+        """The numbers of the tokens that stand for no text."""
+        added = self.backend.get_added_tokens_decoder()
+        roles = {getattr(self, role) for role in ROLES} - {None}
+        return frozenset(roles | {number for number, token in added.items() if token.special})
+
+    @functools.cached_property
+    def opening(self) -> list[int]:
+        """What stands before every text that a published tokenizer prepares: its begin token, or nothing."""
+        whole = self.backend.encode("", add_special_tokens=True).ids
+        return [number for number in whole[:1] if number == self.begin]
+
+    @functools.cached_property
+    def writing(self) -> Writing:
+        """What the characters of a piece mean."""
+        return writing_of(self.backend)
+
+    @functools.cached_property
+    def _characters(self) -> frozenset[str] | None:
+        """The only characters that can be encoded; None where every text can."""
+        if self.unknown is not None or self.writing is not Writing.PLAIN:
+            return None
+        pieces = self.backend.get_vocab().items()
+        return frozenset(piece for piece, number in pieces if number not in self.special)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of every text, without special tokens.
+
+        Errors: UserError for a character that has no token, where no token stands for the unknown; TypeError for a
+        single text.
+        """
+        check_several(texts, "texts")
+        self._check_characters(texts)
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def _check_characters(self, texts: Sequence[str]) -> None:
+        """Errors: UserError as `encode`."""
+        if self._characters is not None:
+            for text in texts:
+                if foreign := set(text) - self._characters:
+                    first = min(foreign, key=text.index)
+                    raise UserError(
+                        f"the character {first!r} was not in the training text and the tokenizer has no token "
+                        "for the unknown: leave it out, or train with more text, with bytes or with byte-level BPE"
+                    )
+
+    def encode_masked(self, text: str) -> list[int]:
+        """Token numbers of a text in which the mask token's own name stands for that token.
+
+        What white space around the name belongs to it is the tokenizer's to say, as RoBERTa's takes that in front.
+        """
+        if self.mask is None:
+            return self.encode([text])[0]
+        self._check_characters(text.split(self.backend.id_to_token(self.mask)))
+        return self._mask_reader.encode(text, add_special_tokens=False).ids
+
+    @functools.cached_property
+    def _mask_reader(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, by which of all special tokens the mask alone is one that a text can say."""
+        described = json.loads(self.backend.to_str())
+        for token in described["added_tokens"]:
+            token["special"] &= token["id"] != self.mask
+        reader = tokenizers.Tokenizer.from_str(json.dumps(described))
+        reader.encode_special_tokens = True
+        return reader
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of a translation's target side: as `encode`, both sides being one vocabulary."""
+        return self.encode(texts)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token numbers up to the first end token; special tokens are left out."""
+        text = self.backend.decode(up_to_end(ids, self.begin, self.end), skip_special_tokens=True)
+        # With Metaspace the first piece of every word brings a space; a text has none in front.
+        return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
+
+    def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
+        """What token numbers behind others add to their text, up to the first end token.
+
+        Both are decoded together: alone, the first of them would lose the space that stands between.
+        """
+        kept = up_to_end(ids, None, self.end)
+        text, whole = (self.backend.decode(each, skip_special_tokens=True) for each in (before, [*before, *kept]))
+        if whole.startswith(text):
+            return whole[len(text) :]
+        # Bytes that make no character spoil those in front of them.
+        written = self.token_bytes()
+        return b"".join(written[number] for number in kept).decode(errors="replace")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The tokens as they are written in the vocabulary."""
+        return [self.backend.id_to_token(int(number)) or "<unknown>" for number in ids]
+
+    def labels(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of a text as a person reads them (transformer.data.tokenizers.labels), the same for every writing.
+
+        Pieces that are plain text stand as they are.
+        """
+        numbers = [int(number) for number in ids]
+        pieces = self.pieces(numbers)
+        if self.writing is Writing.PLAIN:
+            return pieces
+        # Numbers beyond the vocabulary stand for no text either.
+        textless = self.special | {number for number in numbers if number >= self.vocabulary}
+        numbered = zip(numbers, pieces, strict=True)
+        return label_tokens([piece if n in textless else self._bytes(n, piece) for n, piece in numbered])
+
+    @functools.cached_property
+    def _added(self) -> dict[int, bytes]:
+        """The texts of tokens that are matched before the text is cut."""
+        return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
+
+    def _bytes(self, number: int, piece: str) -> bytes:
+        if self.writing is Writing.BYTES and number in self._added:
+            return self._added[number]
+        return bytes_of(piece, self.writing, self.backend.decoder)
+
+    def token_bytes(self) -> list[bytes]:
+        """The bytes that each token adds within a text, by token number: nothing for special tokens.
+
+        Exact for byte-level BPE, bytes and characters; a tokenizer that drops spaces or case gives those of the
+        text that it would write, with the spaces between words.
+        """
+        return list(self._written)
+
+    @functools.cached_property
+    def _written(self) -> tuple[bytes, ...]:
+        pieces = enumerate(self.pieces(range(self.vocabulary)))
+        return tuple(b"" if number in self.special else self._bytes(number, piece) for number, piece in pieces)
+
+    def first_bytes(self) -> list[bytes]:
+        """The bytes that each token adds to an empty text: as `token_bytes`, less a space in front that is dropped."""
+        decoder, writing = self.backend.decoder, self.writing
+        drops = writing in (Writing.WORDS, Writing.JOINED)
+        drops |= writing is Writing.SPACES and decoder.decode([f"{WORD_START}x"]) == "x"
+        return [text.removeprefix(b" ") if drops else text for text in self._written]
+
+    def word_starts(self) -> np.ndarray:
+        """Whether each token begins a word [V]: it brings white space; special tokens are words of their own.
+
+        Errors: UserError where a token says that a word ends, not that one begins.
+        """
+        if self.writing is Writing.WORD_ENDS:
+            raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
+        if self.writing is Writing.WORDS:
+            # A full stop is a word although it brings no space.
+            starts = [not piece.startswith(CONTINUES) for piece in self.pieces(range(self.vocabulary))]
+        else:
+            starts = [text[:1].isspace() for text in self._written]
+        return np.array([n in self.special or start for n, start in enumerate(starts)])
+
+    @property
+    def languages(self) -> list[str]:
+        """The target languages that can be asked for; empty where there is only one."""
+        return sorted(token[2:-1] for token in self.backend.get_vocab() if _is_tag(token))
+
+    def tags(self, language: str) -> list[int]:
+        """What to put before a source to ask for a target language: its tag, or nothing where there is only one.
+
+        Errors: UserError when the tokenizer was trained with tags, but not with this one.
+        """
+        return tags_of(language, self.languages, self.backend.token_to_id(tag(language)))
+
+    def save(self, directory: Path) -> None:
+        """Write the tokenizer into a directory: `tokenizer.json`, and the roles beside it."""
+        storage_of(directory).replace(directory / FILE, self.backend.to_str(pretty=True).encode())
+        save_roles(directory, {role: getattr(self, role) for role in ROLES})
+
+
+def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
+    """The numbers without a begin token in front, up to the first end token; GPT-2 has one token for both."""
+    kept: list[int] = []
+    for position, number in enumerate(ids):
+        if position == 0 and number == begin:
+            continue
+        if number == end:
+            break
+        kept.append(int(number))
+    return kept
+
+
+def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int]:
+    """What asks for a language whose tag has this number, among the known ones.
+
+    Errors: UserError for a language that is not known.
+    """
+    if not known:
+        return []
+    if number is None:
+        raise UserError(f"language={language!r} was not trained; {nearest(language, known)}")
+    return [number]
+
+
+TokenNumber = Annotated[int, Range(0, 2**24)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RolesFile:
+    """What tokenizer_roles.json holds: the numbers of special tokens, and whether the tokenizer is Marian's."""
+
+    pad: TokenNumber | None = None
+    begin: TokenNumber | None = None
+    end: TokenNumber | None = None
+    unknown: TokenNumber | None = None
+    mask: TokenNumber | None = None
+    sentencepiece: bool = False
+
+
+def save_roles(directory: Path, roles: dict) -> None:
+    """Write the roles, the last of a tokenizer's files: where this file exists, all do."""
+    storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
+
+
+def saved_in(directory: Path) -> bool:
+    """Whether a directory holds a tokenizer that `save` wrote."""
+    return (directory / ROLES_FILE).is_file()
+
+
+def word_indices(pieces: Sequence[str]) -> list[int]:
+    """The index of the whitespace-separated word that each piece of a text belongs to."""
+    words, current = [], -1
+    for piece in pieces:
+        current += piece.startswith(WORD_START)
+        words.append(max(current, 0))
+    return words
+
+
+def _is_tag(token: str) -> bool:
+    return token.startswith("<2") and token.endswith(">")

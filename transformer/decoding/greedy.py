@@ -1,0 +1,86 @@
+"""Greedy decoding: the most probable token of every step."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer.decoding.generate import Rollout, Tokens
+
+
+class Rows(NamedTuple):
+    """One hypothesis a row."""
+
+    tokens: Int[Array, "R T"]
+    log_probability: Float[Array, " R"]
+    lengths: Int[Array, " R"]
+    ended: Bool[Array, " R"]
+
+    @staticmethod
+    def empty(rows: int, length: int, tokens: Tokens) -> "Rows":
+        """Nothing chosen, nothing ended."""
+        return Rows(
+            jnp.full((rows, length), tokens.fill, jnp.int32),
+            jnp.zeros(rows),
+            jnp.zeros(rows, jnp.int32),
+            jnp.zeros(rows, bool),
+        )
+
+    def append(
+        self,
+        chosen_R: Int[Array, " R"],
+        log_probability_R: Float[Array, " R"],
+        ends_RxV: Bool[Array, "R V"],
+        step: Int[Array, ""],
+        tokens: Tokens,
+    ) -> tuple["Rows", Int[Array, " R"]]:
+        """The rows with the chosen tokens, and each row's next token: the filling behind an end."""
+        ends_R = jnp.take_along_axis(ends_RxV, chosen_R[:, None], axis=1)[:, 0]
+        next_R = jnp.where(self.ended, tokens.fill, chosen_R).astype(jnp.int32)
+        grown = Rows(
+            self.tokens.at[:, step].set(next_R),
+            self.log_probability + jnp.where(self.ended, 0, log_probability_R),
+            self.lengths + ~self.ended,
+            self.ended | ends_R,
+        )
+        return grown, next_R
+
+    def rollout(self, samples: int) -> Rollout:
+        """The rollout of `samples` rows an example."""
+        examples = self.tokens.shape[0] // samples
+        return Rollout(
+            self.tokens.reshape(examples, samples, -1),
+            self.log_probability.reshape(examples, samples),
+            self.lengths.reshape(examples, samples),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy:
+    """y_t = argmax p(y | y_<t, x); a rollout's score is the sum of its log-probabilities."""
+
+    @property
+    def beams(self) -> int:
+        return 1
+
+    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> Rows:
+        return Rows.empty(examples, length, tokens)
+
+    def choose(
+        self,
+        state: Rows,
+        log_probability_RxV: Float[Array, "R V"],
+        ends_RxV: Bool[Array, "R V"],
+        step: Int[Array, ""],
+        tokens: Tokens,
+    ) -> tuple[Rows, Int[Array, " R"], None]:
+        best_R = jnp.argmax(log_probability_RxV, axis=-1)
+        state, next_R = state.append(best_R, jnp.max(log_probability_RxV, axis=-1), ends_RxV, step, tokens)
+        return state, next_R, None
+
+    def done(self, state: Rows, step: Int[Array, ""]) -> Bool[Array, ""]:
+        return jnp.all(state.ended)
+
+    def finish(self, state: Rows, tokens: Tokens) -> Rollout:
+        return state.rollout(1)

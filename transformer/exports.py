@@ -1,0 +1,137 @@
+"""Finding what a module exports by the module's name: of a package of this library, or by a dotted path elsewhere.
+
+A dotted path that begins with "experiments." is a project of this checkout and is looked for in the checkout alone: a
+folder of that name in the working directory is never read in its place.
+"""
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformer.config import UserError, closest
+
+PROJECTS = Path(__file__).resolve().parents[1] / "experiments"
+"""The folder of the projects, beside this package in a checkout."""
+
+
+def is_project(name: str) -> bool:
+    """Whether a dotted path is that of a module of a project: code of the checkout, trusted as the library is."""
+    return name.startswith("experiments.")
+
+
+def import_projects(named: str) -> None:
+    """Import the package `experiments` from the checkout, whatever the working directory or Python's path holds.
+
+    Raises:
+        UserError: in an installed library, which has no projects; and where another package of that name was imported.
+            `named` is the key and the value that ask for a project.
+    """
+    file = PROJECTS / "__init__.py"
+    if not file.is_file():
+        raise UserError(
+            f"{named} is of a project of Headwise's repository, and this is an installed library without them: clone "
+            "the repository and start the command in it"
+        )
+    imported = sys.modules.get("experiments")
+    if imported is None:
+        specification = importlib.util.spec_from_file_location(
+            "experiments", file, submodule_search_locations=[str(PROJECTS)]
+        )
+        assert specification is not None
+        imported = sys.modules["experiments"] = importlib.util.module_from_spec(specification)
+        assert specification.loader is not None
+        specification.loader.exec_module(imported)
+    if [Path(folder).resolve() for folder in imported.__path__] != [PROJECTS]:
+        raise UserError(
+            f"{named} is of a project of Headwise's repository, but a package 'experiments' was imported from "
+            f"{next(iter(imported.__path__))}: give yours another name"
+        )
+
+
+class Exports[T]:
+    """The objects that modules of `package` export as `attribute`, each an instance of `kind` with a `config` class.
+
+    A name without a dot is a module of the package; a dotted one is a module anywhere on Python's path, and so is code
+    that somebody names. `key` is the config key that says the name.
+    """
+
+    def __init__(self, package: str, attribute: str, kind: type[T], key: str):
+        self._package, self._attribute, self._kind, self._key = package, attribute, kind, key
+        self._names: dict[type, str] = {}
+
+    def __getitem__(self, name: str) -> T:
+        """What the module of this name exports.
+
+        Errors: UserError for a module that does not exist, exports no such object, or fails to import what it needs,
+        and for a project of the checkout where there is none.
+        """
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
+        module = name if "." in name else f"{self._package}.{name}"
+        if is_project(name):
+            import_projects(f"{self._key}={name!r}")
+        try:
+            exported = getattr(importlib.import_module(module), self._attribute, None)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+                raise UserError(f"{self._key}={name!r}: importing {module} fails: {error}") from error
+            raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}") from None
+        if not isinstance(exported, self._kind):
+            if "." not in name:
+                raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}")
+            raise UserError(
+                f"{self._key}={name!r}: the module exports no {self._attribute}; define {self._attribute} = "
+                f"{self._kind.__name__}(...) in it"
+            )
+        known = self._names.setdefault(exported.config, name)  # type: ignore[attr-defined]
+        if known != name:
+            raise UserError(
+                f"{self._key}={name!r}: its {self._attribute} has the config class of {known!r}; a config is known by "
+                "its class, so give each a dataclass of its own"
+            )
+        return exported
+
+    def names(self) -> list[str]:
+        """The names of all that the package exports."""
+        path = importlib.import_module(self._package).__path__
+        return [module.name for module in pkgutil.iter_modules(path) if self._exports(module.name)]
+
+    def names_of_projects(self) -> list[str]:
+        """The dotted paths of all that the projects of this checkout export; none in an installed library."""
+        said = re.compile(rf"^{self._attribute}\b[^=\n]* = ", re.MULTILINE)
+        files = [file for file in sorted(PROJECTS.glob("*/*.py")) if said.search(file.read_text(encoding="utf-8"))]
+        return [f"experiments.{file.parent.name}.{file.stem}" for file in files]
+
+    def name_of(self, config: Any) -> str:
+        """The name by which the object whose config class this is an instance of is exported.
+
+        Errors: TypeError for an instance of no such class.
+        """
+        if type(config) not in self._names:
+            for name in self.names():
+                self[name]
+        module = type(config).__module__
+        if type(config) not in self._names and isinstance(
+            getattr(sys.modules.get(module), self._attribute, None), self._kind
+        ):
+            self[module]
+        if type(config) not in self._names:
+            raise TypeError(f"{type(config).__name__} is the config of no {self._attribute}; known: {self.names()}")
+        return self._names[type(config)]
+
+    def _exports(self, name: str) -> bool:
+        module = importlib.import_module(f"{self._package}.{name}")
+        return isinstance(getattr(module, self._attribute, None), self._kind)
+
+    def _advice(self, name: str) -> str:
+        names = [*self.names(), *self.names_of_projects()]
+        close = closest(str(name), names)
+        known = ", ".join((*close, *sorted(set(names) - set(close))))
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        return (
+            f"{meant}known: {known}; or a dotted path such as lab.mine: a module of your own with a {self._attribute}"
+        )

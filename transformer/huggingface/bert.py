@@ -1,0 +1,177 @@
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019)."""
+
+from typing import Any
+
+from transformer.config import UserError
+from transformer.huggingface.family import (
+    ACTIVATIONS,
+    Config,
+    Entry,
+    Family,
+    Key,
+    Names,
+    Only,
+    attention,
+    linear,
+    norm,
+    table,
+)
+from transformer.huggingface.layouts import VECTOR
+
+_KEYS = (
+    Key("vocab_size", "embedding_rows"),
+    Key("hidden_size", "width"),
+    Key("num_hidden_layers", "layers"),
+    Key("num_attention_heads", "heads"),
+    Key("intermediate_size", "feed_forward"),
+    Key("max_length", "max_length"),
+    Key("position_offset", "position_offset"),
+    Key("type_vocab_size", "types", 2),
+    Key("layer_norm_eps", "norm_epsilon", 1e-12),
+    Key("hidden_dropout_prob", "dropout", 0.1),
+    Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+    Key("pooler", "pooler"),
+    Key("head", "head"),
+    Key("output_bias", "output_bias"),
+)
+_FIXED: dict[str, Any] = {
+    "score": "scaled_dot",
+    "norm": "layer",
+    "norm_placement": "post",
+    "biases": "all",
+    "positions": "learned",
+    "windows": (),
+    "embedding_scale": "none",
+    "logit_scale": "none",
+    "embedding_norm": True,
+    "tied": True,
+}
+_ONLY = (
+    Only("position_embedding_type", "absolute"),
+    Only("is_decoder", False),
+    Only("add_cross_attention", False),
+    Only("tie_word_embeddings", True),
+)
+# BERT's second head of pre-training: whether a text follows another.
+_FOLLOWS = "cls.seq_relationship"
+# Old files call a norm's scale and bias gamma and beta.
+_RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
+
+
+def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple[Entry, ...]:
+    layer = f"{body}.encoder.layer.{{layer}}"
+    names = ("self.query", "self.key", "self.value", "output.dense")
+    return (
+        *table(f"{body}.embeddings.word_embeddings", "embedding"),
+        *table(f"{body}.embeddings.position_embeddings", "positions"),
+        *table(f"{body}.embeddings.token_type_embeddings", "types"),
+        *norm(f"{body}.embeddings.LayerNorm", "embedding_norm"),
+        *attention(f"{layer}.attention", "layers/attention", names),
+        *norm(f"{layer}.attention.output.LayerNorm", "layers/attention_residual/norm"),
+        *linear(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
+        *linear(f"{layer}.output.dense", "layers/feed_forward/contract"),
+        *norm(f"{layer}.output.LayerNorm", "layers/feed_forward_residual/norm"),
+        *linear(f"{body}.pooler.dense", "pooler"),
+        *linear(transform, "head/transform"),
+        *norm(transform_norm, "head/norm"),
+        Entry(bias, ("output_bias/bias",), VECTOR),
+    )
+
+
+def _heads(config: Config, names: Names, body: str, transform: str) -> Config:
+    """The config with the heads that the model has, by its architecture and its file: they decide `unembed`."""
+    architectures = config.get("architectures") or ()
+    scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
+    pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
+    # Published files may hold the second head of pre-training under the name of a class that passes over it.
+    both = scored and pooled and f"{_FOLLOWS}.weight" in names
+    head = "pretraining" if both else "masked" if scored else "none"
+    return {**config, "pooler": pooled, "head": head, "output_bias": scored}
+
+
+def _publish_heads(config: Config, bare: str) -> Config:
+    """The class of a model with these heads; as in published files, one with both is that of the masked head."""
+    rest = {name: value for name, value in config.items() if name not in ("pooler", "head", "output_bias")}
+    named = {"pretraining": {"architectures": ["BertForPreTraining"]}, "none": {"architectures": [bare]}}
+    return rest | named.get(config["head"], {})
+
+
+def _simplify_bert(config: Config, names: Names) -> Config:
+    max_length = config.get("max_position_embeddings")
+    simplified = {**config, "max_length": max_length, "position_offset": 0}
+    return _heads(simplified, names, "bert", "cls.predictions.transform.dense.weight")
+
+
+def _publish_bert(config: Config) -> Config:
+    rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
+    return _publish_heads({**rest, "max_position_embeddings": config["max_length"]}, "BertModel")
+
+
+BERT = Family(
+    model_type="bert",
+    architecture="BertForMaskedLM",
+    model="encoder",
+    keys=tuple(key for key in _KEYS if key.ours != "position_offset"),
+    fixed={**_FIXED, "position_offset": 0},
+    begun={"initialisation": "bert"},
+    only=_ONLY,
+    entries=(
+        *_entries(
+            "bert", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+        ),
+        *linear(_FOLLOWS, "next_sentence"),
+    ),
+    prefix="bert.",
+    aliases={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    harmless=(r"(bert\.)?embeddings\.position_ids",),  # 0, 1, 2, ...
+    left_out=(r"cls\.seq_relationship\.(weight|bias)",),
+    renamed=_RENAMED,
+    simplify=_simplify_bert,
+    simplified=frozenset({"max_position_embeddings"}),
+    publish=_publish_bert,
+)
+
+
+def _simplify_roberta(config: Config, names: Names) -> Config:
+    # Position 0 has the row behind the padding token's number, -1 where there is none.
+    pad = config.get("pad_token_id", 1)
+    if not isinstance(pad, int) or pad < -1:
+        raise UserError(f"config.json has pad_token_id={pad!r}, from which a roberta model counts its positions")
+    offset = pad + 1
+    max_length = config.get("max_position_embeddings", 512) - offset
+    return _heads(
+        {**config, "max_length": max_length, "position_offset": offset}, names, "roberta", "lm_head.dense.weight"
+    )
+
+
+def _publish_roberta(config: Config) -> Config:
+    offset = config["position_offset"]
+    rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
+    positions = {"max_position_embeddings": config["max_length"] + offset, "pad_token_id": offset - 1}
+    return _publish_heads({**rest, **positions}, "RobertaModel")
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    architecture="RobertaForMaskedLM",
+    model="encoder",
+    keys=_KEYS,
+    fixed=_FIXED,
+    begun={"initialisation": "bert"},
+    only=_ONLY,
+    entries=_entries("roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    prefix="roberta.",
+    aliases={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    harmless=(r"(roberta\.)?embeddings\.position_ids",),
+    renamed=_RENAMED,
+    simplify=_simplify_roberta,
+    simplified=frozenset({"max_position_embeddings"}),
+    publish=_publish_roberta,
+)

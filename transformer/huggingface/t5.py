@@ -1,0 +1,129 @@
+"""T5 (Raffel et al. 2020), and its version 1.1: gated and with an output matrix of its own (Shazeer 2020)."""
+
+from transformer.config import UserError
+from transformer.huggingface.family import (
+    Config,
+    Entry,
+    Family,
+    Key,
+    Names,
+    Only,
+    attention,
+    linear,
+    norm,
+    table,
+    unembedding,
+)
+from transformer.huggingface.layouts import LINEAR
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gated-gelu": "geglu_tanh",
+    "gated-silu": "swiglu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "silu": "silu",
+}
+
+
+def _side(name: str, cross: bool) -> tuple[Entry, ...]:
+    block, names = f"{name}.block.{{layer}}.layer", ("q", "k", "v", "o")
+    last = 2 if cross else 1
+    middle = (
+        *attention(f"{block}.1.EncDecAttention", f"{name}/cross", names),
+        *norm(f"{block}.1.layer_norm", f"{name}/cross_residual/norm"),
+    )
+    wide = f"{block}.{last}.DenseReluDense"
+    gate, expand = (f"{name}/feed_forward/{part}/kernel" for part in ("gate", "expand"))
+    return (
+        *attention(f"{block}.0.SelfAttention", f"{name}/attention", names),
+        *norm(f"{block}.0.layer_norm", f"{name}/attention_residual/norm"),
+        # All layers share the table of the first.
+        *table(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{name}_relative"),
+        *(middle if cross else ()),
+        Entry(f"{wide}.wi_0.weight", (gate,), LINEAR),
+        Entry(f"{wide}.wi_1.weight", (expand,), LINEAR, beside=gate),
+        Entry(f"{wide}.wi.weight", (expand,), LINEAR, without=gate),
+        *linear(f"{wide}.wo", f"{name}/feed_forward/contract"),
+        *norm(f"{block}.{last}.layer_norm", f"{name}/feed_forward_residual/norm"),
+        *norm(f"{name}.final_layer_norm", f"{name}_norm"),
+    )
+
+
+def _simplify(config: Config, names: Names) -> Config:
+    tied = config.get("tie_word_embeddings") is not False
+    scaled = config.get("scale_decoder_outputs")
+    scaled = tied if scaled is None else scaled
+    if scaled and not tied:
+        raise UserError("config.json has scale_decoder_outputs=True, which goes with tie_word_embeddings=True alone")
+    kind = config.get("feed_forward_proj", "relu")
+    stated, meant = config.get("dense_act_fn"), "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    if stated not in (None, meant):
+        raise UserError(f"config.json has dense_act_fn={stated!r}, not the {meant!r} of feed_forward_proj={kind!r}")
+    gated = kind.startswith("gated-")
+    if config.get("is_gated_act") not in (None, gated):
+        raise UserError(f"config.json has is_gated_act={config['is_gated_act']}, and feed_forward_proj={kind!r}")
+    return {
+        **config,
+        "num_decoder_layers": config.get("num_decoder_layers") or config.get("num_layers"),
+        "attention_dropout": config.get("dropout_rate", 0.1),
+        "logit_scale": "inverse_sqrt_width" if scaled else "none",
+    }
+
+
+def _publish(config: Config) -> Config:
+    scaled = config["logit_scale"] == "inverse_sqrt_width"
+    if scaled and not config["tie_word_embeddings"]:
+        raise UserError("config.model.logit_scale=inverse_sqrt_width goes with tied=True alone")
+    rest = {name: value for name, value in config.items() if name not in ("attention_dropout", "logit_scale")}
+    return {**rest, "scale_decoder_outputs": False} if config["tie_word_embeddings"] and not scaled else rest
+
+
+T5 = Family(
+    model_type="t5",
+    architecture="T5ForConditionalGeneration",
+    model="encoder_decoder",
+    keys=(
+        Key("vocab_size", "embedding_rows"),
+        Key("d_model", "width"),
+        Key("num_layers", "encoder_layers"),
+        Key("num_decoder_layers", "decoder_layers"),
+        Key("num_heads", "heads"),
+        Key("d_kv", "head_dim"),
+        Key("d_ff", "feed_forward"),
+        Key("n_positions", "max_length", 512),
+        Key("relative_attention_num_buckets", "buckets", 32),
+        Key("relative_attention_max_distance", "max_distance", 128),
+        Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
+        Key("dropout_rate", "dropout", 0.1),
+        Key("attention_dropout", "attention_dropout"),
+        Key("feed_forward_proj", "activation", "relu", _ACTIVATIONS),
+        Key("tie_word_embeddings", "tied", True),
+        Key("logit_scale", "logit_scale", values={"none": "none", "inverse_sqrt_width": "inverse_sqrt_width"}),
+    ),
+    fixed={
+        "score": "dot",
+        "cross": "attention",
+        "norm": "rms",
+        "norm_placement": "pre",
+        "biases": "none",
+        "positions": "t5",
+        "windows": (),
+        "embedding_scale": "none",
+        "embedding_norm": False,
+        "output_bias": False,
+    },
+    begun={"initialisation": "t5"},
+    only=(Only("is_encoder_decoder", True, written=True),),
+    entries=(*table("shared", "embedding"), *_side("encoder", False), *_side("decoder", True), *unembedding()),
+    aliases={
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+        "lm_head.weight": "shared.weight",
+    },
+    # Published files also hold a table for cross-attention, which no version reads.
+    harmless=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    simplify=_simplify,
+    simplified=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act"}),
+    publish=_publish,
+)

@@ -1,0 +1,174 @@
+"""Maps as named arrays: by site and layer, with the tokens of their rows and columns."""
+
+import base64
+import dataclasses
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.attention.capture import Captured
+from transformer.attention.sites import Site
+from transformer.config import UserError
+from transformer.data.png import png
+from transformer.maps.attention_png import wall
+from transformer.maps.notebook import import_xarray
+from transformer.tasks.labels import Labels
+
+if TYPE_CHECKING:
+    import xarray
+
+_DRAWN = 64  # positions a side: of a longer map the picture shows the first ones
+_DRAWN_HEADS = 64
+
+Tokens = tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LayerMaps:
+    """The weights of one layer, [example, head, query, key], and the tokens of every example's queries and keys.
+
+    A row is a query, and beyond an example's own tokens the weights are zero. `numpy.asarray` gives the weights.
+    """
+
+    site: str
+    layer: str
+    heads: tuple[str, ...]
+    queries: Tokens
+    keys: Tokens
+    weights: Float[np.ndarray, "B H Q K"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Examples, heads, queries, keys."""
+        return self.weights.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.weights, dtype, copy=copy)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.weights[index]
+
+    def __repr__(self) -> str:
+        return f"LayerMaps({self.site!r}, layer={self.layer!r}, shape={self.shape})"
+
+    def _repr_html_(self) -> str:
+        """A picture of every head on the first example, as notebooks show it."""
+        return _drawn(f"{self.site}, layer {self.layer}", self.weights[None, 0], self.queries[0], self.keys[0])
+
+    def to_xarray(self, example: int = 0) -> "xarray.DataArray":
+        """One example's weights, [head, query, key], positions as coordinates and their tokens beside them.
+
+        Errors: UserError for an example that was not read, and without xarray.
+        """
+        if not 0 <= example < len(self.queries):
+            raise UserError(f"example={example} was not read: there are 0 ... {len(self.queries) - 1}")
+        queries, keys = self.queries[example], self.keys[example]
+        return import_xarray().DataArray(
+            self.weights[example, :, : len(queries), : len(keys)],
+            dims=("head", "query", "key"),
+            coords={
+                "head": list(self.heads),
+                "query": range(len(queries)),
+                "key": range(len(keys)),
+                "query_token": ("query", list(queries)),
+                "key_token": ("key", list(keys)),
+            },
+            name="weight",
+            attrs={"site": self.site, "layer": self.layer},
+        )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SiteMaps(Sequence[LayerMaps]):
+    """The layers of one site, by number or by name."""
+
+    site: Site
+    queries: Tokens
+    keys: Tokens
+    weights: Float[np.ndarray, "L B H Q K"]
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, layer: Any) -> Any:
+        if isinstance(layer, slice):
+            return [self[number] for number in range(len(self))[layer]]
+        names = self.site.layers
+        number = names.index(layer) if layer in names else layer
+        if not isinstance(number, int) or not -len(names) <= number < len(names):
+            raise IndexError(f"layer={layer!r} is not at {self.site.name}: it has {', '.join(names)}")
+        tokens = (self.queries, self.keys)
+        return LayerMaps(self.site.name, names[number], self.site.heads, *tokens, self.weights[number])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.weights, dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        return f"SiteMaps({self.site.name!r}, layers={self.site.layers}, each {self.weights.shape[1:]})"
+
+    def _repr_html_(self) -> str:
+        """A picture of every head on the first example, a row a layer."""
+        return _drawn(f"{self.site.name}, a row a layer", self.weights[:, 0], self.queries[0], self.keys[0])
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Maps(Mapping[str, SiteMaps]):
+    """The maps of a few texts by the names of their sites: maps["decoder/self"][0] is a layer's LayerMaps."""
+
+    sites: Mapping[str, SiteMaps]
+
+    def __getitem__(self, site: str) -> SiteMaps:
+        if site not in self.sites:
+            raise KeyError(f"{site!r} is no site of this model: it has {', '.join(self.sites)}")
+        return self.sites[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __repr__(self) -> str:
+        return f"Maps({', '.join(map(repr, self.sites.values()))})"
+
+    def _repr_html_(self) -> str:
+        """The pictures of all sites."""
+        return "".join(maps._repr_html_() for maps in self.sites.values())
+
+
+def maps_of(sites: Sequence[Site], labels: Labels, captured: Mapping[str, Captured]) -> Maps:
+    """The named arrays of whole maps [layer, example, head, query, key], without the padding of all examples."""
+    named = {}
+    for site in sites:
+        queries, keys = labels.tokens[site.query.name], labels.tokens[site.key.name]
+        longest = max(map(len, queries)), max(map(len, keys))
+        weights = np.array(captured[site.name].weights, np.float32)[..., : longest[0], : longest[1]]
+        for example, (rows, columns) in enumerate(zip(queries, keys, strict=True)):
+            weights[:, example, :, len(rows) :] = 0
+            weights[:, example, :, :, len(columns) :] = 0
+        named[site.name] = SiteMaps(site, queries, keys, weights)
+    return Maps(named)
+
+
+def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> str:
+    """A grey wall of heads as HTML, black for a weight of one, with its tokens beneath."""
+    layers, heads = weights_LxHxQxK.shape[:2]
+    few = max(1, _DRAWN_HEADS // heads)
+    shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]
+    picture = base64.b64encode(png(wall(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
+    said = [f"{heads} heads, rows are queries; darker is more"]
+    said += [f"the first {few} of {layers} layers"] if few < layers else []
+    said += [f"the first {_DRAWN} positions"] if max(len(queries), len(keys)) > _DRAWN else []
+    lines = [("queries and keys", queries)] if queries == keys else [("queries", queries), ("keys", keys)]
+    tokens = "".join(
+        f"<div>{name}: {' '.join(f'<code>{html.escape(token)}</code>' for token in side[:_DRAWN])}</div>"
+        for name, side in lines
+    )
+    return (
+        f"<figure><figcaption><b>{html.escape(title)}</b> ({'; '.join(said)})</figcaption>"
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{picture}" '
+        f'style="image-rendering:pixelated">{tokens}</figure>'
+    )

@@ -1,0 +1,147 @@
+"""The two ends of a Transformer over tokens: tokens to vectors, and vectors to the score of every token."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.dropout import dropout
+from transformer.attention.positions import sinusoidal
+from transformer.axes import place
+from transformer.layers.embedding import Embedding, LearnedPositions
+from transformer.layers.initialization import Role
+from transformer.layers.linear import Linear, product
+from transformer.layers.module import Builder, Module
+from transformer.layers.transformer_config import PositionJoin, Positions, TransformerConfig
+
+
+class Bias(Module):
+    """One number for each token, added to its logit."""
+
+    def __init__(self, size: int, *, builder: Builder):
+        self.bias = builder.parameter(jax.nn.initializers.zeros, (size,), ("vocabulary",))
+
+    def __call__(self, logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
+        """The logits with the bias."""
+        return logits + jax.lax.broadcast_to_rank(self.bias[...].astype(logits.dtype), logits.ndim)
+
+
+class TokenEnds(Module):
+    """Embeddings and vocabulary head, which a family inherits and builds its blocks between.
+
+    `positions` tables have `max_length` + `offset` rows: the first `offset` are never read by a token (RoBERTa).
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        vocabulary: int,
+        *,
+        types: int = 0,
+        offset: int = 0,
+        builder: Builder,
+    ):
+        self.config, self.dtype, self.offset = config, builder.dtype, offset
+        width, rows = config.width, config.max_length + offset
+        self.embedding = Embedding(vocabulary, width, builder=builder)
+        learned = config.positions is Positions.LEARNED
+        self.positions = LearnedPositions(rows, width, builder=builder) if learned else None
+        concatenated = config.position_join is PositionJoin.CONCATENATED
+        both = (("features", 2 * width),)
+        self.join = Linear(both, (("embed", width),), bias=False, builder=builder) if concatenated else None
+        self.types = Embedding(types, width, role=Role.POSITIONS, builder=builder) if types else None
+        self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
+        model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
+        self.unembedding = None if config.tied else Linear(model, tokens, bias=False, builder=builder)
+        self.output_bias = Bias(vocabulary, builder=builder) if config.output_bias else None
+
+    def embed(
+        self,
+        tokens_BxT: Int[Array, "B T"],
+        positions_BxT: Int[Array, "#B T"],
+        key: Key[Array, ""] | None,
+        types_BxT: Int[Array, "B T"] | None = None,
+    ) -> Float[Array, "B T E"]:
+        """Dropout over the embeddings of token, position and type together (Vaswani et al. 2017, section 5.4)."""
+        width = self.config.width
+        x_BxTxE = self.embedding(tokens_BxT, self.dtype)
+        if (scale := self.config.embedding_scale.factor(width)) != 1:
+            x_BxTxE = x_BxTxE * jnp.asarray(scale, self.dtype)
+        return self.positioned(x_BxTxE, positions_BxT, key, types_BxT)
+
+    def positioned(
+        self,
+        x_BxTxE: Float[Array, "B T E"],
+        positions_BxT: Int[Array, "#B T"],
+        key: Key[Array, ""] | None,
+        types_BxT: Int[Array, "B T"] | None = None,
+    ) -> Float[Array, "B T E"]:
+        """As `embed`, of vectors that are no tokens', such as those of sound."""
+        width = self.config.width
+        match self.config.positions:
+            case Positions.LEARNED:
+                assert self.positions is not None
+                x_BxTxE = self._joined(x_BxTxE, self.positions(positions_BxT + self.offset))
+            case Positions.SINUSOIDAL:
+                x_BxTxE = self._joined(x_BxTxE, sinusoidal(positions_BxT, width))
+            case Positions.SINUSOIDAL_HALVES:
+                x_BxTxE = self._joined(x_BxTxE, sinusoidal(positions_BxT, width, halves=True))
+            case _:
+                pass
+        if self.types is not None:
+            types_BxT = jnp.zeros(x_BxTxE.shape[:2], jnp.int32) if types_BxT is None else types_BxT
+            x_BxTxE = x_BxTxE + self.types(types_BxT, self.dtype)
+        if self.embedding_norm is not None:
+            x_BxTxE = self.embedding_norm(x_BxTxE)
+        return dropout(place(x_BxTxE, "batch", "length", None), self.config.dropout, key)
+
+    def _joined(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
+        """Tokens with their positions, as `PositionJoin` says."""
+        if self.join is None:
+            return x_BxTxE + p_BxTxE.astype(self.dtype)
+        p_BxTxE = jnp.broadcast_to(p_BxTxE, x_BxTxE.shape).astype(self.dtype)
+        return self.join(jnp.concatenate([x_BxTxE, p_BxTxE], axis=-1))
+
+    def scoring(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
+        """The matrix that scores vectors of this type.
+
+        One row's product with a tied table that lies the other way round takes eight times as long on a CPU: for many
+        steps it is turned once.
+        """
+        if self.unembedding is None:
+            return self.embedding.scoring(dtype)
+        return jnp.asarray(self.unembedding.kernel[...], dtype)
+
+    def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """The score of every token, in at least float32."""
+        return self.logits_by(self.scoring(x.dtype), x)
+
+    def logits_by(self, scoring_ExV: Float[Array, "E V"], x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
+        """The same by a matrix that `scoring` gave."""
+        if (scale := self.config.logit_scale.factor(self.config.width)) != 1:
+            x = x * jnp.asarray(scale, x.dtype)
+        logits = product(x, scoring_ExV.astype(x.dtype), dtype=jnp.promote_types(x.dtype, jnp.float32))
+        logits = logits if self.output_bias is None else self.output_bias(logits)
+        return place(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
+
+
+class ClassHead(Module):
+    """logits = h_m W, h_m the state at the last of a text's m tokens (Radford et al. 2018, equation 3).
+
+    `rate` is that of the dropout on h_m.
+    """
+
+    def __init__(self, width: int, classes: int, *, rate: float, builder: Builder):
+        self.rate = rate
+        self.output = Linear((("embed", width),), (("features", classes),), bias=False, builder=builder)
+
+    def __call__(
+        self,
+        x_BxTxE: Float[Array, "B T E"],
+        lengths_B: Int[Array, " B"],
+        key: Key[Array, ""] | None,
+    ) -> Float[Array, "B C"]:
+        """The logits in at least float32; those of a text without tokens mean nothing."""
+        last_Bx1x1 = jnp.maximum(lengths_B - 1, 0)[:, None, None]
+        last_BxE = jnp.take_along_axis(x_BxTxE, last_Bx1x1, axis=1)[:, 0]
+        logits_BxC = self.output(dropout(last_BxE, self.rate, key))
+        return logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))

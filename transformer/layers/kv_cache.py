@@ -1,0 +1,129 @@
+"""Caches of keys and values: rings, in which position p lies at slot p mod their length.
+
+A ring has the axes [S, G, N, K, D]: the N rows of an example share one, or each row has its own and N is 1. Where they
+share, no beam's history is ever moved: `ancestors` says which row wrote what a row has at a position.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.attention.normalizers import normalise
+from transformer.attention.scores import function_of
+from transformer.attention.spec import AttentionSpec
+from transformer.axes import divided
+
+KeysAndValues = tuple[Float[Array, "..."], Float[Array, "..."]]
+
+# The rows of an example that share a ring: each reads what all have written, which is more work than it saves for many.
+MOST_SHARED = 8
+# So many rings are written in place, one after the other.
+IN_PLACE = 8
+
+
+def sharing(beams: int) -> int:
+    """How many rows share a ring where an example has `beams`."""
+    return beams if beams <= MOST_SHARED else 1
+
+
+def slot_positions(position_R: Int[Array, " R"], slots: int) -> Int[Array, "R K"]:
+    """The position that each slot of a ring holds when `position` is the newest; negative where it is still empty."""
+    return position_R[:, None] - (position_R[:, None] - jnp.arange(slots)) % slots
+
+
+def fill_ring(values_BxPxGxD: Float[Array, "B P G D"], last_B: Int[Array, " B"], slots: int) -> Float[Array, "B K G D"]:
+    """What a ring of `slots` holds of the values at positions up to each row's `last`."""
+    held_BxK = slot_positions(last_B, slots)
+    index = jnp.clip(held_BxK, 0, values_BxPxGxD.shape[1] - 1)[:, :, None, None]
+    picked = jnp.take_along_axis(values_BxPxGxD, index, axis=1)
+    return jnp.where((held_BxK >= 0)[:, :, None, None], picked, 0)
+
+
+def ring_of(values_BxKxGxD: Float[Array, "B K G D"], beams: int) -> Float[Array, "S G N K D"]:
+    """The rings of examples whose `beams` rows begin alike."""
+    values_BxGx1xKxD = jnp.moveaxis(values_BxKxGxD, 2, 1)[:, :, None]
+    shared = sharing(beams)
+    return jnp.repeat(jnp.repeat(values_BxGx1xKxD, shared, axis=2), beams // shared, axis=0)
+
+
+def write_slot(
+    ring_SxGxNxKxD: Float[Array, "S G N K D"], new_Rx1xGxD: Float[Array, "R 1 G D"], position_R: Int[Array, " R"]
+) -> Float[Array, "S G N K D"]:
+    """The ring with each row's new key or value at the slot of its position; rows that share a ring have one position.
+
+    A few are written in place, many at once, which reads the ring whole; so are those that devices divide.
+    """
+    shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
+    new = jnp.swapaxes(new_Rx1xGxD.reshape(shares, rows, groups, depth), 1, 2)[:, :, :, None]
+    slot_S = position_R[::rows] % slots
+    if shares > IN_PLACE or divided():
+        here_SxK = jnp.arange(slots)[None] == slot_S[:, None]
+        return jnp.where(here_SxK[:, None, None, :, None], new, ring_SxGxNxKxD)
+    for share in range(shares):
+        at = (share, 0, 0, slot_S[share], 0)
+        ring_SxGxNxKxD = jax.lax.dynamic_update_slice(ring_SxGxNxKxD, new[share : share + 1], at)
+    return ring_SxGxNxKxD
+
+
+def own(ring_SxGxNxKxD: Float[Array, "S G N K D"], writer_RxK: Int[Array, "R K"]) -> Float[Array, "R K G D"]:
+    """Each row's keys or values, copied from where the rows of its example wrote them."""
+    shares, groups, rows, slots, depth = ring_SxGxNxKxD.shape
+    index = writer_RxK.reshape(shares, 1, rows, slots, 1)
+    picked = jnp.take_along_axis(ring_SxGxNxKxD, index, axis=2) if rows > 1 else ring_SxGxNxKxD
+    return jnp.moveaxis(jnp.moveaxis(picked, 2, 1).reshape(shares * rows, groups, slots, depth), 1, 2)
+
+
+def writers(ancestors_RxT: Int[Array, "R T"], held_RxK: Int[Array, "R K"]) -> Int[Array, "R K"]:
+    """Which row of its example wrote what each row has at the positions that a ring holds."""
+    return jnp.take_along_axis(ancestors_RxT, jnp.clip(held_RxK, 0), axis=1)
+
+
+def first_ancestors(rows: int, beams: int, length: int) -> Int[Array, "R T"]:
+    """Each row is its own ancestor."""
+    own_R = jnp.arange(rows, dtype=jnp.int32) % sharing(beams)
+    return jnp.broadcast_to(own_R[:, None], (rows, length))
+
+
+def with_own(ancestors_RxT: Int[Array, "R T"], position_R: Int[Array, " R"], shared: int) -> Int[Array, "R T"]:
+    """The ancestors when each row has written its position itself."""
+    rows, length = ancestors_RxT.shape
+    here_RxT = jnp.arange(length) == position_R[:, None]
+    return jnp.where(here_RxT, (jnp.arange(rows, dtype=jnp.int32) % shared)[:, None], ancestors_RxT)
+
+
+def read_rings(
+    q_Rx1xHxD: Float[Array, "R 1 H D"],
+    rings: KeysAndValues,
+    seen_RxK: Bool[Array, "R K"],
+    writer_RxK: Int[Array, "R K"],
+    spec: AttentionSpec,
+    bias_Rx_x1xK: Float[Array, "#R #H 1 K"] | None,
+) -> Float[Array, "R 1 H D"]:
+    """Attention of one new position of each row by a score that is the product of query and key.
+
+    The rows of an example and the heads of a group are queries of one product, so that keys and values are read where
+    they lie: never repeated, moved or cleared. What a row does not see has a weight of exactly 0.
+    """
+    shares, groups, shared, slots, depth = rings[0].shape
+    k_SxGxMxD, v_SxGxMxD = (ring.reshape(shares, groups, shared * slots, -1) for ring in rings)
+    _, _, heads, _ = q_Rx1xHxD.shape
+    of_group = heads // groups
+    # Queries of a group: [row, head within the group].
+    q_SxGxQxD = jnp.swapaxes(q_Rx1xHxD.reshape(shares, shared, groups, of_group, depth), 1, 2)
+    q_SxGxQxD = q_SxGxQxD.reshape(shares, groups, shared * of_group, depth)
+    wide = jnp.promote_types(q_Rx1xHxD.dtype, jnp.float32)
+    logits = jnp.einsum("sgqd,sgmd->sgqm", q_SxGxQxD, k_SxGxMxD, preferred_element_type=wide)
+    logits = logits * function_of(spec.score, None).scale(depth, spec.scale)
+    if bias_Rx_x1xK is not None:
+        bias = jnp.broadcast_to(bias_Rx_x1xK, (shares * shared, heads, 1, slots)).astype(wide)
+        bias = jnp.swapaxes(bias.reshape(shares, shared, groups, of_group, slots), 1, 2)
+        bias = bias.reshape(shares, groups, shared * of_group, 1, slots)
+        logits = (logits.reshape(*logits.shape[:3], shared, slots) + bias).reshape(logits.shape)
+    seen_RxNxK = seen_RxK[:, None]
+    if shared > 1:
+        seen_RxNxK = seen_RxNxK & (writer_RxK[:, None] == jnp.arange(shared)[:, None])
+    allowed = jnp.repeat(seen_RxNxK.reshape(shares, 1, shared, shared * slots), of_group, axis=2)
+    weights = normalise(logits, allowed, spec.normaliser).values.astype(v_SxGxMxD.dtype)
+    output = jnp.einsum("sgqm,sgmd->sgqd", weights, v_SxGxMxD)
+    output = jnp.swapaxes(output.reshape(shares, groups, shared, of_group, -1), 1, 2)
+    return output.reshape(shares * shared, 1, heads, -1)

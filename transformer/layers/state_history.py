@@ -1,0 +1,96 @@
+"""The long short-term memory-network: an LSTM that attends to all of its own past states (Cheng et al. 2016)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.attention.api import PreparedKeys, prepare_keys, read, score
+from transformer.attention.masks import Mask, dense
+from transformer.attention.normalizers import normalise
+from transformer.attention.spec import Parameters
+from transformer.layers.attention_cell import Alignment, AttentionCellConfig
+from transformer.layers.attention_parameters import TrainedScore
+from transformer.layers.initialization import RecurrentInitialisation
+from transformer.layers.module import Builder, Module
+from transformer.layers.recurrent import Cell, CellState, RecurrentCell
+
+_SCORE = AttentionCellConfig.score
+
+
+class Tape(NamedTuple):
+    """The states behind the inputs so far, of each row: `written` of its slots, and the h~ that was read last.
+
+    `keys` is what `prepare_keys` made of h_i, `values` are h_i and c_i side by side.
+    """
+
+    keys: PreparedKeys
+    values: Float[Array, "R K 1 2F"]
+    written: Int[Array, " R"]
+    read: Float[Array, "R F"]
+
+
+class TapeLayer(Module):
+    """h_t, c_t = LSTM(x_t, (h~_t, c~_t)), h~_t and c~_t being read of a tape of all past states (section 3.1).
+
+    a_i = v' tanh(W_h h_i + W [x_t ; h~_{t-1}]) for i < t (equation 4), s = softmax(a) (equation 5),
+    h~_t = sum_i s_i h_i and c~_t = sum_i s_i c_i (equation 6); before the first input both are zero. The LSTM's own
+    equations are 7 to 9.
+    """
+
+    def __init__(self, inputs: int, width: int, hidden: int, *, forget_bias: float, builder: Builder):
+        self.width = width
+        self.cell = RecurrentCell(
+            Cell.LSTM,
+            inputs,
+            width,
+            recurrent=RecurrentInitialisation.ORTHOGONAL,
+            forget_bias=forget_bias,
+            builder=builder,
+        )
+        self.score = TrainedScore(
+            _SCORE, 1, inputs + width, 0, key_depth=width, hidden=hidden, builder=builder, head_axis="groups"
+        )
+
+    def initial(self, rows: int, slots: int, dtype: jax.typing.DTypeLike) -> Tape:
+        """A tape with room for `slots` states, none of them written."""
+        empty = jnp.zeros((rows, slots, 1, self.width), dtype)
+        shapes = jax.eval_shape(self._prepared, empty)
+        keys = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return Tape(
+            keys,
+            jnp.concatenate([empty, empty], axis=-1),
+            jnp.zeros(rows, jnp.int32),
+            jnp.zeros((rows, self.width), dtype),
+        )
+
+    def step(self, tape: Tape, x_RxI: Float[Array, "R I"]) -> tuple[Tape, Float[Array, "R F"], Alignment]:
+        """One input further: the tape with one more state, the output h_t, and the weights over the slots [R, 1, K]."""
+        params, slots = self._parameters(x_RxI.dtype), tape.values.shape[1]
+        q_Rx1x1xD = jnp.concatenate([x_RxI, tape.read], axis=-1)[:, None, None]
+        logits_Rx1x1xK = score(q_Rx1x1xD, tape.keys, _SCORE, params=params)
+        written = dense(Mask(key_lengths=tape.written), queries=1, keys=slots)
+        weights_Rx1x1xK = normalise(logits_Rx1x1xK, written, AttentionCellConfig.normaliser).values
+        hidden_RxF, memory_RxF = jnp.split(read(weights_Rx1x1xK, tape.values)[:, 0, 0], 2, axis=-1)
+        state = self.cell.step(x_RxI, CellState(hidden_RxF, memory_RxF))
+        assert state.memory is not None
+        new_Rx1x1xF = state.hidden[:, None, None]
+        after = Tape(
+            jax.tree.map(lambda old, new: _written(old, new, tape.written), tape.keys, self._prepared(new_Rx1x1xF)),
+            _written(tape.values, jnp.concatenate([state.hidden, state.memory], axis=-1)[:, None, None], tape.written),
+            tape.written + 1,
+            hidden_RxF,
+        )
+        return after, state.hidden, Alignment(weights_Rx1x1xK[:, :, 0], logits_Rx1x1xK[:, :, 0])
+
+    def _prepared(self, hidden_RxKx1xF: Array) -> PreparedKeys:
+        return prepare_keys(hidden_RxKx1xF, _SCORE, params=self._parameters(hidden_RxKx1xF.dtype))
+
+    def _parameters(self, dtype: jnp.dtype) -> Parameters:
+        return Parameters(score=self.score(dtype))
+
+
+def _written(slots_RxKx: Array, new_Rx1x: Array, place_R: Int[Array, " R"]) -> Array:
+    """The slots with one more of them written in every row."""
+    return slots_RxKx.at[jnp.arange(len(place_R)), place_R].set(new_Rx1x[:, 0].astype(slots_RxKx.dtype))

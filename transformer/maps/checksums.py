@@ -1,0 +1,64 @@
+"""Digests of stored maps: of every array at every step, added up over the processes that wrote its parts.
+
+They are those of transformer.runs.checksums, whose sums over the parts of an array add up. JSON holds them by array, a
+text for each step of the list beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from transformer.config import UserError
+from transformer.runs.checksums import added, part_digest
+
+# Of every step, of every array by name.
+Digests = dict[int, dict[str, str]]
+
+
+class DamagedMaps(UserError):
+    """Maps whose bytes are not those that were written; `step` is theirs, None where it is the whole store."""
+
+    def __init__(self, path: Path, what: str, step: int | None = None):
+        super().__init__(f"{path} is damaged: {what}")
+        self.path, self.step = path, step
+
+
+def of_pieces(pieces: Sequence[tuple[tuple[slice, ...], np.ndarray]], shape: tuple[int, ...], *, first: bool) -> str:
+    """The digest of the parts of an array of this shape that one process writes.
+
+    An array that every process has whole all of them write; the first one's counts.
+    """
+    counted = [(where, values) for where, values in pieces if first or any(part != slice(None) for part in where)]
+    return added(*(part_digest(_whole(where, shape), values, shape) for where, values in counted))
+
+
+def of_array(array: np.ndarray) -> str:
+    """The digest of a whole array."""
+    return part_digest(_whole((), array.shape), array, array.shape)
+
+
+def by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
+    """The digests as JSON has them."""
+    names = sorted({name for step in steps for name in digests.get(step, {})})
+    return {name: [digests.get(step, {}).get(name, added()) for step in steps] for name in names}
+
+
+def by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
+    """The inverse of `by_array`."""
+    return {step: {name: of_steps[place] for name, of_steps in digests.items()} for place, step in enumerate(steps)}
+
+
+def together(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:
+    """The digests of whole arrays from those of the parts that each process wrote."""
+    whole: Digests = {}
+    for step in steps:
+        names = sorted({name for part in parts for name in part.get(step, {})})
+        whole[step] = {
+            name: added(*(part[step][name] for part in parts if name in part.get(step, {}))) for name in names
+        }
+    return whole
+
+
+def _whole(where: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+    return (*where, *(slice(None),) * (len(shape) - len(where)))

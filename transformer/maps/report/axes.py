@@ -1,0 +1,73 @@
+"""The page's data of axes: what their positions are, and the images and spectrograms that they were cut from."""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from transformer.attention.sites import Axis
+from transformer.maps.report.payload import Block, grey, pack, shrink
+from transformer.maps.store import MapStore
+
+PICTURE_SIDE = 320  # pixels
+
+
+SPECTROGRAM_TIMES = 2000
+
+
+def axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
+    """The kind and shape of every axis, and the sizes of the pictures or spectrograms that it was cut from."""
+    axes: dict[str, dict[str, Any]] = {}
+    for axis in (axis for site in store.sites for axis in (site.query, site.key)):
+        picture, spectrogram = (table.get(axis.name) for table in (store.labels.pictures, store.labels.spectrograms))
+        axes[axis.name] = {
+            "kind": axis.kind.value,
+            "shape": axis.shape,
+            "stride": axis.stride,
+            "offset": axis.offset,
+            "leading": axis.leading,
+            "picture": None if picture is None else [*picture.shape[-3:-1], *_shrunk(picture[0])[0].shape[:2]],
+            "sound": axis.name in store.labels.sounds,
+            "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
+        }
+    return axes
+
+
+def _longest(store: MapStore, axis: Axis) -> int:
+    """Frames of the longest example: as many as the spectrogram's whole width shows."""
+    return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.leading
+
+
+def _shrunk(pictures: np.ndarray) -> np.ndarray:
+    """An example's one picture, or that of each query, as the page carries them [pictures, rows, columns, 3]."""
+    return np.stack([shrink(each, PICTURE_SIDE) for each in pictures.reshape(-1, *pictures.shape[-3:])])
+
+
+def _thinned(spectrogram: np.ndarray) -> np.ndarray:
+    """The loudest of every few times, so that no more than SPECTROGRAM_TIMES are left."""
+    block = -(-spectrogram.shape[1] // SPECTROGRAM_TIMES)
+    return np.maximum.reduceat(spectrogram, np.arange(0, spectrogram.shape[1], block), axis=1)
+
+
+def blocks_of_labels(store: MapStore) -> list[Block]:
+    """Pictures, spectrograms and sounds, a block an example; pictures of its queries, if it has them, in a row."""
+    names = list(axes_facts(store))
+    pictures = [
+        Block(f"picture-{names.index(name)}-{example}", pack(_shrunk(picture).tobytes()))
+        for name, examples in store.labels.pictures.items()
+        if name in names
+        for example, picture in enumerate(examples)
+    ]
+    spectrograms = [
+        Block(f"spectrogram-{names.index(name)}-{example}", pack(grey(_thinned(spectrogram)).tobytes()))
+        for name, examples in store.labels.spectrograms.items()
+        if name in names
+        for example, spectrogram in enumerate(examples)
+    ]
+    sounds = [
+        Block(f"sound-{names.index(name)}-{example}", base64.b64encode(file).decode("ascii"))
+        for name, files in store.labels.sounds.items()
+        if name in names
+        for example, file in enumerate(files)
+    ]
+    return pictures + spectrograms + sounds

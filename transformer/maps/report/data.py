@@ -1,0 +1,191 @@
+"""The page's data beside the maps: config, curves, samples, axes, and what is shown first."""
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.attention import capture as pooling
+from transformer.attention.sites import Site
+from transformer.config import UserError, flatten
+from transformer.data.png import SIGNATURE
+from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import SAMPLES, read_records
+from transformer.tasks.labels import Labels, Link
+
+POINTS_PER_CURVE = 400
+SAMPLE_STEPS = 12
+SAMPLES_PER_STEP = 24
+PICTURE_BYTES = 1 << 19  # of a picture of samples, at most
+_PICTURE = re.compile(r"samples/[\w.-]+\.png")
+
+Curve = list[tuple[int, float]]
+
+
+def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
+    """The points (step, value) of every metric and split, in the order of their steps.
+
+    A step that was logged twice, as after a resume, counts with its last value; values that are not
+    finite are left out.
+
+    A run that was converted and not trained has none.
+
+    Errors: UserError for a run that trains and has reported no number yet.
+    """
+    if "converted" in directory.facts() and not directory.metrics_file.exists():
+        return {}
+    curves: dict[str, dict[str, dict[int, float]]] = {}
+    for record in read_records(directory.metrics_file):
+        step, split = int(record["step"]), str(record["split"])
+        for name, value in record.items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if name != "step" and number and math.isfinite(value):
+                curves.setdefault(name, {}).setdefault(split, {})[step] = float(value)
+    if not curves:
+        raise UserError(
+            f"{directory.metrics_file} holds no metrics yet: let the run log its first step, then ask again"
+        )
+    return {
+        name: {split: sorted(points.items()) for split, points in splits.items()} for name, splits in curves.items()
+    }
+
+
+def thin(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
+    """At most `points` points of a curve: lowest and highest of each stretch, so that no spike is lost."""
+    if len(curve) <= points:
+        return curve
+    kept = {0, len(curve) - 1}
+    for stretch in np.array_split(np.arange(len(curve)), (points - 2) // 2):
+        values = np.array([curve[index][1] for index in stretch])
+        kept |= {int(stretch[values.argmin()]), int(stretch[values.argmax()])}
+    return [curve[index] for index in sorted(kept)]
+
+
+def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
+    """Sample outputs by split and step: {"split", "step", "rows", "total", "pictures"}, evenly thinned over the steps.
+
+    Each row maps field names ("source", "target", "output", ...) to strings; `pictures` are those that the field
+    "picture" of any row names, as data URLs.
+    """
+    groups: dict[tuple[str, int], list[dict[str, str]]] = {}
+    for record in read_records(directory.samples_file, SAMPLES):
+        row = {name: value for name, value in record.items() if isinstance(value, str) and name != "split"}
+        groups.setdefault((str(record["split"]), int(record["step"])), []).append(row)
+    samples: list[dict[str, Any]] = []
+    for split in dict.fromkeys(split for split, _ in groups):
+        steps = sorted(step for owner, step in groups if owner == split)
+        for index in evenly(len(steps), min(len(steps), SAMPLE_STEPS)):
+            rows = groups[split, steps[index]]
+            # A resumed run reports steps again: equal rows count once.
+            unique = list({tuple(sorted(row.items())): row for row in rows}.values())
+            pictures = [_picture(directory, name) for name in dict.fromkeys(row.pop("picture", "") for row in unique)]
+            samples.append(
+                {
+                    "split": split,
+                    "step": steps[index],
+                    "rows": unique[:SAMPLES_PER_STEP],
+                    "total": len(unique),
+                    "pictures": [picture for picture in pictures if picture],
+                }
+            )
+    return samples
+
+
+def _picture(directory: RunDirectory, name: str) -> str | None:
+    """The PNG file of that name among the run's samples as a data URL; None for what is none, or leads elsewhere.
+
+    No file of an opened run is a link.
+    """
+    path = directory.path / name
+    if not _PICTURE.fullmatch(name) or not path.is_file():
+        return None
+    content = path.read_bytes()
+    if len(content) > PICTURE_BYTES or not content.startswith(SIGNATURE):
+        return None
+    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def evenly(total: int, kept: int) -> list[int]:
+    """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
+    return [total - 1] if kept == 1 else list(pooling.evenly(total, kept))
+
+
+def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The leaves of a nested config as (dotted key, text)."""
+    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
+
+
+def first_view(store: MapStore) -> dict[str, Any]:
+    """Indices of the site, example, layer and head to open with, at the store's last step.
+
+    The site is the first with gold links whose whole maps are kept, else the first between two sequences. Its head
+    is the one with the most weight on gold links, else with the sharpest rows; its example the one in which the
+    strongest weights of that head, those on gold links if the site has some, cross most often. Long sites are judged
+    by their coarsest level.
+    """
+    linked = [site for site in store.sites if site.name in (store.labels.links or {}) and _coarsest(store, site).whole]
+    between = [site for site in store.sites if site.query.name != site.key.name and not site.causal]
+    site = (linked or between or list(store.sites))[0]
+    view = _coarsest(store, site)
+    weights = store.read(site.name, store.steps[-1], view.level)
+    scores = linked_mass(weights, site, store.labels) if linked else sharpness(weights)
+    layer, head = np.unravel_index(np.argmax(scores), scores.shape)
+    links = store.labels.links[site.name] if linked and store.labels.links else [None] * len(store.labels.titles)
+    crossings = [
+        count_crossings(_pairs(weights[example, layer, head], of_example)) for example, of_example in enumerate(links)
+    ]
+    return {
+        "site": store.sites.index(site),
+        "example": int(np.argmax(crossings)),
+        "layer": int(layer),
+        "head": int(head),
+    }
+
+
+class _View(NamedTuple):
+    level: str
+    whole: bool
+
+
+def _coarsest(store: MapStore, site: Site) -> _View:
+    level = store.levels(site.name)[0]
+    return _View(level.name, (level.query_block, level.key_block) == (1, 1))
+
+
+def linked_mass(weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: Labels) -> Float[np.ndarray, "L H"]:
+    """The weight that a head puts on gold links, averaged over all query positions that have one."""
+    assert labels.links is not None
+    total, rows = np.zeros(weights.shape[1:3]), 0
+    for example, links in enumerate(labels.links[site.name]):
+        total += sum(weights[example, :, :, query, key] for query, key, _ in links)
+        rows += len({query for query, _, _ in links})
+    return total / max(rows, 1)
+
+
+def sharpness(weights: Float[np.ndarray, "B L H Q K"]) -> Float[np.ndarray, "L H"]:
+    """The largest weight of a row, averaged over the rows of all examples that have any weight."""
+    largest = weights.max(axis=-1, initial=0.0)
+    rows = (largest > 0).sum(axis=(0, 3))
+    return largest.sum(axis=(0, 3)) / np.maximum(rows, 1)
+
+
+def count_crossings(pairs: list[tuple[int, int]]) -> int:
+    """How many pairs of (query, key) links run against each other: i < i' while k > k'."""
+    return sum(a[0] < b[0] and a[1] > b[1] for a in pairs for b in pairs)
+
+
+def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[Link] | None) -> list[tuple[int, int]]:
+    """Each query with its strongest key, without pairs that are no gold link where links are known."""
+    attending = np.flatnonzero(weights_QxK.max(axis=-1, initial=0.0))
+    strongest = [(int(query), int(weights_QxK[query].argmax())) for query in attending]
+    if links is None:
+        return strongest
+    # Possible links may fill a whole phrase and cross each other: only the head's own choices count.
+    linked = {(query, key) for query, key, _ in links}
+    return [pair for pair in strongest if pair in linked]

@@ -1,0 +1,440 @@
+"""Heads over training: their statistics and roles at every step, where they change, and since when."""
+
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.attention.sites import Site
+from transformer.maps.distance import PIXELS, named_in_pixels
+from transformer.maps.report.data import evenly
+from transformer.maps.report.head_roles import rows_of
+from transformer.maps.report.payload import Block, pack
+from transformer.maps.roles import PLAYED, Role, chance_of_links, heads_that_play
+from transformer.maps.rollout import is_self_attention
+from transformer.maps.store import MapStore, Statistics
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import HEADS, read_records
+from transformer.tasks.labels import Labels
+
+# A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
+# its level are two parameters, for which Schwarz's criterion asks 2 log n; the rest covers noise estimated from few
+# points, and correlated neighbours, as steps of training are.
+PENALTY = 6.0
+# The least noise, as a share of the curve's range, assumed even for a curve without noise.
+LEAST_NOISE = 0.05
+MOST_CHANGES = 4
+
+
+class ChangePoint(NamedTuple):
+    """A change of level: the first stored step on the new level, and both levels."""
+
+    step: int
+    before: float
+    after: float
+
+
+class HeadRole(NamedTuple):
+    """A role that a head plays at the last step, and the step since which it does; layer and head are indices."""
+
+    site: str
+    layer: int
+    head: int
+    role: Role
+    score: float
+    onset: int
+
+
+# The statistic of a role, and whether it is defined only where queries and keys are one sequence.
+_MEASURES = {
+    Role.INDUCTION: ("induction", True),
+    Role.PREVIOUS_TOKEN: ("previous_token", True),
+    Role.FIRST_TOKEN: ("first_token", False),
+    Role.DIAGONAL: ("diagonal", False),
+    Role.ALIGNMENT: ("alignment_error", False),
+}
+
+
+def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
+    """Every role that a head plays at the last stored step, the highest score first; see `roles_of`.
+
+    Induction only where no simpler rule explains the head's maps (`transformer.maps.roles.heads_that_play`): on a text
+    of one period the statistic of a head that looks at a fixed distance is as high.
+    """
+    if not store.steps:
+        return ()
+    roles_of_sites = (_explained_by_nothing_simpler(store, site) for site in store.sites)
+    return tuple(sorted(itertools.chain(*roles_of_sites), key=lambda role: -role.score))
+
+
+def _explained_by_nothing_simpler(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
+    roles = roles_of(store.steps, site, store.labels, store.statistics(site.name))
+    if all(each.role is not Role.INDUCTION for each in roles):
+        return roles
+    copying = heads_that_play(Role.INDUCTION, rows_of(store, site, store.steps[-1]), site, store.labels)
+    return tuple(each for each in roles if each.role is not Role.INDUCTION or (each.layer, each.head) in copying)
+
+
+def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Statistics) -> tuple[HeadRole, ...]:
+    """Every role that a head of one site plays at the last step; a head may play several.
+
+    The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples;
+    c the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) is at least
+    `transformer.maps.roles.PLAYED`: Cohen's kappa (1960). So short causal rows, whose weight must lie on the first
+    tokens or the diagonal, give no head a role.
+
+    The onset is the last change point at which the level rises across `PLAYED`. Without one, as in a head that plays
+    the role from the beginning, it is the step t that maximises sum_(s >= t) (kappa_s - PLAYED),
+    after the cumulative sums of Page (1954).
+    """
+    roles = []
+    for role, (name, needs_one_sequence) in _MEASURES.items():
+        if name not in statistics.names or (needs_one_sequence and not is_self_attention(site, labels)):
+            continue
+        values_SxBxLxH = statistics.values[..., statistics.names.index(name)].astype(np.float64)
+        if role is Role.ALIGNMENT:
+            values_SxBxLxH = 1 - values_SxBxLxH
+        scores_SxLxH, kappa_SxLxH = _beyond(values_SxBxLxH, chance(role, site, labels))
+        for layer, head in np.argwhere(kappa_SxLxH[-1] >= PLAYED).tolist():
+            score, onset = float(scores_SxLxH[-1, layer, head]), _onset(steps, kappa_SxLxH[:, layer, head])
+            roles.append(HeadRole(site.name, layer, head, role, score, onset))
+    return tuple(roles)
+
+
+def describe(role: HeadRole, store: MapStore) -> str:
+    """The role in a sentence: "head 1.3 of decoder/self became an induction head at step 450 (score 0.83)"."""
+    site = store.site(role.site)
+    head = f"head {site.layers[role.layer]}.{site.heads[role.head]} of {role.site}"
+    name = f"{'an' if role.role.value[0] in 'ai' else 'a'} {role.role.value} head"
+    if role.role is Role.ALIGNMENT and store.labels.linked is not None:
+        name = f"a head that reads {store.labels.linked}"
+    if role.onset == store.steps[0]:
+        return f"{head} is {name} since the first stored step, {role.onset} (score {role.score:.2f})"
+    return f"{head} became {name} at step {role.onset} (score {role.score:.2f})"
+
+
+def chance(role: Role, site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
+    """The score of a role that an untrained head has on each example; NaN for an example that cannot show the role.
+
+    It is that of a head with equal weights on all visible keys: the mean of 1 / keys over the rows that count. For
+    alignment it is the better of two that ignore the sentence: one link a query at random, or to the key at the same
+    relative position. Windows, which a site does not record, are ignored.
+    """
+    if role is Role.ALIGNMENT:
+        return chance_of_links(site, labels)
+    return np.array([_chance_mass(role, site, labels, example) for example in range(len(labels.titles))])
+
+
+def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarray, " S"]) -> tuple[ChangePoint, ...]:
+    """Where a curve changes its level: at most `MOST_CHANGES` steps, in order.
+
+    The curve is cut into the constant pieces that minimise sum (value - mean of its piece)^2 / noise^2 + penalty per
+    change, by exact dynamic programming (Jackson et al. 2005; Killick et al. 2012, equation 2). The noise is the median
+    absolute difference of neighbours, as a normal's deviation, and at least `LEAST_NOISE` of the range. Pieces that a
+    curve only passes through on its way up or down are no levels: their changes count as one, which is where the curve
+    crosses the middle between the levels at both ends. Values that are not finite are left out, and running medians
+    take out single stray ones. Points count equally, whatever the spacing of their steps.
+
+    Errors: ValueError for different numbers of steps and values.
+    """
+    if len(steps) != len(values):
+        raise ValueError(f"got {len(steps)} steps and {len(values)} values: give one value a step")
+    curve = np.asarray(values, np.float64)
+    known = np.flatnonzero(np.isfinite(curve))
+    curve = curve[known]
+    # Statistics are stored in float32: changes below its rounding do not count.
+    if len(curve) < 2 or np.ptp(curve) <= 1e-6 * np.abs(curve).max():
+        return ()
+    # A median of few differences underestimates the noise.
+    deviation = np.median(np.abs(np.diff(curve))) / 0.6745 / np.sqrt(2) * (1 + 2 / len(curve))
+    noise = max(deviation, LEAST_NOISE * np.ptp(curve))
+    penalty = PENALTY * np.log(len(curve)) * noise**2
+    curve = _without_strays(curve)
+    while True:
+        changes = _join_passages(curve, _segment(curve, penalty), deviation)
+        if len(changes) <= MOST_CHANGES:
+            return tuple(ChangePoint(int(steps[known[at]]), before, after) for at, before, after in changes)
+        penalty *= 2
+
+
+def _without_strays(curve: np.ndarray) -> np.ndarray:
+    """Running medians of three (Tukey 1977): they remove single stray points and keep rises as steep as they are.
+
+    The first point, the state before training, stays; the last is corrected by those before it.
+    """
+    if len(curve) < 3:
+        return curve
+    inner = np.median([curve[:-2], curve[1:-1], curve[2:]], axis=0)
+    before = curve[-2] if len(curve) < 4 else inner[-2]
+    last = np.median([inner[-1], curve[-1], 3 * inner[-1] - 2 * before])
+    return np.concatenate([curve[:1], inner, [last]])
+
+
+def _segment(curve: np.ndarray, penalty: float) -> list[int]:
+    """The bounds of the best constant pieces, the beginning 0 and the end among them."""
+    points = len(curve)
+    centred = curve - curve.mean()
+    sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (centred, centred**2))
+    best, last = np.full(points + 1, np.inf), np.zeros(points + 1, int)
+    best[0] = -penalty
+    for end in range(1, points + 1):
+        starts = np.arange(end)
+        cost = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
+        totals = best[starts] + cost + penalty
+        chosen = int(totals.argmin())
+        best[end], last[end] = totals[chosen], starts[chosen]
+    bounds = [points]
+    while bounds[-1]:
+        bounds.append(int(last[bounds[-1]]))
+    return bounds[::-1]
+
+
+def _join_passages(curve: np.ndarray, bounds: list[int], deviation: float) -> list[tuple[int, float, float]]:
+    """The changes (index of the first point behind, level before, level behind) between pieces that are levels."""
+    pieces = [curve[start:end] for start, end in itertools.pairwise(bounds)]
+    means = [float(piece.mean()) for piece in pieces]
+    levels = [0]
+    for piece in range(1, len(pieces)):
+        if piece == len(pieces) - 1 or not _is_passage(pieces[piece], deviation, *means[piece - 1 : piece + 2]):
+            levels.append(piece)
+    changes = []
+    for left, right in itertools.pairwise(levels):
+        start, end = bounds[left], bounds[right + 1]
+        # The cut that fits the two levels best, which noise moves less than the largest difference.
+        behind = np.cumsum((curve[start:end] - means[left]) ** 2 - (curve[start:end] - means[right]) ** 2)
+        changes.append((start + 1 + int(behind[:-1].argmin()), means[left], means[right]))
+    return changes
+
+
+def _is_passage(piece: np.ndarray, deviation: float, before: float, mean: float, after: float) -> bool:
+    """Whether a piece continues the direction of the changes at its sides, instead of staying at its mean."""
+    if (mean - before) * (after - mean) <= 0:
+        return False
+    if len(piece) < 3:
+        return True
+    places = np.arange(len(piece)) - (len(piece) - 1) / 2
+    spread = np.square(places).sum()
+    rise = np.sign(after - before) * (places @ piece) / spread * (len(piece) - 1)
+    doubt = 2 * deviation / np.sqrt(spread) * (len(piece) - 1)
+    return bool(rise + doubt >= 0.5 * min(abs(mean - before), abs(after - mean)))
+
+
+def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
+    changes = change_points(steps, kappa_S)
+    crossings = [change.step for change in changes if change.before < PLAYED <= change.after]
+    if crossings and changes[-1].after >= PLAYED:
+        return crossings[-1]
+    since_S = np.cumsum(np.nan_to_num(kappa_S)[::-1] - PLAYED)[::-1]
+    return int(steps[int(since_S.argmax())])
+
+
+def _beyond(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over examples, and its share of the way from chance to 1; NaN where no example defines it."""
+    chance_Bx1x1 = chance_B[:, None, None]
+    defined = np.isfinite(values_SxBxLxH) & np.isfinite(chance_Bx1x1)
+    count = defined.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(defined, values_SxBxLxH, 0).sum(axis=1) / count
+        expected = np.where(defined, chance_Bx1x1, 0).sum(axis=1) / count
+        return mean, np.where(expected < 1, (mean - expected) / (1 - expected), np.nan)
+
+
+def _chance_mass(role: Role, site: Site, labels: Labels, example: int) -> float:
+    queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
+    query = np.arange(queries)
+    key = query
+    if role is Role.FIRST_TOKEN:
+        key = np.zeros(queries, int)
+    elif role is Role.PREVIOUS_TOKEN:
+        key = query - 1
+    elif role is Role.INDUCTION:
+        period = (labels.periods or (None,) * len(labels.titles))[example]
+        key = query - period + 1 if period else np.full(queries, -1)
+        key = np.where(query >= (period or 0), key, -1)
+    seen = np.minimum(query + 1, keys) if site.causal else np.full(queries, keys)
+    counts = (key >= 0) & (key < seen)
+    return float(np.mean(1 / seen[counts])) if counts.any() else np.nan
+
+
+COLUMNS = 400  # steps of a heat map at most: more would be less than a pixel each
+CODES = 65_534  # the code after the last one stands for what is not defined
+SHARE = 0.1  # the largest share of a page's bytes for statistics of single examples
+# A statistic's words, its unit, and the fixed ends of its scale, if any.
+SCALES: dict[str, tuple[str, str, float | None, float | None]] = {
+    "entropy": ("entropy", "nats", 0, None),
+    "largest_weight": ("largest weight of a row", "", 0, 1),
+    "largest_logit": ("largest logit", "", None, None),
+    "distance": ("distance", "positions", 0, None),
+    PIXELS: ("attention distance", "pixels", 0, None),
+    "spread": ("spread", "positions", 0, None),
+    "key_position": ("position of the key", "positions", 0, None),
+    "first_token": ("weight on the first token", "", 0, 1),
+    "previous_token": ("weight on the previous token", "", 0, 1),
+    "diagonal": ("weight on the diagonal", "", 0, 1),
+    "diagonality": ("diagonality", "", 0, 1),
+    "induction": ("induction score", "", 0, 1),
+    "alignment_error": ("alignment error", "", 0, 1),
+}
+
+
+class Table(NamedTuple):
+    """A statistic of every head at every step from one source, [statistic, layer, head, step]; NaN where undefined."""
+
+    source: str
+    names: tuple[str, ...]
+    steps: tuple[int, ...]
+    values_NxLxHxS: Float[np.ndarray, "N L H S"]
+
+
+def history(
+    store: MapStore, run: RunDirectory, budget: int, other: MapStore | None = None
+) -> tuple[dict[str, Any], list[Block]]:
+    """Facts and blocks of the page: for every site its tables, the roles of its heads, and their change points.
+
+    Sources are "mean" (over the probe examples), an example's number, "training" (batches, of `heads.jsonl`) and
+    "against" (the mean of the `other` run). Tables of single examples are left out where they would take more than
+    `SHARE` of `budget` bytes.
+    """
+    heads = read_heads(run.heads_file)
+    sites: list[dict[str, Any]] = []
+    blocks: list[Block] = []
+    single: list[tuple[int, Table]] = []
+    for number, site in enumerate(store.sites):
+        mean, *examples = probe_tables(store, site.name)
+        tables = [mean]
+        if site.name in heads:
+            tables += training_table(heads[site.name], site)
+        if other is not None:
+            tables.append(probe_tables(other, site.name)[0]._replace(source="against"))
+        # The mean of a single example is that example.
+        single += [(number, table) for table in examples if len(examples) > 1]
+        sites.append({"tables": [], "changes": _changes(mean)})
+        for table in tables:
+            _add(number, table, sites, blocks)
+    their_blocks: list[Block] = []
+    theirs: list[dict[str, Any]] = [{"tables": []} for _ in sites]
+    for number, table in single:
+        _add(number, table, theirs, their_blocks)
+    if sum(block.size for block in their_blocks) <= SHARE * budget:
+        blocks += their_blocks
+        for entry, more in zip(sites, theirs, strict=True):
+            entry["tables"] += more["tables"]
+    return {"codes": CODES, "scales": _scales(sites), "sites": sites, "roles": _roles(store)}, blocks
+
+
+def probe_tables(store: MapStore, site: str) -> list[Table]:
+    """The mean over the probe's examples, then each example; at most `COLUMNS` steps, evenly spaced.
+
+    Distances on a picture are in pixels.
+    """
+    names, values_SxBxLxHxN = named_in_pixels(store.statistics(site), store.site(site))
+    kept = evenly(len(store.steps), min(COLUMNS, len(store.steps)))
+    steps = tuple(store.steps[index] for index in kept)
+    values_BxNxLxHxS = np.transpose(np.asarray(values_SxBxLxHxN, np.float32)[kept], (1, 4, 2, 3, 0))
+    with warnings.catch_warnings():
+        # A mean over no defined example is NaN, without a warning.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        mean = np.nanmean(values_BxNxLxHxS, axis=0)
+    tables = [Table("mean", names, steps, mean)]
+    tables += [Table(str(example), names, steps, values) for example, values in enumerate(values_BxNxLxHxS)]
+    return [_defined(table) for table in tables]
+
+
+def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
+    """The records of a `heads.jsonl` by site and step; a step that was written twice counts with its last record.
+
+    Errors: as `transformer.runs.records.read_records`.
+    """
+    heads: dict[str, dict[int, dict[str, Any]]] = {}
+    for record in read_records(path, HEADS):
+        heads.setdefault(record.pop("site"), {})[int(record.pop("step"))] = record
+    return heads
+
+
+def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list[Table]:
+    """The statistics of training batches as a table; None where the records do not match this site's heads."""
+    steps = sorted(records)
+    steps = [steps[index] for index in evenly(len(steps), min(COLUMNS, len(steps)))]
+    names = tuple(dict.fromkeys(name for step in steps for name in records[step]))
+    shape = (len(site.layers), len(site.heads))
+    values = np.full((len(names), *shape, len(steps)), np.nan, np.float32)
+    for column, step in enumerate(steps):
+        for row, name in enumerate(names):
+            measured = np.array(records[step].get(name, np.full(shape, np.nan)), dtype=np.float32)
+            if measured.shape != shape:
+                return []
+            values[row, :, :, column] = measured
+    return [_defined(Table("training", names, tuple(steps), values))]
+
+
+def encode_table(table: Table) -> tuple[dict[str, Any], str]:
+    """A table's facts, and its values as text: value = low + (high - low) code / CODES, a range for each statistic.
+
+    The text holds the high bytes of all codes, then the low ones, [statistic, layer, head, step].
+    """
+    finite = np.isfinite(table.values_NxLxHxS)
+    low, high = (
+        reduce(table.values_NxLxHxS, axis=(1, 2, 3), where=finite, initial=start).astype(np.float64)
+        for reduce, start in ((np.min, np.inf), (np.max, -np.inf))
+    )
+    span = np.where(high > low, high - low, 1.0)[:, None, None, None]
+    share = np.where(finite, (table.values_NxLxHxS - low[:, None, None, None]) / span, 0)
+    codes = np.where(finite, np.rint(CODES * share), CODES + 1).astype(">u2")
+    planes = codes.reshape(-1, 1).view(np.uint8).T
+    ranges = [[float(f"{a:.7g}"), float(f"{b:.7g}")] for a, b in zip(low, high, strict=True)]
+    facts = {"source": table.source, "names": table.names, "steps": table.steps, "ranges": ranges}
+    return facts, pack(planes.tobytes())
+
+
+def _defined(table: Table) -> Table:
+    """The table without statistics that are undefined everywhere."""
+    kept = np.flatnonzero(np.isfinite(table.values_NxLxHxS).any(axis=(1, 2, 3)))
+    return table._replace(names=tuple(table.names[row] for row in kept), values_NxLxHxS=table.values_NxLxHxS[kept])
+
+
+def _add(number: int, table: Table, sites: Sequence[dict[str, Any]], blocks: list[Block]) -> None:
+    if table.names:
+        facts, text = encode_table(table)
+        sites[number]["tables"].append(facts)
+        blocks.append(Block(f"history-{number}-{table.source}", text))
+
+
+def _changes(table: Table) -> list[tuple[str, int, int, list[int]]]:
+    """Statistic, layer, head and steps of every change of level in a table, heads without one left out."""
+    changes = []
+    for row, name in enumerate(table.names):
+        for layer, head in np.ndindex(table.values_NxLxHxS.shape[1:3]):
+            points = change_points(table.steps, table.values_NxLxHxS[row, layer, head])
+            if points:
+                changes.append((name, layer, head, [int(point.step) for point in points]))
+    return changes
+
+
+def _scales(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The words and the scale of each statistic."""
+    names = {name for site in sites for table in site["tables"] for name in table["names"]}
+    scales = {}
+    for name in sorted(names):
+        words, unit, low, high = SCALES.get(name, (name.replace("_", " "), "", None, None))
+        scales[name] = {"words": words, "unit": unit, "low": low, "high": high}
+    return scales
+
+
+def _roles(store: MapStore) -> list[dict[str, Any]]:
+    numbers = {site.name: number for number, site in enumerate(store.sites)}
+    return [
+        {
+            "site": numbers[role.site],
+            "layer": role.layer,
+            "head": role.head,
+            "role": role.role.value,
+            "score": float(f"{role.score:.4g}"),
+            "onset": int(role.onset),
+            "said": describe(role, store),
+        }
+        for role in head_roles(store)
+    ]

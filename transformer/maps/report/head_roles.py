@@ -1,0 +1,119 @@
+"""The page's data of what each head does: its role at the last stored step, and the words of every role."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer.attention.sites import Site
+from transformer.maps.distance import distances
+from transformer.maps.quantize import Quantised
+from transformer.maps.report.data import evenly
+from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, read_heads
+from transformer.maps.store import MapStore
+from transformer.tasks.labels import Labels
+
+MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
+
+
+class Words(NamedTuple):
+    """A role in words: a badge, a name, what such a head does, and the keys whose weight is measured.
+
+    "{token}" stands for whatever the keys of a site are, "{away}" for a distance in words.
+    """
+
+    badge: str
+    name: str
+    does: str
+    keys: str
+
+
+WORDS = {
+    Role.PREVIOUS_TOKEN: Words("prev", "previous {token}", "reads the {token} just before", "the one before the query"),
+    Role.NEXT_TOKEN: Words("next", "next {token}", "reads the {token} just after", "the one after the query"),
+    Role.DISTANCE: Words(
+        "",
+        "fixed distance",
+        "reads the {token} {away}",
+        "the one at a fixed distance of 2 or more, whichever is read most",
+    ),
+    Role.DIAGONAL: Words("self", "own place", "reads its own place", "the one at the query's own place, the diagonal"),
+    Role.FIRST_TOKEN: Words("1st", "first {token}", "rests on the first {token} (a sink)", "the first of all"),
+    Role.NEARBY: Words(
+        "near",
+        "nearby patches",
+        "reads the patches around its own",
+        "the query's own patch and the up to eight that touch it",
+    ),
+    Role.MARK: Words(
+        "mark",
+        "marks",
+        "rests on punctuation and special tokens",
+        "special tokens such as </s>, punctuation and spaces",
+    ),
+    Role.ONE_PLACE: Words(
+        "one",
+        "one place",
+        "rests on one and the same {token}",
+        "in each text the one that is read most (named only where nothing above fits)",
+    ),
+    Role.SAME_TOKEN: Words(
+        "same", "same token", "reads the same token at other places", "those with the query's token, at another place"
+    ),
+    Role.INDUCTION: Words(
+        "copy",
+        "repetition (induction)",
+        "reads what came after the same token before",
+        "those right behind an earlier place with the query's token",
+    ),
+    Role.RARE_TOKEN: Words(
+        "rare", "rare tokens", "reads rare tokens", "those whose token stands once in the texts of this page"
+    ),
+    Role.ALIGNMENT: Words(
+        "link", "alignment", "reads the {token} that belongs to it", "those that the task itself links to the query"
+    ),
+    Role.BROAD: Words("even", "broad", "spreads its weight over most of what it sees", ""),
+}
+
+
+def words_of(labels: Labels) -> dict[Role, Words]:
+    """The words of every role, where a head that follows the gold links is called by what the task says it reads."""
+    if labels.linked is None:
+        return WORDS
+    linked = WORDS[Role.ALIGNMENT]._replace(name=labels.linked, does=f"reads {labels.linked}")
+    return {**WORDS, Role.ALIGNMENT: linked}
+
+
+def summary(store: MapStore) -> dict[str, Any]:
+    """Every head's role at the last stored step, as the page's data; shares are in percent.
+
+    A head is [site, layer, head, role or -1, nearest role or -1, distance, share, even, score, simpler], roles being
+    indices of `kinds` and simpler the rules that the nearest cannot be told from, [rule, number] each; how far heads
+    look on a picture is told beside, by site.
+    """
+    step, roles = store.steps[-1], list(WORDS)
+    heads = []
+    for number, site in enumerate(store.sites):
+        for reading in read_heads(rows_of(store, site, step), site, store.labels):
+            heads.append([number, *_numbers(reading, roles)])
+    kinds = [{"role": role.value, **words._asdict()} for role, words in words_of(store.labels).items()]
+    return {"step": step, "least": PLAYED, "broad": BROAD, "kinds": kinds, "heads": heads, "far": distances(store)}
+
+
+def _numbers(reading: Reading, roles: list[Role]) -> list[Any]:
+    nearest = -1 if reading.nearest is None else roles.index(reading.nearest)
+    shares = (round(100 * value) for value in (reading.share, reading.even, reading.score))
+    role = nearest if reading.plays else -1
+    simpler = [[each.rule.value, each.number] for each in reading.untold]
+    return [reading.layer, reading.head, role, nearest, reading.distance, *shares, simpler]
+
+
+def rows_of(store: MapStore, site: Site, step: int) -> Rows:
+    """At most `MOST_ROWS` whole rows of a site's maps at a step: all that the run kept where it kept no whole maps."""
+    kept = store.read_rows(site.name, step)
+    if kept is not None:
+        return Rows(*kept)
+    codes, scale, root = store.read_quantised(site.name, step, "full")
+    queries = codes.shape[-2]
+    chosen = evenly(queries, min(queries, MOST_ROWS))
+    part = Quantised(codes[..., chosen, :], scale[..., chosen], root[..., chosen])
+    return Rows(tuple(chosen), np.asarray(part.weights()))

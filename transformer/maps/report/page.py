@@ -1,0 +1,340 @@
+"""The page of a run: one HTML file with all its data in it, that opens from a disk and requests nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.config import UserError
+from transformer.maps.checksums import DamagedMaps
+from transformer.maps.matching import match_heads
+from transformer.maps.report.axes import axes_facts, blocks_of_labels
+from transformer.maps.report.data import first_view, leaves, read_curves, read_samples, thin
+from transformer.maps.report.head_history import history
+from transformer.maps.report.head_roles import summary
+from transformer.maps.report.payload import Block, PagePayload, least_size, page_payload
+from transformer.maps.store import MapStore
+from transformer.pages.template import Folder, drawn_page, script_of, style_of
+from transformer.runs.directory import RunDirectory
+from transformer.storage.locate import locate, storage_of
+
+DEFAULT_BUDGET = 25_000_000  # bytes
+FOLDER = Folder("transformer.maps.report", "web")
+STYLES = ("wall.css", "roles.css", "detail.css", "strands.css", "neurons.css", "timeline.css", "pictures.css")
+# In the order in which they run: each file sees what the ones before it define.
+SCRIPTS = (
+    "data.js",
+    "pixels.js",
+    "tokens.js",
+    "tables.js",
+    "roles.js",
+    "wall.js",
+    "axes.js",
+    "detail.js",
+    "sound.js",
+    "profile.js",
+    "picture.js",
+    "beside.js",
+    "strips.js",
+    "strands.js",
+    "samples.js",
+    "norms.js",
+    "neurons.js",
+    "export.js",
+    "words.js",
+    "compare.js",
+    "help.js",
+    "curves.js",
+    "config.js",
+    "trace.js",
+    "timeline.js",
+    "distances.js",
+    "report.js",
+)
+FOLLOWING = "follow.js"  # only in a page that is served
+
+
+def write_report(
+    run_directory: Path,
+    budget: int = DEFAULT_BUDGET,
+    *,
+    against: Path | None = None,
+    maps: Path | None = None,
+    page: Path | None = None,
+) -> Path:
+    """Write the page of a run, as `render` makes it, and return its path: `page`, by default the run's `report.html`.
+
+    Errors: as `render`.
+    """
+    text = render(run_directory, budget, against=against, maps=maps)
+    return write_page(RunDirectory(locate(run_directory)).report_file if page is None else page, text)
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Put a page where no reader sees half of it, and return its path."""
+    storage_of(path).replace(path, text.encode())
+    return path
+
+
+def render(
+    run_directory: Path,
+    budget: int = DEFAULT_BUDGET,
+    *,
+    against: Path | None = None,
+    maps: Path | None = None,
+    version: str | None = None,
+) -> str:
+    """The page of a run: curves, samples, statistics of its heads and every stored map.
+
+    `against` is another run's directory, whose maps the page can be compared with. `maps` is the store that is
+    shown, the run's own by default. With a `version` the page asks its server for newer ones.
+
+    Where not all maps fit into `budget` bytes, evenly spaced steps of thumbnails stay, the first and the last among
+    them, then as much of the finer levels as fits; the page lists what is left out. Steps whose maps are damaged it
+    names instead of drawing them.
+
+    Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
+    or if the two runs cannot be compared.
+    """
+    damaged: list[DamagedMaps] = []
+    while True:
+        try:
+            return _rendered(run_directory, budget, against, maps, version, damaged)
+        except DamagedMaps as error:
+            if error.step is None or any((error.path, error.step) == (each.path, each.step) for each in damaged):
+                raise
+            damaged.append(error)
+
+
+def _rendered(
+    run_directory: Path,
+    budget: int,
+    against: Path | None,
+    maps: Path | None,
+    version: str | None,
+    damaged: Sequence[DamagedMaps],
+) -> str:
+    """The page without the damaged steps."""
+    run = RunDirectory.open(run_directory)
+    curves = read_curves(run)
+    store = _complete_store(run.maps if maps is None else maps, damaged)
+    other = None if against is None else _complete_store(RunDirectory(locate(against)).maps, damaged)
+    facts = _facts(store) | _facts_of_run(run, curves) | {"damaged": [str(error) for error in damaged]}
+    if against is not None and other is not None:
+        facts["against"] = _against(against, store, other)
+        if facts["against"]["title"] == facts["title"]:
+            # Two runs of one config differ in their directories.
+            for named, directory in ((facts["against"], RunDirectory(locate(against))), (facts, run)):
+                named["title"] = f"{named['title']} ({directory.path.resolve().name})"
+    facts["history"], shown = history(store, run, budget, other)
+    return _within(budget, facts, shown, store, other, version)
+
+
+def render_alone(
+    store: MapStore,
+    title: str,
+    config: Mapping[str, Any],
+    parameters: int,
+    budget: int = DEFAULT_BUDGET,
+    *,
+    beneath: tuple[list[dict[str, Any]], list[Block]] | None = None,
+) -> str:
+    """The page of texts that a model was given: the maps of a store with one step, and nothing of any training.
+
+    `beneath` is what `transformer.maps.report.value_norms.beneath` gives of the same pass.
+
+    Errors: UserError if `budget` is too small, and for a model without attention.
+    """
+    if not store.sites:
+        raise UserError(f"{title} is a model without attention: it has no maps to show")
+    facts = _facts(store) | {"title": title, "config": leaves(config), "parameters": parameters, "alone": True}
+    facts["history"] = {
+        "codes": 0,
+        "scales": {},
+        "sites": [{"tables": [], "changes": []}] * len(store.sites),
+        "roles": [],
+    }
+    facts["beneath"], blocks = beneath or (None, [])
+    return _within(budget, facts, blocks, store)
+
+
+def _within(
+    budget: int,
+    facts: dict[str, Any],
+    shown: list[Block],
+    store: MapStore,
+    other: MapStore | None = None,
+    version: str | None = None,
+) -> str:
+    """The page of these facts and blocks, with as much of the maps as the budget has room for."""
+    shown = [*shown, *blocks_of_labels(store)]
+    # The size of the page without maps is taken off their budget.
+    bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
+    fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
+    room = budget - fixed
+    payload = page_payload(store, room if other is None else room // 2)
+    blocks = [*shown, *payload.blocks]
+    enough = bool(payload.steps)
+    if other is not None:
+        theirs = page_payload(other, room - payload.size, "against", _nearest(payload.steps, other.steps))
+        facts["against"] |= {"steps": theirs.steps, "codes": theirs.codes, "sites": theirs.sites}
+        blocks += theirs.blocks
+        enough = enough and bool(theirs.steps)
+    if not enough:
+        least = least_size(store) if other is None else 2 * max(least_size(store), least_size(other))
+        raise UserError(
+            f"budget={budget} bytes is too small for one step of maps: give at least {fixed + least + 1000}"
+        )
+    return _page(facts | _payload_facts(store, payload), blocks, version)
+
+
+def _complete_store(path: Path, damaged: Sequence[DamagedMaps]) -> MapStore:
+    store = MapStore.existing(path)
+    for error in damaged:
+        if error.path == store.path and error.step is not None:
+            store.leave_out(error.step)
+    if damaged and not store.steps:
+        raise damaged[0]
+    if not store.sites:
+        raise UserError(f"the map store {store.path} is of a model without attention, which has no maps to show")
+    if not store.steps:
+        raise UserError(f"the map store {store.path} has no complete step yet: let the run reach one, then ask again")
+    return store
+
+
+def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
+    """The steps of `others` that are nearest to one of `steps`."""
+    return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
+
+
+def _facts(store: MapStore) -> dict[str, Any]:
+    """All that the page shows of a store except the maps themselves, as plain JSON values."""
+    return {
+        "alone": False,
+        "configHash": store.config_hash,
+        "device": None,
+        "commit": None,
+        "started": None,
+        "curves": {},
+        "samples": [],
+        "damaged": [],
+        "titles": store.labels.titles,
+        "tokens": store.labels.tokens,
+        "axes": axes_facts(store),
+        "steps": store.steps,
+        "leftOut": [],
+        "first": first_view(store),
+        "roles": summary(store),
+        "against": None,
+        "beneath": None,
+    }
+
+
+def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says of how the maps came about."""
+    config, environment = run.config(), run.facts()
+    return {
+        "title": str(config.get("name") or run.path.resolve().name),
+        "parameters": environment.get("parameters"),
+        "device": environment.get("devices"),
+        "commit": environment.get("commit"),
+        "started": environment.get("started"),
+        "config": leaves(config),
+        "curves": _thinned(curves),
+        "samples": read_samples(run),
+    }
+
+
+def _thinned(curves: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {split: thin(curve) for split, curve in splits.items()} for name, splits in curves.items()}
+
+
+def _payload_facts(store: MapStore, payload: PagePayload) -> dict[str, Any]:
+    return {
+        "steps": payload.steps,
+        "codes": payload.codes,
+        "leftOut": sorted(set(store.steps) - set(payload.steps)),
+        "sites": [_site_facts(store, number, entry) for number, entry in enumerate(payload.sites)],
+    }
+
+
+def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+    site = store.sites[number]
+    return {
+        "name": site.name,
+        "query": site.query.name,
+        "key": site.key.name,
+        "layers": site.layers,
+        "heads": site.heads,
+        "causal": site.causal,
+        "values": site.values.value,
+        "links": (store.labels.links or {}).get(site.name),
+        **entry,
+    }
+
+
+def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
+    """The other run: its title, config and curves, and which of its heads is most like each of ours.
+
+    Errors: UserError unless both have the same sites, probe examples and coarsest levels, so that one weight can be
+    taken off the other.
+    """
+    numbers = {site.name: number for number, site in enumerate(store.sites)}
+    matches = match_heads(store, other)
+    for site, theirs in zip(store.sites, other.sites, strict=True):
+        if site.name != theirs.name:
+            raise UserError(f"against={directory} has {theirs.name} where this run has {site.name}: compare one model")
+        for axis in (site.query.name, site.key.name):
+            if store.labels.tokens[axis] != other.labels.tokens.get(axis):
+                raise UserError(
+                    f"against={directory} probed other examples (axis {axis!r} of {site.name}): compare runs of the "
+                    "same data, tokenizer and probe"
+                )
+        mine, level = (each.levels(site.name)[0] for each in (store, other))
+        if mine != level:
+            raise UserError(
+                f"against={directory} keeps {site.name} in {level.queries} x {level.keys} cells ({level.name}) and "
+                f"this run in {mine.queries} x {mine.keys} ({mine.name}): compare runs with maps of one size"
+            )
+    run = RunDirectory.open(directory)
+    return {
+        "title": str(run.config().get("name") or directory.resolve().name),
+        "config": leaves(run.config()),
+        "curves": _thinned(read_curves(run)),
+        "matches": [
+            [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]
+            for match in matches
+        ],
+    }
+
+
+def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
+    script = FOLDER.joined((*SCRIPTS, *([] if version is None else [FOLLOWING])))
+    first, later = _parted(facts, blocks)
+    other = f" minus {facts['against']['title']}" if facts["against"] else ""
+    return drawn_page(
+        f"{facts['title']}{other} · attention",
+        FOLDER.read("report.html"),
+        style_of(FOLDER.joined(STYLES)),
+        script_of(script),
+        facts,
+        first=_elements(first),
+        later=_elements(later),
+        version=version,
+    )
+
+
+def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:
+    """The blocks that the page opens with, which stand in front of the script, and all others behind it."""
+    view = facts["first"]
+    place = f"-{len(facts['steps']) - 1}-{view['site']}-{view['example']}-"
+    parts: tuple[list[Block], list[Block]] = ([], [])
+    for block in blocks:
+        # Of finer levels, which have a block a layer, the layer that is shown.
+        layer = block.name.partition(place)[2].rpartition("-")[2]
+        opens = block.name.startswith(f"maps{place}") and layer in ("full", "64", str(view["layer"]))
+        parts[0 if opens else 1].append(block)
+    return parts
+
+
+def _elements(blocks: Iterable[Block]) -> str:
+    return "\n".join(f'<script type="text/plain" id="{block.name}">{block.text}</script>' for block in blocks)

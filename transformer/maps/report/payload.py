@@ -1,0 +1,355 @@
+"""The maps of a store that fit into a page's bytes, and how they are written as text."""
+
+import base64
+import dataclasses
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from transformer.attention.sites import Site
+from transformer.maps.plan import Level
+from transformer.maps.quantize import LEVELS, Quantised, quantise
+from transformer.maps.report.data import evenly
+from transformer.maps.store import MapStore
+
+COARSE_LEVELS = 127
+WITHIN = 0.0095  # of what is stored, that a weight drawn from coarse codes stays
+_MANTISSA = 11  # stored bits of a scale: half precision, with the range of a float32
+
+
+def recode(maps: Quantised, levels: int) -> Quantised:
+    """The same weights in codes up to `levels`, scales rounded to half precision.
+
+    With fewer levels than the store's, code' = round(levels (code / 255)^(root / root')). A code then stands for
+    weights root' scale / (2 levels) around its own at most: root' is the stored root, or less where that is
+    more than `WITHIN` of it, and 2 at least (scale / 127 for a scale up to one).
+    """
+    codes, root = np.asarray(maps.codes), np.asarray(maps.root)
+    scale = np.asarray(maps.scale, np.float32)
+    if levels != LEVELS:
+        widest = np.floor(WITHIN * 2 * levels / np.maximum(scale, 1e-9))
+        kept = np.clip(widest, 2, root).astype(np.uint8)
+        # Rows that keep their root are rounded from their codes directly, others through the power root / root'.
+        table = np.rint(levels * (np.arange(LEVELS + 1) / LEVELS)).astype(np.uint8)
+        fewer = table[codes]
+        changed = kept != root
+        power = (root[changed] / kept[changed]).astype(np.float32)[:, None]
+        fewer[changed] = np.rint(levels * (codes[changed] / np.float32(LEVELS)) ** power).astype(np.uint8)
+        codes, root = fewer, kept
+    return Quantised(codes, _round_mantissa(scale), root)
+
+
+def encode_rows(maps: Quantised, triangular: bool = False) -> str:
+    """Rows of any leading axes as text: the bytes of the scales in four planes, then roots, then codes.
+
+    Of a triangular map, [..., q, q], row i is given by its first i + 1 codes.
+    """
+    scale = np.ascontiguousarray(maps.scale, dtype="<f4").reshape(-1)
+    planes = scale.view(np.uint8).reshape(-1, 4).T
+    codes = maps.codes[..., *np.tril_indices(maps.codes.shape[-1])] if triangular else maps.codes
+    return pack(planes.tobytes() + np.ascontiguousarray(maps.root).tobytes() + np.ascontiguousarray(codes).tobytes())
+
+
+def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantised) -> str:
+    """The largest weights of rows as text: high bytes of the keys, low bytes, then the weights as rows."""
+    planes = np.ascontiguousarray(keys, dtype=">u2").view(np.uint8).reshape(-1, 2).T
+    scale = np.ascontiguousarray(weights.scale, dtype="<f4").reshape(-1).view(np.uint8).reshape(-1, 4).T
+    rows = (planes, scale, np.ascontiguousarray(weights.root), np.ascontiguousarray(weights.codes))
+    return pack(b"".join(part.tobytes() for part in rows))
+
+
+def pack(data: bytes) -> str:
+    """Base64 of gzip, without a time stamp: the same run gives the same page, byte for byte."""
+    # Weights look like noise: they pack smaller without a search for chance repeats.
+    packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9, zlib.Z_FILTERED)
+    return base64.b64encode(packer.compress(data) + packer.flush()).decode("ascii")
+
+
+def shrink(picture: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.ndarray, "rows columns 3"]:
+    """The mean over square blocks, the smallest that bring both sides down to `side` pixels."""
+    block = -(-max(picture.shape[:2]) // side)
+    rows, columns = (-(-size // block) for size in picture.shape[:2])
+    padding = [(0, rows * block - picture.shape[0]), (0, columns * block - picture.shape[1]), (0, 0)]
+    blocks = np.pad(picture, padding, mode="edge").reshape(rows, block, columns, block, 3)
+    return np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
+
+
+def grey(spectrogram: Float[np.ndarray, "bins time"]) -> UInt8[np.ndarray, "bins time"]:
+    """Log magnitudes as bytes from the least to the greatest that is finite."""
+    finite = np.isfinite(spectrogram)
+    low, high = (spectrogram[finite].min(), spectrogram[finite].max()) if finite.any() else (0.0, 0.0)
+    spread = np.where(finite, spectrogram - low, 0.0) / max(high - low, 1e-9)
+    return np.rint(255 * np.clip(spread, 0, 1)).astype(np.uint8)
+
+
+def _round_mantissa(scale: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*rows"]:
+    dropped = 23 - _MANTISSA
+    bits = np.ascontiguousarray(scale).view(np.uint32)
+    rounded = (bits + np.uint32(1 << (dropped - 1))) & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)
+    return np.where(np.isfinite(scale), rounded.view(np.float32), scale)
+
+
+ELEMENT = 64  # approximate bytes of a block's own element
+_SPARSEST = 10  # codes of maps are expected to take at least a tenth of their size when packed
+_PACKED = 1.2  # expected bytes of text a byte of a whole row or of a key
+_LARGEST_KEYS = 1 << 16  # keys that the page's two bytes can number
+
+
+class Block(NamedTuple):
+    """A named part of the page."""
+
+    name: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        """Its bytes in the page."""
+        return len(self.text) + len(self.name) + ELEMENT
+
+
+@dataclasses.dataclass(frozen=True)
+class PagePayload:
+    """The part of a store in a page: its steps, its largest code, facts of every site, and the blocks."""
+
+    steps: tuple[int, ...]
+    codes: int
+    sites: tuple[dict[str, Any], ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all blocks."""
+        return sum(block.size for block in self.blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tier:
+    """A kind of maps of one site: its facts for the page, its blocks at (step, index), its bytes before packing."""
+
+    key: str  # the key of the facts: "levels", "rows" or "top"
+    what: str  # its name in the page's list of missing maps
+    facts: dict[str, Any]
+    encode: Callable[[int, int], list[Block]]
+    least: int  # the least bytes of one step
+    share: int | None = None  # the most bytes of the page
+    partly: str | None = None  # the part that is left out at every step
+
+
+def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> PagePayload:
+    """As much of a store as fits into `budget` bytes; no steps where not even one fits.
+
+    The coarsest level of every site comes first, at as many of `steps` (all by default) as fit, evenly spaced. Of
+    the remaining budget a sixth may go to whole rows, another to the largest weights of rows, and the rest to
+    finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
+    the budget, else seven.
+    """
+    steps = _affordable(store, tuple(store.steps if steps is None else steps), budget)
+    codes, walls = LEVELS, _walls(store, run, steps, LEVELS, budget // 2)
+    if walls is None:
+        codes, walls = COARSE_LEVELS, _walls(store, run, steps, COARSE_LEVELS) or []
+    kept = fit([sum(block.size for block in step) for step in walls], budget)
+    shown_steps = tuple(steps[index] for index in kept)
+    sites: tuple[dict[str, Any], ...] = tuple(
+        {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
+    )
+    for number, site in enumerate(store.sites):
+        coarsest = store.levels(site.name)[0]
+        sites[number]["levels"].append(_level_facts(site, coarsest, split=False) | {"steps": list(range(len(kept)))})
+    blocks = [_renumbered(block, new) for new, old in enumerate(kept) for block in walls[old]]
+    room = budget - sum(block.size for block in blocks)
+    for number, tier in _tiers(store, codes, run, room // (6 * len(sites))):
+        added, filled = _fill(tier, shown_steps, room if tier.share is None else min(room, tier.share))
+        room -= sum(block.size for block in added)
+        blocks += added
+        _note(sites[number], tier, filled, len(shown_steps))
+    for entry in sites:
+        entry["levels"].sort(key=lambda level: level["queries"] * level["keys"])
+    return PagePayload(shown_steps, codes, sites, tuple(blocks))
+
+
+def least_size(store: MapStore) -> int:
+    """The bytes that the coarsest levels of the last step take."""
+    (last,) = _walls(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
+    return sum(block.size for block in last)
+
+
+def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[int, ...]:
+    """Evenly spaced steps, half again as many as may fit if all are as large as the last: the others are not read."""
+    (last,) = _walls(store, "maps", steps[-1:], COARSE_LEVELS) or [[]]
+    most = 1 + int(1.5 * max(budget, 0) / max(1, sum(block.size for block in last)))
+    return tuple(steps[index] for index in evenly(len(steps), min(len(steps), most)))
+
+
+def fit(sizes: Sequence[int], budget: int) -> list[int]:
+    """The most indices, evenly spaced, whose sizes sum to no more than `budget`."""
+    for count in range(len(sizes), 0, -1):
+        kept = evenly(len(sizes), count)
+        if sum(sizes[index] for index in kept) <= budget:
+            return kept
+    return []
+
+
+def spreading(total: int) -> list[int]:
+    """All indices in such an order that every beginning of it is spread over the whole; the last index first."""
+    order: dict[int, None] = {}
+    count = 1
+    while len(order) < total:
+        order |= dict.fromkeys(reversed(evenly(total, min(count, total))))
+        count = max(2, 2 * count - 1)
+    return list(order)
+
+
+def _walls(
+    store: MapStore, run: str, steps: Sequence[int], codes: int, at_most: int | None = None
+) -> list[list[Block]] | None:
+    """The blocks of the coarsest levels, a list a step; None as soon as they are more than `at_most` bytes."""
+    walls: list[list[Block]] = []
+    spent = 0
+    for index, step in enumerate(steps):
+        blocks: list[Block] = []
+        for number, site in enumerate(store.sites):
+            level = store.levels(site.name)[0]
+            maps = recode(store.read_quantised(site.name, step, level.name), codes)
+            for example, part in enumerate(_each(maps)):
+                name = f"{run}-{index}-{number}-{example}-{level.name}"
+                blocks.append(Block(name, encode_rows(part, _triangular(site, level))))
+        walls.append(blocks)
+        spent += sum(block.size for block in blocks)
+        if at_most is not None and spent > at_most:
+            return None
+    return walls
+
+
+def _renumbered(block: Block, index: int) -> Block:
+    run, _, rest = block.name.split("-", 2)
+    return Block(f"{run}-{index}-{rest}", block.text)
+
+
+def _each(maps: Quantised) -> Iterator[Quantised]:
+    return (Quantised(*parts) for parts in zip(*maps, strict=True))
+
+
+def _triangular(site: Site, level: Level) -> bool:
+    return site.causal and (level.queries, level.query_block) == (level.keys, level.key_block)
+
+
+def _level_facts(site: Site, level: Level, split: bool) -> dict[str, Any]:
+    return {
+        "name": level.name,
+        "queries": level.queries,
+        "keys": level.keys,
+        "queryBlock": level.query_block,
+        "keyBlock": level.key_block,
+        "triangular": _triangular(site, level),
+        "split": split,
+    }
+
+
+def _tiers(store: MapStore, codes: int, run: str, share: int) -> Iterator[tuple[int, _Tier]]:
+    """The tiers behind the coarsest levels, each with the number of its site, the most useful a byte first."""
+    sites = list(enumerate(store.sites))
+    # The page draws only levels of the run that it compares with.
+    for number, site in sites if run == "maps" else []:
+        yield from ((number, tier) for tier in _rows_tier(store, site, number, codes, share))
+        yield from ((number, tier) for tier in _top_tier(store, site, number, codes, share))
+    finer = [(level, number, site) for number, site in sites for level in store.levels(site.name)[1:]]
+    for level, number, site in sorted(finer, key=lambda each: (each[0].queries * each[0].keys, each[1])):
+        yield number, _level_tier(store, site, number, level, codes, run)
+
+
+def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: int, run: str) -> _Tier:
+    triangular = _triangular(site, level)
+
+    def encode(step: int, index: int) -> list[Block]:
+        maps = recode(store.read_quantised(site.name, step, level.name), codes)
+        # A block a layer, so that the page unpacks only the shown layer.
+        return [
+            Block(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
+            for example, whole in enumerate(_each(maps))
+            for layer, part in enumerate(_each(whole))
+        ]
+
+    heads = len(store.labels.titles) * len(site.layers) * len(site.heads)
+    least = heads * level.queries * level.keys // ((2 if triangular else 1) * _SPARSEST)
+    what = "whole maps" if level.name == "full" else f"maps of {level.queries} × {level.keys} cells"
+    return _Tier("levels", what, _level_facts(site, level, split=True), encode, least)
+
+
+def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
+    """Whole rows, as many as a share of the bytes holds at one step."""
+    last = store.read_rows(site.name, store.steps[-1])
+    if last is None or not last[0]:
+        return
+    positions, rows = last
+    count = min(len(positions), max(1, share * len(positions) // int(_PACKED * rows.size)))
+    chosen = evenly(len(positions), count)
+
+    def encode(step: int, index: int) -> list[Block]:
+        _, rows = store.read_rows(site.name, step) or last
+        maps = recode(quantise(rows[..., chosen, :]), codes)
+        return [
+            Block(f"rows-{index}-{number}-{example}", encode_rows(part)) for example, part in enumerate(_each(maps))
+        ]
+
+    facts = {"positions": [positions[row] for row in chosen], "keys": rows.shape[-1]}
+    left = len(positions) - count
+    partly = f"{left} of {len(positions)} whole rows" if left else None
+    least = rows.size * count // len(positions) // _SPARSEST
+    yield _Tier("rows", f"{len(positions)} whole rows", facts, encode, least, share, partly)
+
+
+def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
+    """The largest weights of every row, or of every second, fourth ... as a share of the bytes holds them."""
+    last = store.read_top(site.name, store.steps[-1])
+    if last is None or max(len(each) for each in store.labels.tokens[site.key.name]) > _LARGEST_KEYS:
+        return
+    queries, k = last[0].shape[-2:]
+    heads, every = math.prod(last[0].shape[:3]), 1
+    while every < queries and _PACKED * heads * -(-queries // every) * (3 * k + 5) > share:
+        every *= 2
+
+    def encode(step: int, index: int) -> list[Block]:
+        keys, weights = (array[..., ::every, :] for array in store.read_top(site.name, step) or last)
+        maps = recode(quantise(weights), codes)
+        return [
+            Block(f"top-{index}-{number}-{example}-{layer}", encode_top(keys[example, layer], part))
+            for example, whole in enumerate(_each(maps))
+            for layer, part in enumerate(_each(whole))
+        ]
+
+    what = f"the {k} largest weights of each row"
+    facts = {"queries": -(-queries // every), "every": every, "k": k}
+    partly = None if every == 1 else f"the {k} largest weights of {every - 1} in {every} rows"
+    yield _Tier("top", what, facts, encode, heads * facts["queries"] * k // 2, share, partly)
+
+
+def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], list[int]]:
+    """The blocks of a tier and the indices of their steps, as many as fit into `room` bytes."""
+    blocks: list[Block] = []
+    filled: list[int] = []
+    for index in spreading(len(steps)):
+        # Maps that cannot fit are not read.
+        added = tier.encode(steps[index], index) if tier.least <= room else []
+        size = sum(block.size for block in added)
+        if not added or size > room:
+            break
+        room -= size
+        blocks += added
+        filled.append(index)
+    return blocks, sorted(filled)
+
+
+def _note(entry: dict[str, Any], tier: _Tier, steps: list[int], total: int) -> None:
+    facts = tier.facts | {"steps": steps}
+    if tier.key == "levels":
+        entry["levels"] += [facts] if steps else []
+    elif steps:
+        entry[tier.key] = facts
+    if len(steps) < total:
+        entry["missing"].append({"what": tier.what, "there": len(steps)})
+    if steps and tier.partly:
+        entry["missing"].append({"what": tier.partly, "there": 0})

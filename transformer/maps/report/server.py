@@ -1,0 +1,200 @@
+"""Serving the page of a run to a browser on this machine, and renewing it while the run trains."""
+
+import hashlib
+import http.server
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer.config import UserError
+from transformer.pages.template import Folder, escaped, fill, still_page, style_of
+from transformer.runs.directory import RunDirectory
+from transformer.storage.contract import Version
+from transformer.storage.locate import locate, storage_of
+
+ADDRESS = "127.0.0.1"  # this machine alone: a page may hold private data
+PORT = 8765
+PAUSE = 1.0  # seconds between two checks of the run
+QUIET = 10.0  # seconds at least between two pages: a reader is not to be reloaded at every logged step
+# A page is made from these files; the lists of a store's steps, in maps/*.json, are replaced once a step is complete.
+FILES = ("*.json", "*.jsonl", "maps/*.json")
+
+
+class Shown(NamedTuple):
+    """The page that is served, and its version."""
+
+    page: bytes
+    version: str
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Serves `shown`, which its owner replaces, at "/" and its version at "/version", to this machine alone.
+
+    Only requests with this server's own host name are answered, against DNS rebinding: a page of another site whose
+    name was pointed at this machine still sends that name.
+
+    Errors: UserError where the port is taken or not allowed.
+    """
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, port: int, shown: Shown):
+        self.shown = shown
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"port={port} cannot be used ({getattr(error, 'strerror', None) or error}): name another one, "
+                "or 0 for any that is free"
+            ) from None
+        self.hosts = {f"{name}:{self.port}" for name in (ADDRESS, "localhost")}
+        if self.port == 80:
+            self.hosts |= {ADDRESS, "localhost"}
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Report errors, but not a browser that disconnects."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{ADDRESS}:{self.port}/"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    timeout = 10  # seconds for a request to arrive
+    server: Server
+
+    def do_GET(self) -> None:
+        self._answer(whole=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(whole=False)
+
+    def _answer(self, whole: bool) -> None:
+        shown = self.server.shown  # read once: it may be replaced at any moment
+        if self.headers.get_all("Host") not in [[host] for host in self.server.hosts]:
+            status, kind, body = HTTPStatus.MISDIRECTED_REQUEST, "text/plain", b"this server has another name\n"
+        elif self.path == "/":
+            status, kind, body = HTTPStatus.OK, "text/html", shown.page
+        elif self.path == "/version":
+            status, kind, body = HTTPStatus.OK, "text/plain", shown.version.encode()
+        else:
+            status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"the only page is /\n"
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Referrer-Policy", "no-referrer")
+        # A page's own policy cannot forbid framing; only this header can.
+        self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.end_headers()
+        if whole:
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "headwise"
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing: the terminal is the run's."""
+
+
+def serve(
+    run_directory: Path,
+    render: Callable[[str], str],
+    *,
+    also: Iterable[Path] = (),
+    port: int = PORT,
+    announce: Callable[[str], object] = print,
+    pause: float = PAUSE,
+    quiet: float = QUIET,
+) -> None:
+    """Serve the page of a run until Ctrl-C, and make it anew when the run has new maps, metrics or samples.
+
+    `render(version)` returns the page; until the run has both a complete step of maps and metrics, a small page says
+    what is missing. `also` are further run directories that the page is made from. `announce` is called with the
+    address; `pause` and `quiet` are the seconds between two checks of the run and, at least, between two pages.
+
+    Errors: UserError for a port that is taken, or for an error in making the page that does not go away by waiting.
+    """
+    run_directory = locate(run_directory)
+    directories = [run_directory, *map(locate, also)]
+    with Server(port, _waiting_page(run_directory, "the first look at the run")) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            announce(server.url)
+            for renewed in _renewals(server, run_directory, directories, render):
+                # Making pages may take at most a third of the time, which the run needs.
+                time.sleep(pause if renewed is None else max(quiet, 2 * renewed))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.shutdown()
+
+
+def _renewals(
+    server: Server, run_directory: Path, directories: list[Path], render: Callable[[str], str]
+) -> Iterator[float | None]:
+    """Check the run again and again: yields the seconds that a new page took, None without changes."""
+    start, seen = time.time_ns(), None
+    while True:
+        began, current = time.monotonic(), signature(directories)
+        if current == seen:
+            yield None
+            continue
+        version = hashlib.sha256(repr((start, current)).encode()).hexdigest()[:16]
+        try:
+            missing = awaited(run_directory)
+            page = None if missing else render(version).encode()
+        except (OSError, ValueError):
+            # A run may write, or drop steps on a resume, while it is read: read it again; a repeated error is raised.
+            if signature(directories) == current:
+                raise
+            yield None
+            continue
+        server.shown = Shown(page, version) if page else _waiting_page(run_directory, missing or "")
+        seen = current
+        yield None if missing else time.monotonic() - began
+
+
+def signature(directories: Iterable[Path]) -> tuple[Version, ...]:
+    """The versions of all files that a page is made from: equal ones are of the same page."""
+    return tuple(each for directory in directories for each in storage_of(directory).versions(directory, FILES))
+
+
+def awaited(run_directory: Path) -> str | None:
+    """The files that a run must write before it has a page, in words; None where it has all."""
+    from transformer.maps.store import MapStore
+
+    run = RunDirectory(run_directory)
+    if not (run.maps / "zarr.json").exists() or not MapStore.existing(run.maps).steps:
+        return "its first maps"
+    metrics = run.metrics_file
+    try:
+        # A first line without a newline is still being written.
+        return None if b"\n" in metrics.read_bytes() else "its first metrics"
+    except FileNotFoundError:
+        return "its first metrics"
+
+
+def _waiting_page(run_directory: Path, awaited: str) -> Shown:
+    """A page without a script, which the browser reloads by itself."""
+    title = run_directory.resolve().name
+    parts = {"title": escaped(title), "awaited": escaped(awaited)}
+    body = fill(Folder("transformer.maps.report", "web").read("waiting.html"), parts)
+    return Shown(still_page(f"{title} · attention", body, style_of(), seconds=2).encode(), "waiting")

@@ -1,0 +1,32 @@
+"""The maps of a few texts: a store of one step, and the page of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.sites import Site
+from transformer.config import UserError
+from transformer.maps.plan import MapsConfig, make_plan
+from transformer.maps.store import MapStore
+from transformer.tasks.labels import Labels
+
+Look = Callable[[Capture], Mapping[str, Captured]]
+
+
+def store_alone(
+    path: Path, sites: Sequence[Site], labels: Labels, look: Look, config: MapsConfig, config_hash: str, step: int = 0
+) -> tuple[MapStore, Mapping[str, Captured]]:
+    """A new store at `path` with what `look` captures, as one step, as fine as the budget of `config` allows; and that.
+
+    Errors: UserError for a model without attention.
+    """
+    if not sites:
+        raise UserError("this model has no attention: there are no maps to show")
+    whole = jax.eval_shape(lambda: look(Capture(tuple(site.name for site in sites))))
+    plan = make_plan(whole, sites, labels.completed(sites), config)
+    store = MapStore.open(path, sites, plan.labels, config_hash, plan.tiers, plan.sizes)
+    captured = look(plan.request())
+    store.write(step, jax.jit(plan.keep)(captured))
+    return store, captured

@@ -1,0 +1,71 @@
+"""What lies beneath a page's maps, in half precision: norms of values and, where asked for, queries and keys."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer.attention.capture import Captured
+from transformer.attention.sites import Site
+from transformer.config import UserError
+from transformer.maps.report.payload import Block, pack
+from transformer.tasks.labels import Labels
+
+LARGEST = 8_000_000  # bytes of all queries and keys of a page
+_HALF = float(np.finfo(np.float16).max)
+
+
+def check_size(traced: Mapping[str, Captured]) -> None:
+    """Refuse queries and keys that would make too large a page; `traced` may be abstract.
+
+    Errors: UserError that says how many bytes they are, and of how many layers, tokens, heads and components.
+    """
+    sides = [side for each in traced.values() if each.vectors is not None for side in each.vectors[:2]]
+    size = sum(2 * math.prod(side.shape) for side in sides)
+    if size > LARGEST:
+        layers, texts, tokens, heads, depth = max((side.shape for side in sides), key=math.prod)
+        several = f" of {texts} texts" if texts > 1 else ""
+        raise UserError(
+            f"vectors=True would put queries and keys of {size / 1e6:.0f} MB into the page ({layers} layers x {tokens} "
+            f"tokens{several} x {heads} heads x {depth} components), and {LARGEST / 1e6:.0f} MB are the most: give a "
+            "shorter text"
+        )
+
+
+def beneath(
+    sites: Sequence[Site], labels: Labels, captured: Mapping[str, Captured], vectors: bool
+) -> tuple[list[dict[str, Any]], list[Block]]:
+    """The page's facts of each site, and its blocks: a text's norms, and a layer's queries and keys of a text.
+
+    Of norms the axes are [layer, head, key], of queries and keys [head, position, component], queries first, each cut
+    to the text's own tokens. `vectors`: whether they were asked for, so that a site without them says so.
+    """
+    facts: list[dict[str, Any]] = []
+    blocks: list[Block] = []
+    for number, site in enumerate(sites):
+        norms, products = captured[site.name].norms, captured[site.name].vectors
+        lengths = [[len(tokens) for tokens in labels.tokens[axis.name]] for axis in (site.query, site.key)]
+        facts.append({"norms": norms is not None, "asked": vectors, "vectors": None})
+        if norms is not None:
+            blocks += [
+                Block(f"norms-{number}-{example}", _halves(np.asarray(norms)[:, example, :, :keys]))
+                for example, keys in enumerate(lengths[1])
+            ]
+        if products is None:
+            continue
+        q, k = (np.moveaxis(np.asarray(side, np.float32), 3, 2) for side in (products.q, products.k))
+        scale, whole = float(np.asarray(products.scale)[0]), bool(np.asarray(products.whole)[0])
+        facts[-1]["vectors"] = {"depth": q.shape[-1], "groups": k.shape[2], "scale": scale, "whole": whole}
+        blocks += [
+            Block(f"vectors-{number}-{example}-{layer}", _halves(q[layer, example, :, :of], k[layer, example, :, :to]))
+            for example, (of, to) in enumerate(zip(*lengths, strict=True))
+            for layer in range(len(q))
+        ]
+    return facts, blocks
+
+
+def _halves(*arrays: np.ndarray) -> str:
+    """Numbers as half precision, low byte first; what is no number, as behind a text's end, as 0."""
+    finite = (np.clip(np.nan_to_num(np.asarray(array, np.float32)), -_HALF, _HALF) for array in arrays)
+    return pack(b"".join(np.ascontiguousarray(each, "<f2").tobytes() for each in finite))

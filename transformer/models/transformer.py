@@ -1,0 +1,265 @@
+"""What every Transformer is built from: stacks of blocks, the two ends over tokens, and decoding by a cache."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture, Captured, capture_at
+from transformer.attention.masks import Mask
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.layers.attention_parameters import SharedPositions
+from transformer.layers.beams import repeat_rows
+from transformer.layers.block import (
+    Block,
+    BlockAux,
+    BlockCapture,
+    Group,
+    Layer,
+    Memory,
+    by_layer,
+    of_all,
+    run_layers,
+    step_layers,
+    windowed,
+)
+from transformer.layers.embedding_and_head import TokenEnds
+from transformer.layers.experts import ExpertsConfig
+from transformer.layers.initialization import DeepNorm
+from transformer.layers.kv_cache import KeysAndValues, first_ancestors, ring_of, sharing, with_own
+from transformer.layers.lora import adapted
+from transformer.layers.module import Builder, Module, unstacked
+from transformer.layers.norm import LayerNorm, RmsNorm
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import TransformerConfig
+from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Stateless
+
+FinalNorm = LayerNorm | RmsNorm | None
+OptionalKey = Key[Array, ""] | None
+
+
+class BlockStacks(Stateless):
+    """A family that runs stacks of blocks of `self.config`: how they are made, and run over a sequence."""
+
+    config: TransformerConfig
+
+    def make_blocks(self, count: int, *, cross: bool, deep: DeepNorm, builder: Builder) -> Module:
+        """`count` blocks of the config's arrangement as one stacked module."""
+        config = self.config
+        alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
+
+        def block(experts: bool, builder: Builder) -> Block:
+            made = Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
+            return adapted(made, config.lora, builder)
+
+        group = config.experts.group
+        if group == 1:
+            return builder.stack(functools.partial(block, bool(config.experts.count)), count)
+        return builder.stack(lambda builder: Group(block, group, builder), count // group)
+
+    def make_table(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
+        """The relative positions that all layers of a stack share, where their scheme has such."""
+        if not self.config.positions.scheme.shared:
+            return None
+        return SharedPositions(self.config, bidirectional=bidirectional, builder=builder)
+
+    def make_final_norm(self, builder: Builder) -> FinalNorm:
+        """The norm behind the last block, where the placement asks for one."""
+        return self.config.make_norm(builder) if self.config.norm_placement.final_norm else None
+
+    def run_self_attention(
+        self,
+        stacked: Module,
+        count: int,
+        x_BxTxE: Float[Array, "B T E"],
+        mask: Mask,
+        *,
+        relative: SharedPositions | None,
+        norm: FinalNorm,
+        key: OptionalKey,
+        asked: BlockCapture,
+    ) -> tuple[Float[Array, "B T E"], BlockAux]:
+        """A stack without a memory over whole sequences and its final norm, and what its layers returned beside."""
+        table = None if relative is None else relative()
+        x_BxTxE, outputs = run_layers(
+            stacked,
+            self.config,
+            count,
+            lambda block, x, layer, _: block(x, layer, mask=windowed(mask, layer.window), table=table, asked=asked),
+            x_BxTxE,
+            key=key,
+        )
+        return (x_BxTxE if norm is None else norm(x_BxTxE)), by_layer(outputs)
+
+
+class TokenModel(BlockStacks, TokenEnds):
+    """A family over tokens: it says what its outputs before the vocabulary are, by `hidden`."""
+
+    def forward(
+        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
+    ) -> tuple[Float[Array, "B T _"], Aux]:
+        """The logits of every position."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        return self.logits(hidden_BxTxE), aux
+
+    def hidden(
+        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores the tokens from."""
+        raise NotImplementedError
+
+
+def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
+    """Two keys of one, or none of none."""
+    if key is None:
+        return None, None
+    first, second = jax.random.split(key)
+    return first, second
+
+
+def asked_of(stack: str, capture: Capture | None) -> BlockCapture:
+    """What a request asks of the sites of the stack of this name."""
+    return BlockCapture(*(capture_at(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
+
+
+def sites_of(
+    stack: str,
+    config: TransformerConfig,
+    layers: int,
+    query: Axis,
+    key: Axis,
+    *,
+    causal: bool = False,
+    memory: Axis | None = None,
+) -> tuple[Site, ...]:
+    """The sites of a stack of so many layers, whose self-attention is of `query` over `key`."""
+    heads, numbers = tuple(map(str, range(config.heads))), tuple(map(str, range(layers)))
+    sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal)]
+    if memory is not None:
+        sites.append(Site(f"{stack}/cross", query, memory, numbers, heads))
+    if of_experts := config.experts.layers(layers):
+        experts = Axis("experts", AxisKind.EXPERTS, size=config.experts.count)
+        sites.append(Site(f"{stack}/experts", query, experts, tuple(map(str, of_experts)), heads=("0",)))
+    return tuple(sites)
+
+
+def maps_of(stack: str, aux: BlockAux) -> dict[str, Captured]:
+    """The maps that were asked for of the stack of this name, by site."""
+    sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.experts}
+    return {site: captured for site, captured in sites.items() if captured is not None}
+
+
+def losses_of(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str, AuxiliaryLoss]:
+    """The losses that balance the experts of the stack of this name: sums over its layers, means over batches.
+
+    A coefficient of variation is no sum over positions: micro-batches count by their real positions.
+    """
+    if aux.balance is None:
+        return {}
+    positions = aux.balance.positions[0]
+    return {
+        f"{stack}/{name}": AuxiliaryLoss(positions * jnp.sum(unevenness_L), positions, weight)
+        for name, unevenness_L, weight in (
+            ("importance", aux.balance.importance, config.importance),
+            ("load", aux.balance.load, config.load),
+        )
+    }
+
+
+class TokenDecoder(TokenModel):
+    """A family over tokens that says them one by one."""
+
+    def make_cache(
+        self,
+        stacked: Module,
+        filled: Sequence[KeysAndValues],
+        last_B: Int[Array, " B"],
+        *,
+        beams: int,
+        length: int,
+        examples: Mapping[str, Any],
+    ) -> Cache:
+        """The cache of a stack whose rings hold `filled` for each example, layer by layer, up to positions `last`."""
+        rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, beams), of_layer) for of_layer in filled)
+        position_R = repeat_rows(last_B, beams)
+        ancestors_RxT = first_ancestors(len(position_R), beams, length)
+        rows = {"position": position_R, "ancestors": ancestors_RxT}
+        # What rows share is never re-ordered; a ring of each row's own is.
+        shared, own = (rings, ()) if sharing(beams) > 1 else ((), rings)
+        weights = {
+            "layers": unstacked(stacked, len(filled) // self.config.experts.group),
+            "scoring": self.scoring(self.dtype),
+        }
+        return Cache((), {**rows, "rings": own}, {**examples, "rings": shared}, weights)
+
+    def step_rows(
+        self,
+        stacked: Module,
+        cache: Cache,
+        tokens_R: Int[Array, " R"],
+        *,
+        relative: SharedPositions | None,
+        norm: FinalNorm,
+        memories: Sequence[Memory | None],
+        asked: BlockCapture,
+    ) -> tuple[Float[Array, "R V"], Cache, BlockAux]:
+        """One new position of every row: its logits, the grown cache, and what its layers returned beside.
+
+        `memories` are what each layer reads beside its rings.
+
+        Errors: ValueError for maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
+        """
+        position_R, ancestors_RxT = cache.rows["position"], cache.rows["ancestors"]
+        rings = cache.rows["rings"] or cache.examples["rings"]
+        shared = rings[0][0].shape[2]
+        ancestors_RxT = with_own(ancestors_RxT, position_R, shared)
+
+        table = None if relative is None else relative()
+
+        def of_layer(block: Any, x: Array, layer: Layer, given: Any) -> tuple[Array, Any]:
+            held, memory = given
+            output, *rest = block.step(
+                x,
+                layer,
+                held,
+                position_R,
+                ancestors_RxT=ancestors_RxT,
+                table=table,
+                memory=memory,
+                asked=asked,
+            )
+            return output, tuple(rest)
+
+        x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
+        given = list(zip(rings, memories, strict=True))
+        x_RxE, outputs = step_layers(stacked, self.config, cache.weights["layers"], of_layer, x_RxE, given)
+        grown, aux = zip(*outputs, strict=True)
+        of_self = [each.attention for each in aux if each.attention is not None]
+        widths = {captured.weights.shape[-1] for captured in of_self if captured.weights is not None}
+        if len(widths) > 1:
+            raise ValueError(
+                f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
+                "shape: capture the maps of whole sequences instead"
+            )
+        logits_RxV = self.logits_by(cache.weights["scoring"], x_RxE if norm is None else norm(x_RxE))
+        rows = {**cache.rows, "position": position_R + 1, "ancestors": ancestors_RxT}
+        if shared > 1:
+            cache = cache._replace(rows=rows, examples={**cache.examples, "rings": grown})
+        else:
+            cache = cache._replace(rows={**rows, "rings": grown})
+        return logits_RxV, cache, of_all(aux, lambda *leaves: jnp.stack(leaves))
+
+
+def mask_of(inputs: Inputs) -> Mask:
+    """What the tokens may see: their past, within their segment, and no padding."""
+    if "segments" in inputs:
+        segments_BxT = jnp.asarray(inputs["segments"])
+        lengths_B = jnp.sum(segments_BxT > 0, axis=1)
+        return Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B, segments=(segments_BxT, segments_BxT))
+    if "lengths" in inputs:
+        lengths_B = jnp.asarray(inputs["lengths"])
+        return Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
+    return Mask(causal=True)

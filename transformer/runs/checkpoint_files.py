@@ -1,0 +1,344 @@
+"""The files of a checkpoint: its manifest of shapes, types and digests, and its arrays."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore
+from etils.epath import gpath
+
+from transformer.config import Matching, Range, UserError
+from transformer.json_files import LARGEST, checked, parse, read_object
+from transformer.runs.checksums import Digest, digests, digests_here
+from transformer.storage.locate import storage_of
+
+PyTree = Any
+
+SCALARS = {bool: "python bool", int: "python int", float: "python float"}
+
+
+Dimension = Annotated[int, Range(0, 2**48)]
+"""The length of an axis of a stored array."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafEntry:
+    """A leaf in a manifest; `implementation` is that of keys."""
+
+    shape: tuple[Dimension, ...]
+    dtype: str
+    digest: Digest
+    implementation: Annotated[str, Matching("threefry2x32|rbg|unsafe_rbg", "an implementation of keys in jax")] = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype.startswith("key<") != bool(self.implementation):
+            raise ValueError(f"implementation={self.implementation!r} does not belong to a leaf of {self.dtype}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What the file of a manifest holds; `metadata` is what was said beside the leaves."""
+
+    leaves: Mapping[str, LeafEntry]
+    metadata: Mapping[str, Any]
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredLeaf:
+    """A leaf as the manifest describes it, without its digest."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"shape {self.shape} of {self.dtype}"
+
+
+def described(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
+    """The leaves of a manifest by path."""
+    return {name: StoredLeaf(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is an array of typed PRNG keys."""
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def describe(leaf: Any) -> StoredLeaf:
+    """The shape and type of a leaf.
+
+    Errors: TypeError for what cannot be one.
+    """
+    if type(leaf) in SCALARS:
+        return StoredLeaf((), SCALARS[type(leaf)])
+    if not hasattr(leaf, "dtype"):
+        raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
+    return StoredLeaf(tuple(leaf.shape), str(leaf.dtype))
+
+
+def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The leaves by their path, such as `variables/params/encoder/query/kernel`.
+
+    Errors: ValueError for two of one path.
+    """
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = "/".join([*prefix, *(jax.tree_util.keystr((entry,), simple=True) for entry in path)])
+        if name in named:
+            raise ValueError(f"two leaves of the state are both called {name!r}: rename one of them")
+        named[name] = leaf
+    return named
+
+
+def storable(name: str, leaf: Any) -> Any:
+    """The array that orbax is given for a leaf: the bits of a key, the zero-dimensional array of a number."""
+    if is_key(leaf):
+        if not leaf.size:
+            raise ValueError(f"leaf {name!r} is an empty array of keys: leave it out of the state")
+        return jax.random.key_data(leaf)
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+
+
+def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of leaves by path, `stored` as the arrays that orbax is given; all processes make it together."""
+    sums = digests(stored)
+    leaves: dict[str, Any] = {}
+    for name, leaf in state.items():
+        leaves[name] = {**dataclasses.asdict(describe(leaf)), "digest": sums[name]}
+        if is_key(leaf):
+            leaves[name]["implementation"] = str(jax.random.key_impl(leaf))
+    # As JSON returns it: a tuple or an integer key must not change the digest.
+    plain = json.loads(json.dumps({"leaves": leaves, "metadata": dict(metadata)}))
+    return {**plain, "sha256": _sha256(plain["leaves"], plain["metadata"])}
+
+
+def read_manifest(text: str | bytes) -> dict[str, Any]:
+    """The manifest that a file holds.
+
+    Errors: ValueError saying that it cannot be read, or is not what was saved.
+    """
+    try:
+        manifest = parse(text, "it")
+        sound = manifest["sha256"] == _sha256(manifest["leaves"], manifest["metadata"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("cannot be read") from error
+    if not sound:
+        raise ValueError("is not what was saved")
+    try:
+        checked(Manifest, manifest, "it")
+    except UserError as error:
+        raise ValueError(f"is not what a run saves: {error}") from error
+    return manifest
+
+
+def as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
+    """The leaf in the caller's form, from the stored array and the leaf's entry in the manifest.
+
+    Errors: ValueError where the stored bits are not keys of the expected kind and shape.
+    """
+    if is_key(expected):
+        key = jax.random.wrap_key_data(stored, impl=entry["implementation"])
+        if (key.dtype, key.shape) != (expected.dtype, expected.shape):
+            raise ValueError(f"keys of {key.dtype} and shape {key.shape} are not those of {expected.dtype}")
+        return key if expected.sharding is None else jax.device_put(key, expected.sharding)
+    if type(expected) in SCALARS:
+        return stored.item()
+    return stored[()] if isinstance(expected, np.generic) else stored
+
+
+def _sha256(leaves: Any, metadata: Any) -> str:
+    return hashlib.sha256(json.dumps([leaves, metadata], sort_keys=True).encode()).hexdigest()
+
+
+_WHOLE = np.zeros(())  # stands for an array of NumPy
+_AT_ONCE = 1 << 26  # elements
+_MOST_KEY_WORDS = 16  # 32-bit words of a key of random numbers
+
+
+class Unreadable(Exception):
+    """An array that cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """What orbax has tensorstore write of an array beside its chunks: the metadata of zarr v2."""
+
+    zarr_format: Annotated[int, Range(2, 2)]
+    shape: tuple[Dimension, ...]
+    chunks: tuple[Dimension, ...]
+    dtype: str
+    compressor: Any
+    order: Annotated[str, Matching("[CF]", "'C' or 'F'")]
+    fill_value: Any = None
+    filters: None = None
+    dimension_separator: str = "."
+
+    def __post_init__(self) -> None:
+        if len(self.chunks) != len(self.shape):
+            raise ValueError(f"chunks={self.chunks} must have as many axes as shape={self.shape}")
+        if not all(1 <= chunk <= max(size, 1) for chunk, size in zip(self.chunks, self.shape, strict=True)):
+            raise ValueError(f"chunks={self.chunks} must lie within shape={self.shape}")
+
+
+class LiteralPath(gpath.PosixGPath):
+    """A path on a disk as orbax is given it: a glob under it takes the characters of its own name as they are.
+
+    That of etils takes `[`, `*` and `?` in it for a pattern, and finds nothing there, or what lies elsewhere.
+    """
+
+    def glob(self, pattern: str) -> Iterator["LiteralPath"]:
+        """What matches the pattern under this path."""
+        return (LiteralPath(found) for found in Path(os.fspath(self)).glob(pattern))
+
+
+def for_orbax(path: Path) -> Any:
+    """The path in the class that orbax is given; a path in a bucket has it."""
+    return LiteralPath(path) if isinstance(path, Path) else path
+
+
+def on_device(leaf: Any) -> bool:
+    """Whether a leaf is, or stands for, an array of jax."""
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
+
+
+def sharding_of(leaf: Any) -> jax.sharding.Sharding:
+    """The sharding that a leaf is read with: its own, or the first device's."""
+    return leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+
+def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays in `folder` by name, unverified, each as its leaf says; each process reads its own part.
+
+    Errors: Unreadable, naming the leaf and the file.
+    """
+    try:
+        return _all_arrays(folder, _read(folder, leaves), leaves)
+    except Exception as error:  # a flipped byte can surface as any error of any parser
+        for name, leaf in leaves.items():
+            try:
+                _all_arrays(folder, _read(folder, {name: leaf}), {name: leaf})
+            except Exception as cause:
+                # TensorStore names the file that it gave up on, but only in its message.
+                files = re.findall(r'local file "([^"]+)"', str(cause)) or [f"{folder.name}/"]
+                raise Unreadable(f"leaf {name!r} cannot be read from {files[-1]}") from cause
+        raise Unreadable(f"{folder.name}/ cannot be read") from error
+
+
+def changed(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """What is wrong with the arrays in `folder` that a manifest has these entries of; None where nothing is.
+
+    They are read whole, some at a time, into the memory of this process.
+    """
+    for names in _some_at_a_time(entries):
+        try:
+            arrays = read_arrays(folder, dict.fromkeys(names, _WHOLE))
+        except Unreadable as error:
+            return str(error)
+        for name, digest in digests_here(arrays).items():
+            # The bits of keys have one more axis than the keys.
+            shape = tuple(entries[name]["shape"])
+            if digest != entries[name]["digest"] or arrays[name].shape[: len(shape)] != shape:
+                return not_saved(folder, name)
+    return None
+
+
+def _all_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """What was read, in the order of the leaves.
+
+    Errors: Unreadable where orbax, by damaged metadata, returned none, something else, or another shape.
+    """
+    for name, leaf in leaves.items():
+        array = read.get(name)
+        if not isinstance(array, (jax.Array, np.ndarray)):
+            raise Unreadable(f"leaf {name!r} is not in {folder.name}/")
+        if leaf is not _WHOLE and not is_key(leaf) and array.shape != np.shape(leaf):
+            raise Unreadable(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
+    return {name: read[name] for name in leaves}
+
+
+def not_saved(folder: Path, name: str) -> str:
+    """The words for an array whose digest is another."""
+    return f"leaf {name!r} in {folder.name}/ is not what was saved (its digest differs)"
+
+
+def _some_at_a_time(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Names of arrays that are not empty, in groups of at most `_AT_ONCE` elements, or of one array."""
+    group: list[str] = []
+    held = 0
+    for name, entry in entries.items():
+        size = math.prod(entry["shape"])
+        if group and held + size > _AT_ONCE:
+            yield group
+            group, held = [], 0
+        if size:
+            group.append(name)
+            held += size
+    if group:
+        yield group
+
+
+def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
+    """Compare what the files say of these arrays with the leaves, before any is given to tensorstore.
+
+    It ends the process over metadata that it cannot hold.
+
+    Errors: Unreadable; UserError; whatever the files' damage surfaces as.
+    """
+    tree = read_object(folder / "_METADATA")
+    if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:
+        raise Unreadable(f"{folder.name}/_METADATA is not of arrays of zarr v2 in one OCDBT store")
+    # Orbax leaves a loop of events behind that it cannot close where these are no JSON, or deep.
+    beside = folder / "array_metadatas"
+    for file in (folder / "_sharding", *(beside.iterdir() if beside.is_dir() else ())):
+        if file.exists():
+            read_object(file)
+    manifest = folder / "manifest.ocdbt"
+    if isinstance(manifest, Path) and manifest.stat().st_size > LARGEST:
+        raise Unreadable(f"{folder.name}/{manifest.name} is larger than orbax writes it")
+    base = storage_of(folder).key_value_store(folder)
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    found = {name: store.read(f"{name}/.zarray") for name in leaves}
+    for name, leaf in leaves.items():
+        what = f"{folder.name}/: {name}/.zarray"
+        stored = checked(StoredArray, parse(found[name].result().value, what), what)
+        if leaf is _WHOLE:
+            continue  # of this process's own save, whose shape is compared once it is read
+        shape = np.shape(leaf)
+        own = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
+        if own != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:
+            raise Unreadable(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
+
+
+def _read(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    if not leaves:
+        return {}
+    _check_metadata(folder, leaves)
+    arguments = ocp.args.PyTreeRestore(
+        item={name: 0 for name in leaves},
+        restore_args={name: _arguments(leaf) for name, leaf in leaves.items()},
+        partial_restore=True,
+    )
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+        return dict(handler.restore(for_orbax(folder), args=arguments))
+
+
+def _arguments(leaf: Any) -> ocp.RestoreArgs:
+    if not on_device(leaf):
+        return ocp.RestoreArgs(restore_type=np.ndarray)
+    sharding = sharding_of(leaf)
+    if is_key(leaf):
+        # The bits of keys have one more axis than the keys, which their sharding does not mention.
+        return ocp.ArrayRestoreArgs(sharding=sharding)
+    # The shapes were compared before; strict makes orbax refuse others instead of padding.
+    return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype, strict=True)

@@ -1,0 +1,328 @@
+"""The processes of one run: who launched them, what they decide together, and which of them speaks."""
+
+import contextlib
+import dataclasses
+import ipaddress
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from transformer.config import UserError
+from transformer.runs.directory import RunDirectory
+from transformer.storage.locate import locate
+
+_OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+_ORTE = "OMPI_MCA_orte_hnp_uri"  # the address of mpirun, up to Open MPI 4
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+_GKE_HOSTS, _GKE_INDEX = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"
+_ALONE = "or --processes=1 to train alone"
+
+
+class Launcher(NamedTuple):
+    """One that jax cannot join by itself, and the variables in which it says how many processes and which this is."""
+
+    name: str
+    size: str
+    rank: str
+
+
+OTHERS = (
+    Launcher("MPICH, Intel MPI or another launcher with PMI", "PMI_SIZE", "PMI_RANK"),
+    Launcher("MVAPICH2", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    Launcher("IBM's jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    Launcher("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    Launcher("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    Launcher("torchrun", "WORLD_SIZE", "RANK"),
+    Launcher("Kubeflow", "NUM_PROCESSES", "PROCESS_ID"),
+)
+# Launchers that say which process this is, and not always of how many.
+RANKS = {"PMIX_RANK": "a launcher with PMIx", "PALS_RANKID": "Cray PALS", "ALPS_APP_PE": "Cray ALPS"}
+
+
+def joined_by(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """The arguments of jax.distributed.initialize for a launcher that jax can join; None for others and for none.
+
+    Errors: UserError for Open MPI 5 or newer without an mpi4py that works with it.
+    """
+    if all(name in environment for name in _OPEN_MPI) and _number(environment, _OPEN_MPI[0]) > 1:
+        return {"cluster_detection_method": "mpi4py" if _by_mpi4py(environment) else "ompi"}
+    if all(name in environment for name in _SLURM) and _number(environment, "SLURM_NTASKS") > 1:
+        return {"cluster_detection_method": "slurm"}
+    return None
+
+
+def refuse_unknown(environment: Mapping[str, str]) -> None:
+    """Refuse to train alone in a process that something has started as one of several.
+
+    Errors: UserError naming the launcher, and the flags that join the processes.
+    """
+    for name, size, rank in OTHERS:
+        if size in environment and rank in environment and (count := _number(environment, size)) > 1:
+            raise UserError(
+                f"{name} started this process as number {environment[rank]} of {count} ({size}, {rank}), and does "
+                "not say where the first is: give "
+                f"--coordinator=HOST:PORT --processes=${size} --process=${rank}, {_ALONE}"
+            )
+    hosts = environment.get(_GKE_HOSTS, "").split(",")
+    if len(hosts) > 1:
+        raise UserError(
+            f"{_GKE_HOSTS} names {len(hosts)} hosts, and jax finds no TPU here (is libtpu installed, and JAX_PLATFORMS "
+            f"not cpu?): give --coordinator={hosts[0]}:8482 --processes={len(hosts)} --process=${_GKE_INDEX}, {_ALONE}"
+        )
+    sizes = {_OPEN_MPI[0], *(launcher.size for launcher in OTHERS)}
+    for rank, name in RANKS.items():
+        if rank in environment and not sizes & set(environment):
+            raise UserError(
+                f"{name} started this process as number {environment[rank]} ({rank}), and does not say of how many: "
+                f"give --coordinator=HOST:PORT --processes=N --process=${rank}, {_ALONE}"
+            )
+
+
+def _by_mpi4py(environment: Mapping[str, str]) -> bool:
+    """Whether the processes of Open MPI find each other by mpi4py: from version 5 on, nothing else says where they are.
+
+    Errors: as `joined_by`.
+    """
+    version = environment.get("OMPI_VERSION", "").partition(".")[0]
+    if not (int(version) >= 5 if version.isdecimal() else _ORTE not in environment):
+        return False
+    count = _number(environment, _OPEN_MPI[0])
+    given = f"give --coordinator=HOST:PORT --processes=${_OPEN_MPI[0]} --process=${_OPEN_MPI[1]}, {_ALONE}"
+    if find_spec("mpi4py") is None:
+        raise UserError(
+            f"Open MPI started {count} processes, which find each other by mpi4py, and it is not installed: "
+            f"pip install mpi4py; or {given}"
+        )
+    from mpi4py import MPI
+
+    # One that was built for another MPI takes each process for the only one.
+    if MPI.COMM_WORLD.Get_size() != count:
+        raise UserError(
+            f"Open MPI started {count} processes, and mpi4py sees {MPI.COMM_WORLD.Get_size()}: it uses another MPI "
+            f"({' '.join(MPI.Get_library_version().split())[:60]}); build it with this one: "
+            f"pip install --force-reinstall --no-binary=mpi4py mpi4py; or {given}"
+        )
+    return True
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    """Errors: UserError for a variable that is no number of processes."""
+    if not environment[name].isdecimal():
+        raise UserError(
+            f"{name}={environment[name]} in the environment is no number of processes: unset it or correct it"
+        )
+    return int(environment[name])
+
+
+HEARTBEAT = 60  # seconds
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+
+_BLOCK = 1024  # bytes
+
+
+def start(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    *,
+    heartbeat: int = HEARTBEAT,
+    environment: Mapping[str, str] = os.environ,
+    files: Path = Path("/"),
+) -> bool:
+    """Join the other processes of this run, before jax is used; False for a single process.
+
+    `heartbeat` is after how many seconds of silence a process counts as lost.
+
+    Errors: UserError for incomplete or invalid settings.
+    """
+    if heartbeat < 1:
+        raise UserError(f"--heartbeat={heartbeat} must be at least 1 second")
+    settings: dict[str, Any] | None
+    flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
+    variables = {name: environment.get(name) or None for name in (ADDRESS, COUNT, INDEX)}
+    given = next((each for each in (flags, variables) if any(value is not None for value in each.values())), None)
+    if given is not None and _says_alone(*given.values()):
+        return False
+    settings = joined_by(environment) if given is None else _explicit(given)
+    if settings is None and not _has_tpu(environment, files):
+        refuse_unknown(environment)
+        return False
+    if settings is not None and on_loopback(str(settings.get("coordinator_address"))):
+        if not environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
+            settings["coordinator_bind_address"] = settings["coordinator_address"]
+        _listen_to_this_machine()
+    # jax would treat SIGTERM as a notice of preemption and go on; transformer.runs.preemption hears it.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(**settings or {}, heartbeat_timeout_seconds=heartbeat)
+    except ValueError:
+        if settings is not None:
+            raise
+        refuse_unknown(environment)
+        return False  # a TPU without signs of a pod
+    return True
+
+
+def on_loopback(address: str) -> bool:
+    """Whether HOST:PORT is this machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _listen_to_this_machine() -> None:
+    """Let the collectives of CPU devices listen on loopback: gloo would where the host's name leads."""
+    # jax has no setting for it.
+    from jax._src import distributed, xla_bridge
+    from jax._src.lib import _jax
+
+    def make_client() -> Any:
+        client = distributed.global_state.client
+        return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(client, hostname="127.0.0.1"))
+
+    registered = xla_bridge._backend_factories["cpu"]
+    xla_bridge._backend_factories["cpu"] = dataclasses.replace(registered, factory=make_client)
+
+
+def _says_alone(address: object, count: object, index: object) -> bool:
+    """Whether what is given says that this process is the only one."""
+    return address is None and str(count) == "1" and str(index or 0) == "0"
+
+
+def _explicit(given: Mapping[str, str | int | None]) -> dict[str, Any]:
+    """The arguments of jax.distributed.initialize from the address, the count and the index under any names."""
+    (address, host), (count, total), (index, number) = given.items()
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise UserError(
+            f"{' and '.join(name for name in given if name not in missing)} without {' and '.join(missing)}: "
+            f"say all of {address}=HOST:PORT {count}=N {index}=I, or none for a single process"
+        )
+    assert host is not None
+    assert total is not None
+    assert number is not None
+    port = re.fullmatch(r".+:(\d{1,5})", str(host))
+    if port is None or not 0 < int(port[1]) < 65536:
+        raise UserError(f"{address}={host} is no HOST:PORT, such as 10.0.0.2:8476")
+    for name, value in ((count, total), (index, number)):
+        if not re.fullmatch(r"\d+", str(value)):
+            raise UserError(f"{name}={value} must be a whole number from 0 on")
+    if not 0 <= int(number) < int(total):
+        raise UserError(f"{index}={number} must be from 0 to {count} - 1, which is {int(total) - 1}")
+    # Otherwise jax asks the cluster for the rest, and under Slurm gives this process one of the machine's devices.
+    return {
+        "coordinator_address": str(host),
+        "num_processes": int(total),
+        "process_id": int(number),
+        "cluster_detection_method": "deactivate",
+    }
+
+
+def _has_tpu(environment: Mapping[str, str], files: Path) -> bool:
+    if environment.get("JAX_PLATFORMS", "tpu").split(",")[0] != "tpu" or find_spec("libtpu") is None:
+        return False
+    return any(next(files.glob(pattern), None) for pattern in ("dev/accel*", "dev/vfio/[0-9]*"))
+
+
+def primary() -> bool:
+    """Whether this process is the first, which decides for all and writes what is written once."""
+    return jax.process_index() == 0
+
+
+def decided[T](decide: Callable[[], T]) -> T:
+    """Call `decide` on the first process and return its value, which JSON must be able to hold, on all of them.
+
+    A UserError is raised on all of them; any other error ends the first process, and with it the others.
+    """
+    if jax.process_count() == 1:
+        return decide()
+    message: dict[str, Any] = {}
+    if primary():
+        try:
+            message["value"] = decide()
+        except UserError as error:
+            message["mistake"] = str(error)
+    message = json.loads(_told(json.dumps(message).encode()))
+    if "mistake" in message:
+        raise UserError(message["mistake"])
+    return message["value"]
+
+
+def in_turn[T](make: Callable[[], T]) -> T:
+    """Call `make` on every process, on the first one before the others: it can write files that they then read.
+
+    Errors: as `decided`.
+    """
+    made: list[T] = []
+    decided(lambda: made.append(make()))
+    return made[0] if made else make()
+
+
+@contextlib.contextmanager
+def claimed(path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()) -> Iterator[RunDirectory]:
+    """The run directory that the first process claims for all of them, until all have left the context.
+
+    Errors: as `RunDirectory.claim`, on every process.
+    """
+    with contextlib.ExitStack() as stack:
+        held: list[RunDirectory] = []
+
+        def claim() -> bool:
+            held.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
+            return held[0].fresh
+
+        # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
+        decided(lambda: None)
+        fresh = decided(claim)
+        yield held[0] if held else RunDirectory(locate(path), fresh)
+        decided(lambda: None)
+
+
+def _told(message: bytes) -> bytes:
+    """The message of the first process."""
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
+    # In whole blocks, since each length compiles another program.
+    block = np.zeros(-(-length // _BLOCK) * _BLOCK, np.uint8)
+    if primary():
+        block[:length] = np.frombuffer(message, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(block), np.uint8)[:length].tobytes()
+
+
+_LENGTH = 4096  # bytes of what is said
+_logger = logging.getLogger(__name__)
+
+
+def told(line: str) -> None:
+    """Say it on stderr, and in the run's log where there is one."""
+    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
+        print(line, file=sys.stderr, flush=True)
+    _logger.info("%s", line)  # as a warning it would be on stderr twice where no log is
+
+
+def anywhere(said: str | None) -> str | None:
+    """What the first of the processes with something to say says, on all of them; None where none has.
+
+    All call it together.
+    """
+    if jax.process_count() == 1:
+        return said
+    speaking = np.asarray(multihost_utils.process_allgather(np.int32(said is not None))).reshape(-1)
+    if not speaking.any():
+        return None
+    text = np.zeros(_LENGTH, np.uint8)
+    content = (said or "").encode()[:_LENGTH]
+    text[: len(content)] = np.frombuffer(content, np.uint8)
+    heard = np.asarray(multihost_utils.process_allgather(text)).reshape(-1, _LENGTH)[int(np.argmax(speaking))]
+    return bytes(heard).rstrip(b"\0").decode(errors="replace")

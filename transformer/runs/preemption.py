@@ -1,0 +1,191 @@
+"""Being told to stop: signals, and the pulse that a run looks at between two steps."""
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from transformer.runs.exit_codes import AGAIN, Stopped
+
+_saves_changed = threading.Condition()
+_saves_under_way = 0
+
+
+def begin_save() -> None:
+    """A save begins; `end_save` is called once it is committed or has failed."""
+    global _saves_under_way
+    with _saves_changed:
+        _saves_under_way += 1
+
+
+def end_save() -> None:
+    """A save is committed, or has failed."""
+    global _saves_under_way
+    with _saves_changed:
+        _saves_under_way -= 1
+        _saves_changed.notify_all()
+
+
+def save_under_way() -> bool:
+    """Whether a save is under way."""
+    return _saves_under_way > 0
+
+
+def once_saved(act: Callable[[], None]) -> None:
+    """Call `act` once no save is under way, and let none begin_save meanwhile."""
+    with _saves_changed:
+        _saves_changed.wait_for(lambda: not _saves_under_way)
+        act()
+
+
+class Held(NamedTuple):
+    """Where a process waits to be told where to end: units `begun`, and whether one of them `made` what can be lost."""
+
+    begun: int
+    made: bool
+
+
+class Pulse:
+    """Counts the units that a process has begun, and ends them behind one that was agreed upon."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begun, self._held = 0, False
+        self._waits = False
+        self._making: int | None = None  # the first unit that makes what can be lost
+        self._last: int | None = None
+        self.what = "starting"
+        self.since = time.monotonic()
+        self.slowest = 0.0
+        """Seconds of the slowest unit that is done."""
+
+    def beat(self, what: str, *, makes: bool = False) -> None:
+        """Begin the next unit, in words `what`; the one before is done. One that `makes` what can be lost is a step.
+
+        Errors: Stopped where the run ends before it.
+        """
+        with self._changed:
+            # Held for as long as the processes need to tell each other their numbers.
+            self._changed.wait_for(lambda: self._last is not None or not self._held)
+            if self._last is not None and self._begun >= self._last:
+                raise Stopped(f"stopped before {what}")
+            now = time.monotonic()
+            if self._begun:
+                self.slowest = max(self.slowest, now - self.since)
+            self._begun += 1
+            if makes and self._making is None:
+                self._making = self._begun
+            self.what, self.since, self._waits = what, now, False
+
+    def waits(self) -> None:
+        """Say that what is left of the unit is to wait for devices, and so for the other processes."""
+        self._waits = True
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """How far the process has come: the units begun, and whether the last of them waits. Tuples compare so."""
+        return self._begun, self._waits
+
+    @property
+    def begun(self) -> int:
+        """The number of units begun."""
+        return self._begun
+
+    @property
+    def made(self) -> bool:
+        """Whether a unit is done that makes what can be lost."""
+        return self._making is not None and self._making < self._begun
+
+    @property
+    def going(self) -> bool:
+        """Whether the first step is over, whose program is compiled by then, and the next, which reads its numbers."""
+        return self._making is not None and self._making + 1 < self._begun
+
+    def hold(self) -> Held:
+        """Begin no further unit before `end_behind` is called."""
+        with self._changed:
+            self._held = True
+            return Held(self._begun, self.made)
+
+    def end_behind(self, last: int) -> None:
+        """Let the units up to number `last` be done, and no other."""
+        with self._changed:
+            self._last = last
+            self._changed.notify_all()
+
+
+def leave_at_once(code: int = AGAIN) -> None:
+    """End this process from whatever thread, whatever the others are in the midst of."""
+    os._exit(code)
+
+
+def say(line: str) -> None:
+    """Write a line to stderr, also where another thread is stopped in the midst of writing."""
+    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
+        os.write(2, f"{line}\n".encode())
+
+
+# Those who end a process with its group, such as timeout(1), send the same signal twice.
+_ONE_WISH = 0.5  # seconds
+
+
+@contextlib.contextmanager
+def heeded(stop: Callable[[str], None]) -> Iterator[None]:
+    """Call `stop` with the name of the first signal, in a thread of its own; end the process at a second SIGINT.
+
+    The thread is told by the interpreter's own handler, in C: it also hears a signal while the main thread compiles or
+    waits for another process, and no exception is raised in the midst of anything. SIGINT stays ignored where it was,
+    as in what a shell starts in the background.
+
+    A SIGTERM behind the first signal changes nothing: schedulers send it again before they kill (Slurm when it queues a
+    job again), and the run is stopping already. A second SIGINT is of a person who does not want to wait for the step:
+    the process ends with 128 + its number, once a save that is under way is done.
+    """
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        numbers.append(signal.SIGINT)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    thread = threading.Thread(target=_listen, args=(reading, set(numbers), stop), name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(earlier)
+        os.close(writing)
+        thread.join(timeout=1)  # a process forked in between would keep the pipe open
+        os.close(reading)
+
+
+def _listen(pipe: int, numbers: set[int], stop: Callable[[str], None]) -> None:
+    first: float | None = None
+    while heard := os.read(pipe, 1):
+        number = heard[0]
+        if number not in numbers:
+            continue
+        name = signal.Signals(number).name
+        if first is None:
+            first = time.monotonic()
+            say(f"{name}: the run stops behind what it is doing, and saves; a second Ctrl-C ends it at once")
+            threading.Thread(target=stop, args=(name,), name="stopping", daemon=True).start()
+        elif time.monotonic() - first <= _ONE_WISH:
+            continue
+        elif number == signal.SIGTERM:
+            say(f"{name} again: the run is stopping already, and saves")
+        else:
+            if save_under_way():
+                say(f"{name} again: ended as soon as the checkpoint under way is saved")
+            once_saved(functools.partial(_leave, number))
+
+
+def _leave(number: int) -> None:
+    say(f"{signal.Signals(number).name} again: ended; the run goes on from its last checkpoint")
+    leave_at_once(128 + number)

@@ -1,0 +1,1 @@
+"""Ablations: arms, their runs, and what may be said of their differences."""

@@ -1,0 +1,379 @@
+"""The result of a study: a pure function of its cells, from which the page, the JSON and the CSV are written."""
+
+import collections
+import enum
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.comparisons import Comparison, between_the_best, comparisons, learned_of, rounding_of
+from transformer.studies.ablations.results import Cell, Point
+from transformer.studies.ablations.statistics import (
+    interquartile_interval,
+    interquartile_mean,
+    possible,
+    t_test,
+    wilson,
+)
+from transformer.studies.ablations.summary import summary
+from transformer.studies.ablations.text import reason
+from transformer.studies.ablations.tuned_selection import (
+    DIVERGED,
+    FAILED,
+    STUCK,
+    Study,
+    arrange,
+    beats,
+    best,
+    ended,
+    finished,
+    tuning_seeds,
+    worst,
+)
+from transformer.studies.ablations.warnings import warnings
+
+
+def analyse(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a study, ready for JSON: None where there is no number, never NaN.
+
+    For each arm and task the tuned values are chosen that lost the fewest seeds and, of those, have the best mean of
+    `chosen_by`; every figure of the arm but `sensitivity`, `map` and `runs` is of its runs at those values. Values of
+    several tasks are averaged seed by seed before anything else. `about` is what the runs do not record: the
+    differences of each arm's config, its parameters, the machine.
+
+    Errors: ValueError for a cell that has no place in the study, or whose place another has.
+    """
+    study = arrange(spec, cells)
+    pairs = comparisons(study)
+    of_arms = about.get("arms", {})
+    arms = [_arm(study, name, of_arms.get(name, {})) for name in spec.arms]
+    result = {
+        "name": about.get("name", ""),
+        **{name: getattr(spec, name) for name in _COPIED},
+        "tasks": list(spec.tasks),
+        "about": about,
+        "warnings": warnings(study),
+        "arms": arms,
+        "comparisons": [_comparison(study, pair) for pair in pairs],
+        "summary": summary(study, pairs, arms, between_the_best(study)),
+        "cells": [_flat(cell) for arm in spec.arms for cell in study.runs_of(arm)],
+    }
+    return _plain(result)
+
+
+_COPIED = ("question", "reference", "better", "chosen_by", "reported", "target", "notable", "seeds", "tuned")
+
+
+def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    values = study.by_seed(arm, None)
+    own = list(values.values())
+    test = t_test(own, resolution=rounding_of(own)) if len(own) >= 2 else None
+    return {
+        "name": arm,
+        "differences": about.get("differences", []),
+        "parameters": about.get("parameters"),
+        "shared": about.get("shared"),
+        "runs": _runs(study.runs_of(arm)),
+        "chosen": {task: study.chosen[arm, task] for task in study.spec.tasks if (arm, task) in study.chosen},
+        "seeds": [
+            {
+                "task": cell.task,
+                "seed": cell.seed,
+                "value": cell.reported if finished(cell) else None,
+                "state": cell.state,
+                "directory": cell.directory,
+                "command": cell.command,
+            }
+            for task in study.spec.tasks
+            for cell in study.chosen_runs(arm, task)
+        ],
+        "mean": statistics.fmean(values.values()) if values else None,
+        "interval": test and test.interval and possible(study.spec.reported, test.interval, own),
+        "deviation": test and test.deviation,
+        "n": len(values),
+        "learned": dict(zip(("count", "of"), learned_of(study, arm, None), strict=True)),
+        "iqm": _interquartile(study, arm),
+        "to_target": _to_target(study, arm),
+        "bands": _bands(study, arm),
+        "heads": _heads(study, arm),
+        "sensitivity": [_sensitivity(study, arm, key) for key in _varied(study.spec)],
+        "map": _map(study, arm),
+    }
+
+
+def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
+    """How often an arm diverged or was stuck, of the runs that came to an end of their own."""
+    of_state = collections.Counter(cell.state for cell in cells)
+    diverged, at_an_end = of_state[DIVERGED], sum(map(ended, cells))
+    return {
+        "all": len(cells),
+        "ended": at_an_end,
+        "diverged": diverged,
+        "stuck": of_state[STUCK],
+        "failed": of_state[FAILED],
+        "rate": diverged / at_an_end if at_an_end else None,
+        "interval": wilson(diverged, at_an_end) if at_an_end else None,
+    }
+
+
+def _interquartile(study: Study, arm: str) -> dict[str, Any]:
+    tasks = [list(study.by_seed(arm, task).values()) for task in study.spec.tasks]
+    able = min(map(len, tasks)) >= 2
+    return {
+        "value": interquartile_mean(list(itertools.chain(*tasks))) if all(tasks) else None,
+        "interval": interquartile_interval(tasks) if able else None,
+    }
+
+
+# --- Over training
+
+
+def _ended(study: Study, arm: str, task: str) -> list[Cell]:
+    """The runs at the chosen values that came to an end of their own, diverged ones as far as they went."""
+    return [cell for cell in study.chosen_runs(arm, task) if ended(cell)]
+
+
+def _to_target(study: Study, arm: str) -> dict[str, Any] | None:
+    """When each run first reaches the target; a run that never does counts as later than any in the median."""
+    target = study.spec.target
+    if target is None:
+        return None
+    runs = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
+    steps = [
+        min(
+            (step for step, value in _finite(cell.curves.get(study.spec.chosen_by, ())) if _reaches(study, value)),
+            default=None,
+        )
+        for cell in runs
+    ]
+    flops = [
+        None if step is None or cell.flops is None else step * cell.flops
+        for cell, step in zip(runs, steps, strict=True)
+    ]
+    return {
+        "reached": sum(step is not None for step in steps),
+        "of": len(runs),
+        "steps": _median(steps),
+        "flops": _median(flops),
+        "seeds": [
+            {"task": cell.task, "seed": cell.seed, "steps": step, "flops": count}
+            for cell, step, count in zip(runs, steps, flops, strict=True)
+        ],
+    }
+
+
+def _reaches(study: Study, value: float) -> bool:
+    target = study.spec.target
+    return target is not None and not beats(study.spec, target, value)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    if not values:
+        return None
+    middle = statistics.median(math.inf if value is None else value for value in values)
+    return middle if math.isfinite(middle) else None
+
+
+def _bands(study: Study, arm: str) -> dict[str, Any]:
+    """Every curve of the study as a band over seeds; of several tasks their mean, and each by the task's name."""
+    bands = {}
+    for metric in study.spec.curves:
+        curve = _metric(metric)
+        bands[metric] = _band(study, arm, curve, list(study.spec.tasks))
+        if len(study.spec.tasks) > 1:
+            bands |= {f"{metric} ({task})": _band(study, arm, curve, [task]) for task in study.spec.tasks}
+    return {name: band for name, band in bands.items() if band["steps"]}
+
+
+def _metric(name: str) -> Callable[[Cell], Sequence[Point]]:
+    return lambda cell: cell.curves.get(name, ())
+
+
+def _statistic(name: str, site: str) -> Callable[[Cell], Sequence[Point]]:
+    return lambda cell: cell.heads.get(name, {}).get(site, ())
+
+
+def _heads(study: Study, arm: str) -> dict[str, Any]:
+    cells = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
+    bands: dict[str, dict[str, Any]] = {}
+    for name, site in dict.fromkeys(
+        (name, site) for cell in cells for name, sites in cell.heads.items() for site in sites
+    ):
+        band = _band(study, arm, _statistic(name, site), list(study.spec.tasks))
+        if band["steps"]:
+            bands.setdefault(name, {})[site] = band
+    return bands
+
+
+def _band(
+    study: Study, arm: str, curve: Callable[[Cell], Sequence[Point]], tasks: Sequence[str]
+) -> dict[str, list[Any]]:
+    """Mean, least and greatest over seeds at each step: of each seed the mean over tasks, where it has them all."""
+    by_step: dict[int, list[float]] = {}
+    by_task = [{cell.seed: dict(_finite(curve(cell))) for cell in _ended(study, arm, task)} for task in tasks]
+    for seed in study.spec.seeds:
+        curves = [runs.get(seed, {}) for runs in by_task]
+        for step in set(curves[0]).intersection(*curves[1:]):
+            by_step.setdefault(step, []).append(statistics.fmean(points[step] for points in curves))
+    steps = sorted(by_step)
+    return {
+        "steps": steps,
+        "middle": [statistics.fmean(by_step[step]) for step in steps],
+        "low": [min(by_step[step]) for step in steps],
+        "high": [max(by_step[step]) for step in steps],
+        "n": [len(by_step[step]) for step in steps],
+    }
+
+
+def _finite(points: Sequence[Point]) -> list[Point]:
+    return [(step, value) for step, value in points if math.isfinite(value)]
+
+
+# --- Over the tuned values
+
+
+def _varied(spec: Ablation) -> list[str]:
+    return [key for key, values in spec.tuned.items() if len(values) > 1]
+
+
+def _sensitivity(study: Study, arm: str, key: str) -> dict[str, Any]:
+    """What an arm loses where a tuned value is off, the others as chosen (Wortsman et al. 2023, arXiv 2309.14322).
+
+        mean over tried values of (E over seeds of min(final, initial)) - best over tried values
+
+    of `chosen_by`, min and best turned round where higher is better; of several tasks their mean. Seeds are those of
+    `tuning_seeds`. A run that diverged counts with its initial value. Runs are first evaluated after some steps, so
+    that the initial value is the worst that any run of the arm which did not diverge began with on that task.
+    """
+    points, costs = [], []
+    for value in study.spec.tuned[key]:
+
+        def runs(task: str, value: Any = value) -> tuple[Cell, ...]:
+            return study.runs(arm, task, {**study.chosen[arm, task], key: value}) if (arm, task) in study.chosen else ()
+
+        points.append({"value": value, **_point(study, runs)})
+        costs.append([_cost(study, arm, task, _comparable(study, arm, task, runs)) for task in study.spec.tasks])
+    losses = []
+    for of_values in zip(*costs, strict=True):  # by task
+        known = [cost for cost in of_values if cost is not None]
+        if len(known) == len(of_values):
+            least = best(study.spec, known)
+            losses.append(statistics.fmean(abs(cost - least) for cost in known))
+    complete = len(losses) == len(study.spec.tasks)
+    return {"key": key, "points": points, "sensitivity": statistics.fmean(losses) if complete else None}
+
+
+def _point(study: Study, runs: Callable[[str], tuple[Cell, ...]]) -> dict[str, Any]:
+    """The seeds' mean, least and greatest of `chosen_by` at some tuned values; `n` did not diverge."""
+    values = list(study.over_tasks(runs, lambda cell: cell.chosen).values())
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "low": min(values, default=None),
+        "high": max(values, default=None),
+        "diverged": sum(cell.state == DIVERGED for task in study.spec.tasks for cell in runs(task)),
+        "n": len(values),
+    }
+
+
+def _comparable(study: Study, arm: str, task: str, runs: Callable[[str], tuple[Cell, ...]]) -> list[Cell]:
+    """The runs of the seeds with which all values can be compared: one lost by a machine must not move a mean."""
+    shared = tuning_seeds(study, arm, task)
+    return [cell for cell in runs(task) if cell.seed in shared]
+
+
+def _cost(study: Study, arm: str, task: str, cells: Sequence[Cell]) -> float | None:
+    """The mean of min(final, initial) over the runs of one value; None where none tells."""
+    initial = _initial(study, arm, task)
+    if initial is None:
+        return None
+    finals = [initial for cell in cells if cell.state == DIVERGED]
+    finals += [best(study.spec, (cell.chosen, initial)) for cell in cells if finished(cell) and cell.chosen is not None]
+    return statistics.fmean(finals) if finals else None
+
+
+def _initial(study: Study, arm: str, task: str) -> float | None:
+    cells = [cell for cell in study.runs_of(arm) if cell.task == task]
+    first = [
+        (finished(cell), points[0][1])
+        for cell in cells
+        if ended(cell) and (points := _finite(cell.curves.get(study.spec.chosen_by, ())))
+    ]
+    if of_finished := [value for done, value in first if done]:
+        return worst(study.spec, of_finished)
+    if first:
+        # Of runs that all diverged the least is nearest to a model that has not yet learned anything.
+        return best(study.spec, [value for _, value in first])
+    return None
+
+
+def _map(study: Study, arm: str) -> dict[str, Any] | None:
+    """`chosen_by` over two tuned keys, where exactly two have several values."""
+    keys = _varied(study.spec)
+    if len(keys) != 2:
+        return None
+    x_key, y_key = keys
+    fixed = {key: values[0] for key, values in study.spec.tuned.items() if key not in keys}
+
+    def cell(x: Any, y: Any) -> dict[str, Any]:
+        tuned = {**fixed, x_key: x, y_key: y}
+        point = _point(study, lambda task: study.runs(arm, task, tuned))
+        return {name: point[name] for name in ("mean", "diverged", "n")}
+
+    x_values, y_values = (study.spec.tuned[key] for key in keys)
+    return {
+        "x_key": x_key,
+        "y_key": y_key,
+        "x": x_values,
+        "y": y_values,
+        "cells": [[cell(x, y) for x in x_values] for y in y_values],
+    }
+
+
+# --- As the result holds it
+
+
+def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
+    # Who draws the only task's differences finds its seeds by the task's name.
+    task = next(iter(study.spec.tasks)) if len(study.spec.tasks) == 1 else pair.task
+    power = pair.power
+    return {
+        "arm": pair.arm,
+        "reference": study.spec.reference,
+        "task": pair.task,
+        "difference": pair.difference,
+        "interval": pair.test and pair.test.interval,
+        "differences": [{"task": task, "seed": seed, "value": value} for seed, value in pair.differences.items()],
+        "n": pair.n,
+        "p": pair.p,
+        "p_permutation": pair.p_permutation,
+        "p_holm": pair.p_holm,
+        "verdict": pair.verdict,
+        "learned": pair.learning._asdict(),
+        "why": reason(study, pair),
+        "power": {
+            "deviation": power and power.deviation,
+            "level": power and power.level,
+            "detectable": power and power.detectable,
+            "seeds_for": [{"difference": size, "seeds": seeds} for size, seeds in (power.seeds_for if power else ())],
+        },
+    }
+
+
+def _flat(cell: Cell) -> dict[str, Any]:
+    kept = ("arm", "task", "seed", "tuned", "state", "chosen", "reported", "steps", "directory", "command", "trust")
+    return {name: getattr(cell, name) for name in kept}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,146 @@
+"""From the run directories of an ablation to its cells: what was trained, read back from the files that runs leave."""
+
+import shlex
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
+from transformer.config import UserError
+from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory, Start
+from transformer.runs.records import read_records
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.arms import Planned
+from transformer.studies.ablations.results import Cell, Point
+from transformer.trust import trust_words
+
+# What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token
+# (Xiao et al. 2023).
+HEADS = {"entropy": ENTROPY.name, "sink": FIRST_TOKEN.name}
+
+Record = Mapping[str, Any]
+
+
+class Ended(NamedTuple):
+    """A run of a study that has come to an end: how ("done", "diverged" or "failed"), where, and how to repeat it."""
+
+    planned: Planned
+    state: str
+    path: Path
+    directory: str
+    command: str
+
+
+def collect(spec: Ablation, ended: Sequence[Ended]) -> list[Cell]:
+    """The cell of every run that has ended.
+
+    Errors: UserError where a run that is done has not reported one of the study's metrics, naming those that it has.
+    """
+    return [_cell(spec, each) for each in ended]
+
+
+def curve(records: Sequence[Record], metric: str) -> tuple[Point, ...]:
+    """The values of a metric "split/name" over training, without those that were not finite."""
+    return tuple((step, value) for step, value in _reports(records, metric) if value is not None)
+
+
+def last(records: Sequence[Record], metric: str) -> float | None:
+    """What a metric was in its last report; None where that was not finite, or there is none."""
+    reports = _reports(records, metric)
+    return reports[-1][1] if reports else None
+
+
+def heads_over_training(maps: Path) -> dict[str, dict[str, tuple[Point, ...]]]:
+    """The statistics of `HEADS` by site over training: means over a site's layers and heads and the probe's examples.
+
+    An example for which a statistic is not defined does not count; a run without maps has none.
+    """
+    if not (maps / "zarr.json").exists():
+        return {}
+    store = MapStore.existing(maps)
+    curves: dict[str, dict[str, tuple[Point, ...]]] = {}
+    for site in store.sites:
+        statistics = store.statistics(site.name)
+        for name, stored in HEADS.items():
+            if stored not in statistics.names or not store.steps:
+                continue
+            values_SxBxLxH = statistics.values[..., statistics.names.index(stored)].astype(np.float64)
+            with warnings.catch_warnings():
+                # Of a step without a single value there is no mean.
+                warnings.simplefilter("ignore", RuntimeWarning)
+                means_S = np.nanmean(values_SxBxLxH, axis=(1, 2, 3))
+            points = tuple(
+                (step, float(mean)) for step, mean in zip(store.steps, means_S, strict=True) if np.isfinite(mean)
+            )
+            if points:
+                curves.setdefault(name, {})[site.name] = points
+    return curves
+
+
+def provenance(directories: Sequence[Path]) -> dict[str, Any]:
+    """Of the runs in `directories`: hardware, commit and versions; where they differ, each of them is named."""
+    starts = [start for directory in directories for start in RunDirectory(directory).starts()]
+    names = dict.fromkeys(name for start in starts for name in start.packages)
+    packages = {name: _joined(start.packages.get(name) for start in starts) for name in names}
+    return {
+        "hardware": _joined(_hardware(start) for start in starts),
+        "commit": _joined(start.commit for start in starts),
+        "versions": {"python": _joined(start.python for start in starts), **packages} if starts else {},
+    }
+
+
+def _cell(spec: Ablation, ended: Ended) -> Cell:
+    run, planned = RunDirectory(ended.path), ended.planned
+    records = read_records(run.metrics_file)
+    if ended.state == "done":
+        _check_reported(spec, records, planned)
+    of_choice = curve(records, spec.chosen_by)
+    flops = [value for _, value in curve(records, "train/flops_per_step")]
+    return Cell(
+        arm=planned.arm,
+        task=planned.task,
+        seed=planned.seed,
+        tuned=dict(planned.tuned),
+        state=ended.state,
+        chosen=of_choice[-1][1] if of_choice else None,
+        reported=last(records, spec.reported),
+        curves={metric: curve(records, metric) for metric in spec.curves},
+        flops=float(np.mean(flops)) if flops else None,
+        heads=heads_over_training(run.maps),
+        steps=planned.trial.config["steps"],
+        directory=ended.directory,
+        command=ended.command,
+        trust=shlex.join(trust_words(planned.trial.config)),
+    )
+
+
+def _reports(records: Sequence[Record], metric: str) -> list[tuple[int, float | None]]:
+    split, _, name = metric.partition("/")
+    values = [(record["step"], record[name]) for record in records if record["split"] == split and name in record]
+    return [(step, None if value is None else float(value)) for step, value in values]
+
+
+def _check_reported(spec: Ablation, records: Sequence[Record], planned: Planned) -> None:
+    known = {f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")}
+    for metric in spec.metrics:
+        if metric not in known:
+            raise UserError(
+                f"ablation: metric {metric!r} is not reported by the runs ({planned.where}); they report "
+                f"{', '.join(sorted(known))}. What is trained stays: correct the name and start the command again"
+            )
+
+
+def _hardware(start: Start) -> str | None:
+    if start.devices is None:
+        return None
+    cores = "1 CPU core" if start.cpus == 1 else f"{start.cpus} CPU cores"
+    return f"{start.devices.count} x {start.devices.kind}, {cores} a run, {start.platform}"
+
+
+def _joined(facts: Any) -> str | None:
+    """A fact that several starts may tell differently."""
+    return ", ".join(dict.fromkeys(str(fact) for fact in facts if fact is not None)) or None

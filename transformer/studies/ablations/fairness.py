@@ -1,0 +1,174 @@
+"""Whether the arms of an ablation meet on equal terms: the same batches in the same order, and the same beginnings."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer.config import UserError, flatten
+from transformer.models import registry as models
+from transformer.models.contract import by_path, count_parameters
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.arms import Planned, same
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import Task
+from transformer.training.build import compile_once
+from transformer.training.config import Experiment, resolve
+from transformer.training.init_from import bring_tokenizer, take
+from transformer.training.partitioning import one_device
+from transformer.training.state import key_for
+
+COMPARED = 4  # batches of each source, from its beginning
+
+
+class Digest(NamedTuple):
+    """The shape, type and hash of an array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    content: str
+
+
+class Beginning(NamedTuple):
+    """The parameters of an arm, and how many begin with the reference's values.
+
+    Of its `of` arrays of parameters, `same` begin with the reference's very bits, those `differing` have the same
+    shape and other values, and those `apart` have no counterpart of their shape.
+    """
+
+    parameters: int
+    same: int
+    of: int
+    differing: tuple[str, ...]
+    apart: tuple[str, ...]
+
+
+def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | None = None) -> dict[str, Task]:
+    """Refuse arms that would not see the same data; the first task that each arm has, for further use.
+
+    For the first seed of every task the first training batches, and the first batches of every evaluation and their
+    number, must be equal bit for bit. Which batches come is a pure function of the task's config, the tokenizer that
+    the arm takes from another run and the seed, so that runs in which these are equal need not be compared; the others
+    are built in folders under `folder`, from the data in `data_dir` where the config names no folder of this machine.
+
+    Errors: UserError naming two arms and the keys in which they differ; and for data that is missing.
+    """
+    of_arm: dict[str, Task] = {}
+    reference: dict[str, tuple[Planned, Mapping[str, Any]]] = {}
+    built: list[tuple[Mapping[str, Any], Task, Mapping[str, Any]]] = []
+    for each in planned:
+        if each.seed != planned[0].seed:
+            continue
+        config = _data_of(each.trial.config)
+        task_and_digests = next(((task, sums) for known, task, sums in built if same(known, config)), None)
+        if task_and_digests is None:
+            task = _build(each.trial.config, folder / str(len(built)), data_dir)
+            task_and_digests = task, _fingerprint(task, each.seed)
+            built.append((config, *task_and_digests))
+        of_arm.setdefault(each.arm, task_and_digests[0])
+        other, expected = reference.setdefault(each.task, (each, task_and_digests[1]))
+        _check_equal(other, expected, each, task_and_digests[1])
+    return of_arm
+
+
+def check_metrics(spec: Ablation, task: Task) -> None:
+    """Refuse a metric of a split that is never evaluated.
+
+    Errors: UserError naming the metric and the splits that there are.
+    """
+    splits = sorted({"train", *(evaluation.split for evaluation in task.evaluations)})
+    for metric in spec.metrics:
+        split = metric.partition("/")[0]
+        if split not in splits:
+            raise UserError(f"ablation: metric {metric!r} is of a split that no run reports; say {' or '.join(splits)}")
+
+
+def beginnings(planned: Sequence[Planned], reference: str, of_arm: Mapping[str, Task]) -> dict[str, Beginning]:
+    """Of every arm its parameters, and how many begin with the same values as the reference's, for the first seed."""
+    first = {each.arm: each for each in reversed(planned)}
+    sums: dict[str, dict[str, Digest]] = {}
+    counts: dict[str, int] = {}
+    for arm, task in of_arm.items():
+        experiment = resolve(first[arm].trial.config)
+        params = initial_parameters(experiment, task)
+        counts[arm] = count_parameters(params)
+        sums[arm] = {path: _digest(leaf) for path, leaf in by_path(params).items()}
+    return {arm: _beside(sums[arm], sums[reference], counts[arm]) for arm in of_arm}
+
+
+def initial_parameters(experiment: Experiment, task: Task) -> Any:
+    """The parameters with which a run of the experiment begins, computed without its optimisers."""
+    model = models.build(experiment.model, task.interface, experiment.precision)
+    key = jax.random.key(experiment.run.seed)
+    make = compile_once(lambda key: model.init(key_for(key, 0, "init")), one_device())
+    if not experiment.initialise_from.run:
+        return make(key).params
+    taken, _ = take(experiment.initialise_from, model, jax.eval_shape(model.init, key), lambda: make(key))
+    return taken.params
+
+
+def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Task:
+    section = config["task"] if data_dir is None else {**config["task"], "data_dir": data_dir}
+    folder.mkdir(parents=True, exist_ok=True)
+    experiment = resolve({**config, "task": section})
+    bring_tokenizer(experiment.initialise_from, folder)
+    # Rows are not padded for a mesh or for accumulation: what is learned does not depend on how a batch is divided.
+    return tasks.build(experiment.task, folder, 1)
+
+
+def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config says which batches come: the task, and the run whose tokenizer is taken."""
+    begun = resolve(config).initialise_from
+    return {"task": config["task"]} | ({"initialise_from": {"run": begun.run}} if begun.tokenizer else {})
+
+
+def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
+    """Digests of batches, by the training step or the evaluation that reads them."""
+    digests: dict[str, Any] = {}
+    source = task.source(seed)
+    for number in range(COMPARED):
+        digests |= _digests(f"training batch {number}", source[number])
+    for evaluation in task.evaluations:
+        what = f"evaluation {evaluation.name!r} of {evaluation.split}"
+        digests[f"{what}: number of batches"] = len(evaluation.batches)
+        for number in range(min(COMPARED, len(evaluation.batches))):
+            digests |= _digests(f"{what}, batch {number}", evaluation.batches[number])
+    return digests
+
+
+def _digests(what: str, batch: Mapping[str, Any]) -> dict[str, Digest]:
+    return {f"{what}: {name}": _digest(array) for name, array in batch.items()}
+
+
+def _digest(leaf: Any) -> Digest:
+    array = np.ascontiguousarray(leaf)
+    return Digest(array.shape, str(array.dtype), hashlib.sha256(array).hexdigest())
+
+
+def _check_equal(one: Planned, expected: Mapping[str, Any], other: Planned, digests: Mapping[str, Any]) -> None:
+    place = next((name for name in (*expected, *digests) if expected.get(name) != digests.get(name)), None)
+    if place is None:
+        return
+    # Values of one arm can differ too, where what is tuned touches the data.
+    who = [repr(each.arm) if one.arm != other.arm else f"({each.where})" for each in (one, other)]
+    keys = "; ".join(_differing_keys(*(_data_of(each.trial.config) for each in (one, other))))
+    raise UserError(
+        f"arms whose data differ: {who[0]} and {who[1]} get another {place.partition(':')[0]} ({keys}): arms are "
+        "compared on the same data; let these keys agree, or make each a task of ablation.tasks"
+    )
+
+
+def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    ours, theirs = flatten(one), flatten(other)
+    for key in dict.fromkeys((*ours, *theirs)):
+        if not same(ours.get(key), theirs.get(key)):
+            yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
+
+
+def _beside(own: Mapping[str, Digest], reference: Mapping[str, Digest], parameters: int) -> Beginning:
+    apart = tuple(path for path in own if path not in reference or own[path][:2] != reference[path][:2])
+    differing = tuple(path for path in own if path not in apart and own[path] != reference[path])
+    return Beginning(parameters, len(own) - len(differing) - len(apart), len(own), differing, apart)

@@ -1,0 +1,169 @@
+"""The size of gradients at initialisation, layer by layer, in the arms of a study and at several depths.
+
+Xiong et al. 2020 (section 3.3) explain with it why post-norm needs warm-up: the gradient of the last layer's
+feed-forward network is of order d sqrt(log d) with the norm behind the addition, whatever the depth L, and of order
+d sqrt(log d / L) with the norm before the sub-layer.
+"""
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer.config import UserError
+from transformer.models import registry as models
+from transformer.models.contract import Model, Variables, by_path, with_average
+from transformer.studies.ablations.ablation import Ablation, Stack
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import Batch, Task, View
+from transformer.training.config import Experiment, resolve, with_overrides
+from transformer.training.state import key_for
+
+# Where a family keeps its first feed-forward matrices, [layer, width, hidden], or [layer, expert, width, hidden] of
+# experts; of two stacks the decoder's is measured.
+_FIRST_MATRICES = tuple(
+    f"{stack}/{network}/expand/kernel"
+    for stack in ("decoder", "layers")
+    for network in ("feed_forward", "experts/networks")
+)
+HOW = (
+    "The Euclidean norm of the gradient of the training loss on the first training batch, with respect to the first "
+    "matrix of each block's feed-forward network (of an encoder-decoder: the decoder's blocks), before any update; "
+    "the mean over seeds, each with its own initial values and its own batch."
+)
+
+TaskOf = Callable[[Any], Task]
+
+
+def check_stacks(base: Mapping[str, Any], spec: Ablation) -> None:
+    """Refuse stacks that cannot be built, before anything is trained.
+
+    Errors: UserError naming the stack and the arm.
+    """
+    for name, stack in spec.initial_gradients.items():
+        for arm, overrides in spec.arms.items():
+            try:
+                of_arm = with_overrides(with_overrides(base, stack.overrides), overrides)
+                for depth in stack.depths:
+                    resolve(with_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth)))
+            except UserError as error:
+                raise UserError(f"ablation.initial_gradients[{name!r}], arm {arm!r}: {error}") from None
+
+
+def initial_gradients(base: Mapping[str, Any], spec: Ablation, data_dir: str | None = None) -> dict[str, Any]:
+    """The gradient norms of every stack of a study by arm and depth, ready for JSON.
+
+    `ratio` is the last layer's over the first layer's; `exponent` the slope of log(last layer's) against log(depth),
+    null for a single depth. A norm that is not finite is null, and so is what follows from it.
+
+    Errors: UserError for overrides that no config has, and for a model without feed-forward blocks.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+
+        @functools.cache
+        def task_of(config: Any) -> Task:
+            # One for all arms and depths, so that data are read once.
+            config = config if data_dir is None else dataclasses.replace(config, data_dir=data_dir)
+            return tasks.build(config, Path(tempfile.mkdtemp(dir=folder)))
+
+        stacks = [
+            _stack(name, stack, with_overrides(base, stack.overrides), spec.arms, task_of)
+            for name, stack in spec.initial_gradients.items()
+        ]
+    return {"stacks": stacks, "how": HOW}
+
+
+def _stack(
+    name: str, stack: Stack, base: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], task_of: TaskOf
+) -> dict[str, Any]:
+    measured: list[dict[str, Any]] = []
+    for arm, overrides in arms.items():
+        of_arm = with_overrides(base, overrides)
+        for depth in stack.depths:
+            config = with_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth))
+            experiments = [resolve(with_overrides(config, {"seed": seed})) for seed in stack.seeds]
+            norms_SxL = np.array(gradient_norms(experiments, task_of(experiments[0].task)), np.float64)
+            of_layers = {
+                "layers": norms_SxL.mean(axis=0),
+                "low": norms_SxL.min(axis=0),
+                "high": norms_SxL.max(axis=0),
+            }
+            listed = {key: [_number(norm) for norm in norms] for key, norms in of_layers.items()}
+            measured.append({"arm": arm, "depth": depth, **listed})
+    return {
+        "name": name,
+        "depths": list(stack.depths),
+        "arms": measured,
+        "ratio": [
+            {"arm": m["arm"], "depth": m["depth"], "last_over_first": _ratio(m["layers"][-1], m["layers"][0])}
+            for m in measured
+        ],
+        "exponent": [
+            {"arm": arm, "value": _exponent({m["depth"]: m["layers"][-1] for m in measured if m["arm"] == arm})}
+            for arm in arms
+        ],
+    }
+
+
+def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[np.ndarray, " L"]]:
+    """For each of experiments that differ in the seed alone, the norms of its first gradient, layer by layer.
+
+    They are those of the run's own first step: its initial values, its first batch, its keys.
+
+    Errors: UserError for a model without feed-forward blocks, and for one whose initial values are another run's.
+    """
+    if origin := experiments[0].initialise_from.run:
+        raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialise_from.run={origin}")
+    model = models.build(experiments[0].model, task.interface, experiments[0].precision)
+    paths = by_path(jax.eval_shape(model.init, jax.random.key(0)).params)
+    path = next((path for path in _FIRST_MATRICES if path in paths), None)
+    if path is None:
+        family = models.name_of(experiments[0].model)
+        raise UserError(
+            f"config.model.family={family} has no feed-forward blocks, alike in all its layers, whose gradients could "
+            "be measured"
+        )
+    # What runs a few times is not worth the optimisations of a compiler, which take longer than they save.
+    cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    program = jax.jit(functools.partial(_norms, model, task, path), compiler_options=cheap)
+    return [np.asarray(program(jax.random.key(e.run.seed), task.source(e.run.seed)[0])) for e in experiments]
+
+
+def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float[Array, " L"]:
+    variables = model.init(key_for(key, 0, "init"))
+    view = View(model, variables, {}, {}, jnp.int32(0), train=True)
+    view = view._replace(extra=task.init_extra(view, key_for(key, 0, "extra")))
+    prepared, extra = task.prepare(view, batch, key_for(key, 0, "prepare"))
+    totals = task.totals(prepared)
+
+    def loss(matrices: Array) -> Array:
+        params = with_average(variables.params, {path: matrices})
+        inner = view._replace(variables=Variables(params, variables.state), extra=extra)
+        losses = [o.loss(inner, prepared, totals, key_for(key, 0, o.name))[0] for o in task.objectives]
+        return jnp.sum(jnp.stack(losses))
+
+    gradient = jax.grad(loss)(by_path(variables.params)[path])
+    return jnp.sqrt(jnp.sum(jnp.square(gradient), axis=tuple(range(1, gradient.ndim))))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _ratio(last: float | None, first: float | None) -> float | None:
+    return last / first if last is not None and first else None
+
+
+def _exponent(last: Mapping[int, float | None]) -> float | None:
+    """The slope of log(norm) against log(depth) by least squares; None without two depths and their norms."""
+    norms = [norm for norm in last.values() if norm]
+    if len(norms) < len(last) or len(norms) < 2:
+        return None
+    return float(np.polyfit(np.log(list(last)), np.log(norms), 1)[0])

@@ -1,0 +1,182 @@
+"""The answer of a study in sentences, for the top of its page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison, Power
+from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, fisher
+from transformer.studies.ablations.text import (
+    corrected,
+    difference_in_words,
+    interval_in_words,
+    listed,
+    on_task,
+    probability,
+    reason,
+    rounded,
+    share,
+    survivors,
+)
+from transformer.studies.ablations.tuned_selection import Study, in_order
+from transformer.studies.ablations.warnings import untried
+
+
+def summary(
+    study: Study,
+    pairs: Sequence[Comparison],
+    arms: Sequence[Mapping[str, Any]],
+    between_the_best: tuple[Comparison, str] | None,
+) -> list[str]:
+    """The answer in sentences: who learned, who wins and by how much, what was not seen, what divergence and cost add.
+
+    `arms` are those of the study's result.
+    """
+    overall = [pair for pair in pairs if pair.task is None]
+    verdicts = {pair.arm: pair.verdict for pair in overall}
+    return [
+        *_learning(study, overall, arms),
+        *_winner(study, verdicts, arms),
+        *([_runner_up(*between_the_best)] if between_the_best else ()),
+        *(_sentence(study, pair) for pair in overall),
+        *(
+            _sentence(study, pair)
+            for pair in pairs
+            if pair.task is not None and pair.verdict in ("better", "worse") and pair.verdict != verdicts[pair.arm]
+        ),
+        *_divergence(study, arms),
+        *_to_target(study, arms),
+        *_sensitivity(study, arms),
+    ]
+
+
+def _learning(study: Study, overall: Sequence[Comparison], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How many runs of each arm learned, where not all did: whether an arm learns comes before how well."""
+    if all(arm["learned"]["count"] == arm["learned"]["of"] for arm in arms):
+        return
+    counts = sorted(
+        ((arm["name"], arm["learned"]["count"], arm["learned"]["of"]) for arm in arms if arm["learned"]["of"]),
+        key=lambda each: -each[1] / each[2],
+    )
+    told = listed(f"{name} {count} of {of}" for name, count, of in counts)
+    counted = [pair for pair in overall if pair.learning.p_holm is not None]
+    tests = [_count_test(pair, len(counted)) for pair in counted]
+    several = f", Holm's correction over {len(tests)}" if len(tests) > 1 else ""
+    tested = f"; Fisher's exact test against {study.spec.reference}{several}: {'; '.join(tests)}" if tests else ""
+    yield f"Runs that learned: {told}{tested}."
+
+
+def _count_test(pair: Comparison, of: int) -> str:
+    """One of so many tests."""
+    (_, n), (_, of_reference) = pair.learning.arm, pair.learning.reference
+    assert pair.learning.p_holm is not None
+    least = min(of * fisher(n, n, 0, of_reference), 1.0)
+    few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
+    return f"{pair.arm} {probability(pair.learning.p_holm)}{few}"
+
+
+def _runner_up(pair: Comparison, other: str) -> str:
+    assert pair.test is not None
+    assert pair.p is not None
+    return (
+        f"The two best, {pair.arm} less {other}: {difference_in_words(pair.test)}, {probability(pair.p)} over {pair.n} "
+        "paired seeds, uncorrected: they were picked by these very values, so that it is no verdict."
+    )
+
+
+def _winner(study: Study, verdicts: Mapping[str, str], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    spec = study.spec
+    means = {arm["name"]: arm["mean"] for arm in arms if arm["n"] >= LEAST_FOR_A_VERDICT}
+    if len(means) < 2:
+        return
+    first = in_order(spec, means)[0]
+    winner = next(arm for arm in arms if arm["name"] == first)
+    told = f"{first} has the best mean {spec.reported}, {_value(winner)}"
+    others = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
+    if first != spec.reference:
+        if verdicts[first] == "better":
+            yield f"{told}, and beats the reference {spec.reference}."
+        elif verdicts[first] == "worse":
+            # Its mean is of the seeds that it finished, the verdict of those that both did.
+            yield f"{told}, over the seeds that it finished; on the seeds of both it is worse than {spec.reference}."
+        elif verdicts[first] == "not said":
+            yield f"{told}; nothing can be said of it against the reference {spec.reference}."
+        else:
+            yield f"{told}, but no difference from the reference {spec.reference} was seen."
+    elif all(verdict == "worse" for verdict in verdicts.values()):
+        yield f"{told}, and beats every other arm."
+    else:
+        unseen = f"; not seen to differ from it: {listed(others)}" if others else ""
+        yield f"{told}{unseen}."
+
+
+def _value(arm: Mapping[str, Any]) -> str:
+    if arm["interval"] is None:
+        return f"{rounded(arm['mean'])} (with every seed)"
+    low, high = arm["interval"]
+    return f"{rounded(arm['mean'], (high - low) / 2)} ({interval_in_words(Interval(low, high))})"
+
+
+def _sentence(study: Study, pair: Comparison) -> str:
+    where, against, test = on_task(pair.task), study.spec.reference, pair.test
+    if pair.verdict == "not said" or test is None:
+        return f"Nothing is said of {pair.arm} against {against}{where}: {reason(study, pair)}"
+    if pair.verdict == "no difference seen":
+        return (
+            f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: "
+            f"{difference_in_words(test, corrected(pair))}{_could_see(pair.power, study.spec.notable, pair.n)}."
+        )
+    size = difference_in_words(test, f"{corrected(pair)}; {pair.n} paired seeds", of=study.spec.reported)
+    return (
+        f"{pair.arm} is {pair.verdict} than {against}{where} by {size}{survivors(study, pair)}.{untried(study, pair)}"
+    )
+
+
+def _could_see(power: Power | None, notable: float | None, n: int) -> str:
+    if power is None or power.detectable is None:
+        return ""
+    size = notable if notable is not None else power.seeds_for[0][0]
+    seeds = dict(power.seeds_for)[size]
+    if seeds <= n:
+        return f"; a difference of {size:g} would probably have been seen"
+    return f"; to see {size:g} you need {seeds} seeds"
+
+
+def _divergence(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    some = [arm for arm in arms if arm["runs"]["diverged"]]
+    if not some:
+        return
+    told = [
+        f"{arm['name']} in {share(runs['diverged'], runs['ended'], Interval(*runs['interval']))}"
+        for arm in some
+        for runs in (arm["runs"],)
+    ]
+    none = [arm["name"] for arm in arms if not arm["runs"]["diverged"] and arm["runs"]["ended"]]
+    never = f"; never: {listed(none)}" if none else ""
+    yield f"Runs that diverged, over all tuned values: {'; '.join(told)}{never}."
+
+
+def _to_target(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    spec = study.spec
+    timed = [(arm["name"], arm["to_target"]) for arm in arms if arm["to_target"] and arm["to_target"]["of"]]
+    if not any(times["reached"] for _, times in timed):
+        return
+    told = []
+    for name, times in timed:
+        steps = f"{times['steps']:g}" if times["steps"] is not None else "not by more than half of its runs"
+        missed = times["of"] - times["reached"]
+        told.append(f"{name} {steps}" + (f" ({missed} of {times['of']} never did)" if missed else ""))
+    yield f"Median steps to {spec.chosen_by} {spec.target:g}: {'; '.join(told)}."
+
+
+def _sensitivity(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for key in study.spec.tuned:
+        sensitivities = {
+            arm["name"]: entry["sensitivity"]
+            for arm in arms
+            for entry in arm["sensitivity"]
+            if entry["key"] == key and entry["sensitivity"] is not None
+        }
+        if len(sensitivities) > 1:
+            order = sorted(sensitivities, key=lambda name: sensitivities[name])
+            told = "; ".join(f"{name} {sensitivities[name]:.3g}" for name in order)
+            yield f"Sensitivity to {key}, in {study.spec.chosen_by} off the best, mean over the values tried: {told}."

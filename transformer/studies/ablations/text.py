@@ -1,0 +1,215 @@
+"""An ablation as text: numbers with their digits, the reason of each verdict, its CSV and its table."""
+
+import csv
+import io
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison, not_tuned
+from transformer.studies.ablations.results import Cell, values_in_words
+from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest
+from transformer.studies.ablations.tuned_selection import DIVERGED, Study
+
+
+def rounded(value: float, error: float | None = None) -> str:
+    """A number to the second digit of its error, or with three digits of its own where there is none.
+
+    Examples: (1.23456, 0.031) -> "1.235"; (0.000123456, None) -> "0.000123".
+    """
+    if not error or not math.isfinite(error):
+        return f"{value:.3g}"
+    places = 1 - math.floor(math.log10(error))
+    if places > 6:
+        return f"{value:.3g}"
+    return f"{round(value, max(0, places)) + 0.0:.{max(0, places)}f}"  # + 0.0: no "-0.00"
+
+
+def share(count: int, n: int, interval: Interval) -> str:
+    """A proportion with its interval, as "2 of 5 (95 % interval 12 to 77 %)"."""
+    return f"{count} of {n} (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
+
+
+def interval_in_words(interval: Interval) -> str:
+    """An interval with the digits of its half, as "95 % interval -0.02 to 0.11"."""
+    half = (interval.high - interval.low) / 2
+    return f"95 % interval {rounded(interval.low, half)} to {rounded(interval.high, half)}"
+
+
+def probability(p: float) -> str:
+    """A p-value, as "p = 0.031"; below 0.001 no digits of it."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def corrected(pair: Comparison) -> str:
+    """The corrected p of a comparison, and over how many it was corrected."""
+    assert pair.p_holm is not None
+    after = f" after Holm's correction over {pair.family} comparisons" if pair.family > 1 else ""
+    return probability(pair.p_holm) + after
+
+
+def listed(words: Iterable[Any]) -> str:
+    """As "a, b and c"."""
+    *most, last = [str(word) for word in words]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """Some seeds, as "seed 3" or "seeds 1, 2 and 3"."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {listed(seeds)}"
+
+
+def on_task(task: str | None) -> str:
+    """Where a comparison is of one task, on which; empty elsewhere."""
+    return f" on {task}" if task else ""
+
+
+def reason(study: Study, pair: Comparison) -> str:
+    """Why a comparison has its verdict, in one sentence."""
+    test = pair.test
+    if pair.n >= LEAST_FOR_A_VERDICT and (gaps := not_tuned(study, pair)):
+        lacking = [f"{arm} has no run of {listed(map(values_in_words, tried))}" for arm, tried in gaps.items()]
+        return (
+            f"{listed(lacking)} to compare with its other values: what one arm has over the other may be its tuning "
+            "(--retry-failed trains again what failed)."
+        )
+    if test is None or pair.p_holm is None:
+        told = lost_seeds(study, pair.arm, pair.task) or lost_seeds(study, study.spec.reference, pair.task)
+        lost = f": {told}" if told else ""
+        return f"{pair.n} paired seed{'s' if pair.n != 1 else ''}, and no verdict is given under three{lost}."
+    if test.p is None:
+        return f"All {pair.n} paired differences are {_without_spread(pair, test)}{survivors(study, pair)}."
+    told = f"The mean difference is {difference_in_words(test)}, {corrected(pair)}"
+    if pair.verdict != "no difference seen":
+        return f"{told}, over {pair.n} paired seeds{survivors(study, pair)}."
+    if test.p < SIGNIFICANCE:
+        return f"{told}: alone it would count as seen ({probability(test.p)}), among {pair.family} it does not."
+    return f"{told}, over {pair.n} paired seeds: the interval holds 0{survivors(study, pair)}."
+
+
+def _without_spread(pair: Comparison, test: MeanTest) -> str:
+    """What differences that are all equal tell: their size, and what flipping their signs gives."""
+    if not test.mean:
+        return "0: the arms are alike"
+    told = f"{difference_in_words(test)}: they carry no t statistic, and flipping their signs gives"
+    if pair.verdict != "not said" or pair.p is None:
+        return f"{told} {corrected(pair)}"
+    # Two of the 2^n choices of signs are as far from zero.
+    enough = next(n for n in itertools.count(pair.n) if pair.family * 2 / 2**n < SIGNIFICANCE)
+    return f"{told} {probability(pair.p)}, the least that {pair.n} seeds can; a verdict takes {enough} that agree"
+
+
+def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
+    """A mean difference with the digits of its interval, and that in brackets with what else is said of it.
+
+    With its sign; `of` a metric, in which an arm is better or worse by it, without.
+    """
+    low, high = test.interval or (test.mean, test.mean)
+    size, interval = test.mean, Interval(low, high)
+    if of and size < 0:
+        size, interval = -size, Interval(-high, -low)
+    text = rounded(size, (high - low) / 2)
+    text = f"{text} in {of}" if of else text if text.startswith("-") else f"+{text}"
+    told = interval_in_words(interval) if test.interval else "with every seed"
+    return f"{text} ({', '.join(filter(None, (told, more)))})"
+
+
+def survivors(study: Study, pair: Comparison) -> str:
+    """The seeds of a comparison that diverged, and so do not count in it."""
+    lost = [
+        f"{arm} diverged with {seeds_in_words(seeds)}"
+        for arm in (pair.arm, study.spec.reference)
+        if (seeds := _seeds_in(study, arm, pair.task, DIVERGED))
+    ]
+    return f"; only seeds that both finished count, and {listed(lost)}" if lost else ""
+
+
+def _seeds_in(study: Study, arm: str, task: str | None, state: str) -> list[int]:
+    runs = [cell for name in _tasks(study, task) for cell in study.chosen_runs(arm, name)]
+    return [seed for seed in study.spec.seeds if any(cell.seed == seed and cell.state == state for cell in runs)]
+
+
+def _tasks(study: Study, task: str | None) -> Iterable[str]:
+    return study.spec.tasks if task is None else (task,)
+
+
+def lost_seeds(study: Study, arm: str, task: str | None) -> str:
+    """Which seeds of an arm have no value at the chosen tuned values, and why; empty where none is lost."""
+    reasons: dict[str, list[int]] = {}
+    for seed in study.spec.seeds:
+        runs = [
+            next((cell for cell in study.chosen_runs(arm, name) if cell.seed == seed), None)
+            for name in _tasks(study, task)
+        ]
+        words = [word for cell in runs if (word := _trouble(study, cell))]
+        if words:
+            reasons.setdefault(words[0], []).append(seed)
+    return listed(f"{arm} {word} with {seeds_in_words(seeds)}" for word, seeds in reasons.items()) if reasons else ""
+
+
+def _trouble(study: Study, cell: Cell | None) -> str:
+    match cell and cell.state:
+        case "diverged" | "failed" as ended:
+            return ended
+        case "done" | "stuck":
+            return "" if cell and cell.reported is not None else f"reports no {study.spec.reported}"
+        case _:
+            return "has not finished"
+
+
+_BEFORE, _AFTER = ("arm", "task", "seed"), ("state", "chosen", "reported", "steps", "directory", "command")
+
+
+def cells_csv(result: Mapping[str, Any]) -> str:
+    """One row a cell, with a column for every tuned key; floats with every digit, nothing where there is no number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_BEFORE, *result["tuned"], *_AFTER])
+    for cell in result["cells"]:
+        tuned = [cell["tuned"].get(key) for key in result["tuned"]]
+        writer.writerow([*(cell[name] for name in _BEFORE), *tuned, *(cell[name] for name in _AFTER)])
+    return text.getvalue()
+
+
+def arms_table(result: Mapping[str, Any]) -> str:
+    """The arms in lines of one width: mean, 95 % interval, difference to the reference, verdict, diverged runs."""
+    rows = [
+        ("arm", result["reported"], "95 % interval", "difference", "95 % interval", "p (Holm)", "verdict", "diverged")
+    ]
+    against = {pair["arm"]: pair for pair in result["comparisons"] if pair["task"] is None}
+    for arm in result["arms"]:
+        pair = against.get(arm["name"])
+        runs = arm["runs"]
+        rows.append(
+            (
+                arm["name"],
+                _number(arm["mean"], arm["interval"]),
+                _interval(arm["interval"]),
+                _number(pair["difference"], pair["interval"]) if pair else "",
+                _interval(pair["interval"]) if pair else "",
+                _probability(pair["p_holm"]) if pair else "",
+                pair["verdict"] if pair else "reference",
+                f"{runs['diverged']} of {runs['ended']}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _number(value: float | None, interval: Sequence[float] | None) -> str:
+    return "-" if value is None else rounded(value, _half(interval))
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+    return "-" if interval is None else " to ".join(rounded(end, _half(interval)) for end in interval)
+
+
+def _half(interval: Sequence[float] | None) -> float | None:
+    return (interval[1] - interval[0]) / 2 if interval else None
+
+
+def _probability(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return "< 0.001" if p < 0.001 else f"{p:.2g}"

@@ -1,0 +1,195 @@
+"""A study's cells in their places, and the tuned values at which each arm is judged."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer.studies.ablations.ablation import Ablation, Better
+from transformer.studies.ablations.results import Cell
+
+DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
+
+
+class Study(NamedTuple):
+    """The cells of a study by arm, task and combination of tuned values, in the order of its seeds.
+
+    A cell that has not ended may be missing. `chosen` is each arm's combination on each task that it has cells of.
+    """
+
+    spec: Ablation
+    places: Mapping[tuple[str, str, str], tuple[Cell, ...]]
+    chosen: Mapping[tuple[str, str], Mapping[str, Any]]
+
+    def runs(self, arm: str, task: str, tuned: Mapping[str, Any]) -> tuple[Cell, ...]:
+        """The cells of one combination of tuned values."""
+        return self.places.get((arm, task, _words(tuned)), ())
+
+    def chosen_runs(self, arm: str, task: str) -> tuple[Cell, ...]:
+        """The cells at the chosen values."""
+        return self.runs(arm, task, self.chosen[arm, task]) if (arm, task) in self.chosen else ()
+
+    def runs_of(self, arm: str) -> list[Cell]:
+        """Every cell of an arm."""
+        return [cell for (name, _, _), cells in self.places.items() if name == arm for cell in cells]
+
+    def by_seed(self, arm: str, task: str | None) -> dict[int, float]:
+        """What is reported at the chosen values, seed by seed, of the runs that finished, stuck ones among them.
+
+        Of all tasks (None): the mean over them, of the seeds that have every task.
+        """
+        return self.over_tasks(lambda name: self.chosen_runs(arm, name), lambda cell: cell.reported, task)
+
+    def over_tasks(
+        self,
+        runs: Callable[[str], Iterable[Cell]],
+        value: Callable[[Cell], float | None],
+        task: str | None = None,
+    ) -> dict[int, float]:
+        """The values of a task's finished `runs` by seed; of all tasks (None) their mean, of seeds that have all."""
+        tasks = [
+            {cell.seed: number for cell in runs(name) if finished(cell) and (number := value(cell)) is not None}
+            for name in (self.spec.tasks if task is None else (task,))
+        ]
+        return {
+            seed: math.fsum(values[seed] for values in tasks) / len(tasks)
+            for seed in self.spec.seeds
+            if all(seed in values for values in tasks)
+        }
+
+
+def finished(cell: Cell) -> bool:
+    """Whether a run came to its end and did not diverge: its figures count, whether it learned or not."""
+    return cell.state in (DONE, STUCK)
+
+
+def learned(cell: Cell) -> bool:
+    """Whether a run finished and is not stuck."""
+    return cell.state == DONE
+
+
+def ended(cell: Cell) -> bool:
+    """Whether a run came to an end of its own: one that failed tells nothing of its arm."""
+    return finished(cell) or cell.state == DIVERGED
+
+
+def beats(spec: Ablation, value: float, other: float) -> bool:
+    """Whether a value of the study's metrics is better than another."""
+    return value < other if spec.better is Better.LOWER else value > other
+
+
+def best(spec: Ablation, values: Iterable[float]) -> float:
+    """The best of some values of the study's metrics."""
+    return min(values) if spec.better is Better.LOWER else max(values)
+
+
+def worst(spec: Ablation, values: Iterable[float]) -> float:
+    """The worst of some values of the study's metrics."""
+    return max(values) if spec.better is Better.LOWER else min(values)
+
+
+def in_order(spec: Ablation, values: Mapping[str, float]) -> list[str]:
+    """The names of some values of the study's metrics, the best first."""
+    return sorted(values, key=lambda name: values[name], reverse=spec.better is Better.HIGHER)
+
+
+def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
+    """The study of these cells: a finished run whose `chosen_by` is worse than `learned_within` is stuck.
+
+    Errors: ValueError for a cell that has no place in the study, or whose place another has.
+    """
+    combinations = {_words(tuned) for tuned in spec.combinations()}
+    places: dict[tuple[str, str, str], dict[int, Cell]] = {}
+    for cell in cells:
+        words = _words(cell.tuned)
+        if not (
+            cell.arm in spec.arms and cell.task in spec.tasks and cell.seed in spec.seeds and words in combinations
+        ):
+            raise ValueError(f"{_named(cell)} is of no arm, task, tuned value or seed of this study")
+        by_seed = places.setdefault((cell.arm, cell.task, words), {})
+        if cell.seed in by_seed:
+            raise ValueError(f"{_named(cell)} has two runs: {by_seed[cell.seed].directory} and {cell.directory}")
+        by_seed[cell.seed] = _judged(spec, cell)
+    ordered = {
+        (arm, task, words): tuple(place[seed] for seed in spec.seeds if seed in place)
+        for arm in spec.arms
+        for task in spec.tasks
+        for words in map(_words, spec.combinations())
+        if (place := places.get((arm, task, words)))
+    }
+    study = Study(spec, ordered, {})
+    chosen = {
+        (arm, task): tuned
+        for arm in spec.arms
+        for task in spec.tasks
+        if (tuned := _choice(study, arm, task)) is not None
+    }
+    return study._replace(chosen=chosen)
+
+
+def _judged(spec: Ablation, cell: Cell) -> Cell:
+    cell = cell._replace(chosen=_finite(cell.chosen), reported=_finite(cell.reported))
+    limit, value = spec.learned_within, cell.chosen
+    beyond = limit is not None and value is not None and beats(spec, limit, value)
+    return cell._replace(state=STUCK) if finished(cell) and beyond else cell
+
+
+def untried(study: Study, arm: str, task: str) -> list[Mapping[str, Any]]:
+    """The combinations that an arm was not tuned over: no run of them ended by itself, or none with a common seed.
+
+    Such an arm was not tuned as the others are, and what it loses to them may be its tuning.
+    """
+    shared = tuning_seeds(study, arm, task)
+    return [
+        tuned
+        for tuned in study.spec.combinations()
+        if not any(ended(cell) and cell.seed in shared for cell in study.runs(arm, task, tuned))
+    ]
+
+
+def tuning_seeds(study: Study, arm: str, task: str) -> set[int]:
+    """The seeds with which the combinations of an arm are compared: those of which every combination has a run.
+
+    A run counts that ended by itself. One that failed tells nothing of its values, and neither it nor its seed may
+    decide which are chosen; combinations without any run are left aside.
+    """
+    of_combinations = [
+        seeds
+        for tuned in study.spec.combinations()
+        if (seeds := {cell.seed for cell in study.runs(arm, task, tuned) if ended(cell)})
+    ]
+    return set.intersection(*of_combinations) if of_combinations else set()
+
+
+def _choice(study: Study, arm: str, task: str) -> Mapping[str, Any] | None:
+    """The combination with which most seeds learned, of those the one with their best mean; None where none was tried.
+
+    The first of equals. Where no seed of any learned, the mean is of those that finished. Seeds are those of
+    `tuning_seeds`.
+    """
+    spec = study.spec
+    sign = 1 if spec.better is Better.LOWER else -1
+    shared = tuning_seeds(study, arm, task)
+
+    def rank(tuned: Mapping[str, Any]) -> tuple[int, float]:
+        runs = [cell for cell in study.runs(arm, task, tuned) if cell.seed in shared]
+        measured = [cell for cell in runs if finished(cell) and cell.chosen is not None]
+        able = [cell for cell in measured if learned(cell)]
+        values = [cell.chosen for cell in able or measured if cell.chosen is not None]
+        return -len(able), sign * math.fsum(values) / len(values) if values else math.inf
+
+    tried = [tuned for tuned in spec.combinations() if study.runs(arm, task, tuned)]
+    return min(tried, key=rank) if tried else None
+
+
+def _words(tuned: Mapping[str, Any]) -> str:
+    """Tuned values as JSON text, in which 1 is not True and a tuple is a list."""
+    return json.dumps(dict(tuned), sort_keys=True, default=str)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _named(cell: Cell) -> str:
+    return f"the cell arm={cell.arm!r} task={cell.task!r} seed={cell.seed} {dict(cell.tuned)}"

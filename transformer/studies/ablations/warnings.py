@@ -1,0 +1,156 @@
+"""What a reader of a study is warned of: what is missing, too little, unequal, or at the edge of what was tried."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison
+from transformer.studies.ablations.results import in_words
+from transformer.studies.ablations.text import listed, lost_seeds, on_task, seeds_in_words
+from transformer.studies.ablations.tuned_selection import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    STUCK,
+    Study,
+    beats,
+    best,
+    ended,
+    finished,
+    tuning_seeds,
+)
+
+ENOUGH_SEEDS = 5
+_NAMED = 4  # runs in one warning, before the rest are only counted
+_ENDED = (DONE, STUCK, DIVERGED, FAILED)
+
+
+def warnings(study: Study) -> list[str]:
+    """Warnings for the reader, one line each."""
+    return [
+        *_unfinished(study),
+        *_failed(study),
+        *_too_few(study),
+        *_tuned_on_fewer_seeds(study),
+        *_unpaired(study),
+        *_target_missed(study),
+        *_at_the_edge(study),
+        *_chosen_on_what_is_reported(study),
+    ]
+
+
+def _too_few(study: Study) -> Iterator[str]:
+    count = len(study.spec.seeds)
+    named = f"{count} seed{'s' if count > 1 else ''} only"
+    if count < LEAST_FOR_A_VERDICT:
+        yield f"{named}: no verdict is given under three, and {ENOUGH_SEEDS} are the default."
+    elif count < ENOUGH_SEEDS:
+        yield f"{named}: one odd run can decide, and only large differences are seen; {ENOUGH_SEEDS} are the default."
+
+
+def _unfinished(study: Study) -> Iterator[str]:
+    spec = study.spec
+    missing = [
+        in_words(arm, task, seed, tuned)
+        for seed in spec.seeds
+        for task in spec.tasks
+        for arm in spec.arms
+        for tuned in spec.combinations()
+        if not any(cell.seed == seed and cell.state in _ENDED for cell in study.runs(arm, task, tuned))
+    ]
+    if missing:
+        planned = len(spec.seeds) * len(spec.tasks) * len(spec.arms) * len(list(spec.combinations()))
+        yield f"{len(missing)} of {planned} runs have not ended: {_some(missing)}."
+
+
+def _failed(study: Study) -> Iterator[str]:
+    cells = [cell for arm in study.spec.arms for cell in study.runs_of(arm) if cell.state == FAILED]
+    if cells:
+        failed = [f"{in_words(cell.arm, cell.task, cell.seed, cell.tuned)} ({cell.directory})" for cell in cells]
+        yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {_some(failed)}."
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return "; ".join(names[:_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _tuned_on_fewer_seeds(study: Study) -> Iterator[str]:
+    """Which arms' values were chosen without a seed that failed, or has not ended, at some of them."""
+    if len(list(study.spec.combinations())) < 2:
+        return
+    for arm in study.spec.arms:
+        for task in study.spec.tasks:
+            shared = tuning_seeds(study, arm, task)
+            known = {cell.seed for cell in study.runs_of(arm) if cell.task == task and ended(cell)}
+            if left_out := sorted(known - shared):
+                yield (
+                    f"The values of {arm}{on_task(task)} were chosen without {seeds_in_words(left_out)}, of which not "
+                    "every value tried has a run that ended."
+                )
+
+
+def _unpaired(study: Study) -> Iterator[str]:
+    for arm in study.spec.arms:
+        if lost := lost_seeds(study, arm, None):
+            where = "every comparison" if arm == study.spec.reference else "its comparison"
+            yield f"Left out of {where}, at the chosen values: {lost}."
+
+
+def _target_missed(study: Study) -> Iterator[str]:
+    spec = study.spec
+    if spec.target is None:
+        return
+    cells = [cell for arm in spec.arms for task in spec.tasks for cell in study.chosen_runs(arm, task)]
+    seen = [value for cell in cells for _, value in cell.curves.get(spec.chosen_by, ()) if math.isfinite(value)]
+    never = f"The target {spec.chosen_by}={spec.target:g} is never reached"
+    if not seen:
+        yield f"{never}: no run measured it."
+    elif beats(spec, spec.target, best(spec, seen)):
+        yield f"{never}: the best of all is {best(spec, seen):.4g}."
+
+
+def _at_the_edge(study: Study) -> Iterator[str]:
+    """Which arms chose the least or the greatest value that was tried: their best may lie beyond."""
+    for key, word, end in _edges(study):
+        arms = [told for arm in study.spec.arms if (told := _that_chose(study, arm, key, end))]
+        if arms:
+            yield f"{listed(arms)} chose {key}={end}, the {word} tried: the best may lie beyond."
+
+
+def _edges(study: Study) -> Iterator[tuple[str, str, float]]:
+    """Tuned keys with the least and the greatest of two values or more.
+
+    A least value of 0, as of a warm-up or a dropout, has nothing beyond.
+    """
+    for key, values in study.spec.tuned.items():
+        numbers = sorted(value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+        if len(numbers) > 1:
+            yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
+
+
+def untried(study: Study, pair: Comparison) -> str:
+    """What a verdict leaves open: that an arm might do better beyond the values that were tried."""
+    told = [
+        f"{listed(arms)} chose the {word} {key} tried, {end}"
+        for key, word, end in _edges(study)
+        if (arms := [arm for arm in (pair.arm, study.spec.reference) if _that_chose(study, arm, key, end)])
+    ]
+    return f" But {listed(told)}: beyond it this may turn." if told else ""
+
+
+def _that_chose(study: Study, arm: str, key: str, value: float) -> str:
+    """The arm, with the tasks on which it chose a value where not on all; empty where on none."""
+    tasks = [
+        task
+        for task in study.spec.tasks
+        if any(finished(cell) and cell.tuned[key] == value for cell in study.chosen_runs(arm, task))
+    ]
+    if not tasks:
+        return ""
+    return arm if len(tasks) == len(study.spec.tasks) else f"{arm} (on {listed(tasks)})"
+
+
+def _chosen_on_what_is_reported(study: Study) -> Iterator[str]:
+    spec = study.spec
+    if spec.chosen_by == spec.reported and len(list(spec.combinations())) > 1:
+        yield f"Values were chosen by {spec.reported}, which is also reported: what was chosen looks better than it is."

@@ -1,0 +1,290 @@
+"""How the loss falls with parameters, tokens and operations: power laws fitted to the runs of a study."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import optimize, stats
+
+from transformer.config import UserError
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import Metric, parse_metric, read_records
+
+HUBER = 1e-3
+"""Where the loss of a residual turns from its square to its size (Hoffmann et al. 2022, appendix D.2)."""
+_APART = 1.01  # numbers within a hundredth of each other are one
+_WITH_LIMIT = 4  # different numbers from which on a limit is fitted beside the power
+_SEEDS = 2  # of every point, to know by how much a loss scatters
+_RUNS = 6  # to know it by how far they lie from the fit
+_LEVEL = (2.5, 97.5)
+Array = Float[np.ndarray, " R"]
+
+
+class Scaled(NamedTuple):
+    """A run: its parameters N, the tokens D and operations C that it was trained with, and the loss it came to."""
+
+    name: str
+    parameters: float
+    tokens: float
+    operations: float
+    loss: float
+
+
+class Fit(NamedTuple):
+    """A fitted form with its values by name, and their 95 % intervals; none where there are too few runs."""
+
+    form: str
+    values: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+
+
+class Term(NamedTuple):
+    """The power of one variable: the names of its coefficient and exponent in a form."""
+
+    variable: str
+    letter: str
+    coefficient: str
+    exponent: str
+
+
+_N = Term("parameters", "N", "A", "alpha")
+_D = Term("tokens", "D", "B", "beta")
+_C = Term("operations", "C", "K", "gamma")
+TERMS = (_N, _D, _C)
+
+
+def fits(runs: Sequence[Scaled], *, draws: int = 200, seed: int = 0) -> dict[str, Fit]:
+    """Every form that the runs can tell, by the variables in it.
+
+    Where N or D alone varies, L = E + A / N^alpha, and for fewer than four numbers of it, which tell no limit E,
+    L = A / N^alpha by least squares in logarithms (Kaplan et al. 2020, equation 1.1). Where both do,
+    L = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, section 3.3): for at least three numbers of each and six
+    pairs. Of operations always L = K / C^gamma, over all runs, not over the best of those that cost the same alone.
+    Intervals are percentiles of `draws` bootstrap samples of the losses, which scatter as the seeds of a point do where
+    all points have two, else as six runs or more do around the fit; by as much at every size, in logarithms.
+
+    Errors: UserError where neither varies, and for losses and numbers that are not positive.
+    """
+    for run in runs:
+        if not min(run[1:]) > 0 or not np.isfinite(run[1:]).all():
+            raise UserError(f"{run.name}: a fit needs positive numbers, not {run[1:]}")
+    different = {term: len(set(_groups(runs, (term,)))) for term in TERMS}
+    varied = tuple(term for term in (_N, _D) if different[term] > 1)
+    if not varied:
+        raise UserError("all runs have as many parameters and tokens: nothing scales, give runs of different sizes")
+    found: dict[str, Fit] = {}
+    if len(varied) == 1:
+        limit = different[varied[0]] >= _WITH_LIMIT
+        found[varied[0].variable] = _with_intervals(runs, varied, limit, draws, seed)
+    elif min(different[term] for term in varied) >= 3 and len(set(_groups(runs, varied))) >= 6:
+        found["parameters and tokens"] = _with_intervals(runs, varied, True, draws, seed)
+    if different[_C] > 1:
+        found[_C.variable] = _with_intervals(runs, (_C,), False, draws, seed)
+    return found
+
+
+def falls(runs: Sequence[Scaled]) -> bool | None:
+    """Whether the mean loss falls with every greater number of parameters, of runs with as many tokens.
+
+    None where no two sizes were trained on as many.
+    """
+    means: dict[int, dict[int, list[float]]] = {}
+    for run, (size,), (text,) in zip(runs, _groups(runs, (_N,)), _groups(runs, (_D,)), strict=True):
+        means.setdefault(text, {}).setdefault(size, []).append(run.loss)
+    curves = [[float(np.mean(of_text[size])) for size in sorted(of_text)] for of_text in means.values()]
+    steps = [greater < smaller for curve in curves for smaller, greater in itertools.pairwise(curve)]
+    return all(steps) if steps else None
+
+
+def shares(joint: Fit) -> tuple[float, float]:
+    """The exponents a and b of N ~ C^a and D ~ C^b at the least loss: beta and alpha over their sum (equation 4)."""
+    alpha, beta = joint.values["alpha"], joint.values["beta"]
+    return beta / (alpha + beta), alpha / (alpha + beta)
+
+
+def power(x: Array, loss: Array) -> tuple[float, float]:
+    """(A, alpha) of L = A / x^alpha by least squares in logarithms."""
+    at, said = np.log(x), np.log(loss)
+    centred = at - at.mean()
+    slope = centred @ said / (centred @ centred)
+    return float(np.exp(said.mean() - slope * at.mean())), float(-slope)
+
+
+def limited(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = None) -> Array:
+    """[E, A_1, alpha_1, ...] of L = E + sum_k A_k / x_k^alpha_k.
+
+    The least sum of Huber's losses of log L against the logarithm of the sum, by L-BFGS from a grid of beginnings, or
+    from `start` alone (Hoffmann et al. 2022, appendix D.2). E, A and alpha are positive.
+    """
+    logs_KxR = np.log(x_KxR)
+    middle_K = logs_KxR.mean(1)
+    centred_KxR, target = logs_KxR - middle_K[:, None], np.log(loss)
+
+    def inner(values: Array) -> Array:
+        """Outer values in the coordinates of the search."""
+        a_K, alpha_K = values[1::2], values[2::2]
+        return np.concatenate([[np.log(values[0])], np.log(a_K) - alpha_K * middle_K, np.log(alpha_K)])
+
+    begun = [inner(start)] if start is not None else _beginnings(len(centred_KxR), loss)
+    bounds = [(-20.0, 20.0)] * (1 + len(centred_KxR)) + [(np.log(1e-3), np.log(10.0))] * len(centred_KxR)
+
+    def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
+        options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
+        return optimize.minimize(
+            huber, begin, (centred_KxR, target), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        )
+
+    # All a little way, the best of them to its end.
+    nearest = min((descend(each, 40) for each in begun), key=lambda end: end.fun)
+    best = descend(nearest.x, 2000).x
+    alpha_K = np.exp(best[1 + len(middle_K) :])
+    a_K = np.exp(best[1 : 1 + len(middle_K)] + alpha_K * middle_K)
+    return np.concatenate([[np.exp(best[0])], np.column_stack([a_K, alpha_K]).ravel()])
+
+
+def huber(values: Array, centred_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
+    """The sum of Huber's losses, divided by its bend, and its gradient.
+
+    `values` are log E, the logarithm of each power where its `centred` variable is 0, and that of each exponent;
+    `target` are the logarithms of the losses.
+    """
+    count = len(centred_KxR)
+    exponents_K = np.exp(values[1 + count :])
+    falling_KxR = exponents_K[:, None] * centred_KxR
+    parts = np.exp(np.vstack([np.full(target.shape, values[0]), values[1 : 1 + count, None] - falling_KxR]))
+    total = parts.sum(0)
+    residual, weights = np.log(total) - target, parts / total
+    slope = np.clip(residual / HUBER, -1, 1)
+    gradient = np.concatenate([weights @ slope, -(weights[1:] * falling_KxR) @ slope])
+    size = np.abs(residual)
+    return float(np.where(size <= HUBER, size**2 / 2 / HUBER, size - HUBER / 2).sum()), gradient
+
+
+def _beginnings(count: int, loss: Array) -> list[Array]:
+    """Limits of a half and nine tenths of the least loss, the rest shared out, exponents from 0.1 to 1."""
+    starts = []
+    for share, *exponents in itertools.product((0.5, 0.9), *[(0.1, 0.3, 1.0)] * count):
+        limit = share * loss.min()
+        each = (loss.mean() - limit) / count
+        starts.append(np.log([limit, *[each] * count, *exponents]))
+    return starts
+
+
+def _with_intervals(runs: Sequence[Scaled], terms: tuple[Term, ...], limit: bool, draws: int, seed: int) -> Fit:
+    names = [name for term in terms for name in (term.coefficient, term.exponent)]
+    powers = " + ".join(f"{term.coefficient} / {term.letter}^{term.exponent}" for term in terms)
+    form = f"L = E + {powers}" if limit else f"L = {powers}"
+    names = ["E", *names] if limit else names
+    x_KxR = np.array([[getattr(run, term.variable) for run in runs] for term in terms])
+
+    def values(loss: Array, start: Array | None = None) -> Array:
+        return limited(x_KxR, loss, start) if limit else np.array(power(x_KxR[0], loss))
+
+    loss = np.array([run.loss for run in runs])
+    best = values(loss)
+    constant, factors_K, exponents_K = (best[0], best[1::2], best[2::2]) if limit else (0.0, best[::2], best[1::2])
+    fitted = constant + (factors_K[:, None] * x_KxR ** -exponents_K[:, None]).sum(0)
+    others = _drawn_losses(loss, fitted, _groups(runs, terms), len(best), draws, seed)
+    intervals = {}
+    if others:
+        drawn = [values(other, best if limit else None) for other in others]
+        low, high = np.percentile(np.array(drawn), _LEVEL, axis=0)
+        intervals = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
+    return Fit(form, dict(zip(names, map(float, best), strict=True)), intervals)
+
+
+def _drawn_losses(
+    loss: Array, fitted: Array, points: Sequence[tuple[int, ...]], parameters: int, draws: int, seed: int
+) -> list[Array]:
+    """Bootstrap samples of the losses; none where there are too few runs to tell by how much they scatter.
+
+    Logarithms of losses are drawn around the mean of their point's seeds, where all points have two, else around the
+    fitted form, by the residuals of all, with replacement. These are widened by sqrt(R / f) and t_f / z for the f
+    degrees of freedom that they have: without it two seeds of three sizes would hold the exponent two times in three.
+    """
+    of_point, seeds = np.unique(np.array(points), axis=0, return_inverse=True, return_counts=True)[1:]
+    logs = np.log(loss)
+    if seeds.min() >= _SEEDS:
+        centre, freedom = (np.bincount(of_point, logs) / seeds)[of_point], len(logs) - len(seeds)
+    elif len(logs) >= _RUNS:
+        centre, freedom = np.log(fitted), len(logs) - parameters
+    else:
+        return []
+    level = _LEVEL[1] / 100
+    wider = np.sqrt(len(logs) / freedom) * stats.t.ppf(level, freedom) / stats.norm.ppf(level)
+    random, residuals = np.random.default_rng(seed), wider * (logs - centre)
+    return [np.exp(centre + random.choice(residuals, len(logs))) for _ in range(draws)]
+
+
+def _groups(runs: Sequence[Scaled], terms: Sequence[Term]) -> list[tuple[int, ...]]:
+    """For each run the numbers of its values, in rising order, where those within a hundredth count as one."""
+    columns = []
+    for term in terms:
+        numbers = np.array([getattr(run, term.variable) for run in runs])
+        order = np.sort(numbers)
+        new = np.concatenate([[0], np.cumsum(order[1:] > _APART * order[:-1])])
+        columns.append(new[np.searchsorted(order, numbers)])
+    return [tuple(map(int, row)) for row in zip(*columns, strict=True)]
+
+
+class Read(NamedTuple):
+    """The finished runs, and why each of the others is left out."""
+
+    runs: list[Scaled]
+    left_out: list[str]
+
+
+def read_runs(paths: Iterable[Path], metric: str) -> Read:
+    """The runs of directories: of each itself, or of those in the `trials/` of a sweep or an ablation.
+
+    Tokens are those that the training loss counted: what was trained on at each step, times the steps. Operations are
+    counted by the family's formula, else 6 N D. A run that has not come to its last step, or does not report `metric`
+    at the end, is left out.
+
+    Errors: UserError for a directory that is neither.
+    """
+    asked, found = parse_metric(metric), Read([], [])
+    for path in _directories(paths):
+        try:
+            read = _scaled(path, asked)
+        except (KeyError, TypeError, ValueError) as error:
+            read = f"its files cannot be read: {' '.join(str(error).split())[:200]}"
+        if isinstance(read, Scaled):
+            found.runs.append(read)
+        else:
+            found.left_out.append(f"{path}: {read}")
+    return found
+
+
+def _directories(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if RunDirectory(path).is_run():
+            yield path
+            continue
+        trials = sorted(each for each in (path / "trials").glob("*") if RunDirectory(each).is_run())
+        if not trials:
+            raise UserError(f"{path} is no run directory, and holds no trials of a sweep or an ablation")
+        yield from trials
+
+
+def _scaled(path: Path, metric: Metric) -> Scaled | str:
+    """The run, or why it is left out."""
+    run = RunDirectory(path)
+    steps, records = run.config()["steps"], read_records(run.metrics_file)
+    reports = [each for each in records if each["split"] == metric.split and metric.name in each]
+    if not reports or reports[-1]["step"] < steps:
+        return f"it reports no {metric} at its last step, {steps}"
+    loss, parameters = reports[-1][metric.name], run.facts().get("parameters")
+    if loss is None or parameters is None:
+        return f"its {metric} is not finite" if loss is None else "it does not say how many parameters it has"
+    training = [each for each in records if each["split"] == "train" and each.get("steps_per_second")]
+    counted = [each["tokens_per_second"] / each["steps_per_second"] for each in training if "tokens_per_second" in each]
+    if not counted:
+        return "its task counts no tokens"
+    tokens = float(np.mean(counted)) * steps
+    operations = [each["flops_per_step"] for each in training if each.get("flops_per_step")]
+    total = float(np.mean(operations)) * steps if operations else 6.0 * parameters * tokens
+    return Scaled(path.name, float(parameters), tokens, total, float(loss))

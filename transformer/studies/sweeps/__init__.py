@@ -1,0 +1,1 @@
+"""Sweeps over configs: their space, search, trials and workers."""

@@ -1,0 +1,426 @@
+"""Proposals by Optuna (Akiba et al. 2019): TPE, Gaussian processes, and Hyperband, which stops trials early.
+
+What Optuna knows follows from the ledger: before it is asked for a trial it is told of those that it does not know and
+how those ended that it proposed before, so that a worker may die at any moment. Its study is a journal of sealed lines;
+one that is damaged, or says what the ledger does not, is made anew from the ledger. Only `connect` imports Optuna.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformer.config import UserError
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import parse_metric, read_records
+from transformer.storage.disk import unshare
+from transformer.storage.sealed import is_sealed, sealed
+from transformer.studies.sweeps.search import drawn
+from transformer.studies.sweeps.space import Answers, Space
+from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
+from transformer.studies.sweeps.trials import Trial, make_trial
+
+_NAME = "trial"  # the attribute of an Optuna trial that names ours
+_DOUBLES = 30  # proposals in a row that were made before
+
+
+def check_installed(engine: str) -> None:
+    """Return if what an engine needs is installed.
+
+    Errors: UserError that names the extra.
+    """
+    if find_spec("optuna") is None:
+        raise UserError(
+            f"--engine={engine} needs Optuna, which is not installed: pip install optuna, or say "
+            "--engine=random or grid"
+        )
+    if engine == "gp" and find_spec("torch") is None:
+        raise UserError(
+            "--engine=gp needs PyTorch as well, in which Optuna's Gaussian process is written: pip install torch (its "
+            "CPU build is enough), or say --engine=tpe"
+        )
+
+
+def resources(base: Mapping[str, Any]) -> dict[str, int]:
+    """The steps of Hyperband's shortest rung and of its longest.
+
+    Errors: UserError where no trial reports before its last step.
+    """
+    from transformer.training.config import resolve
+
+    run = resolve(base).run
+    if not 0 < run.eval_every < run.steps:
+        raise UserError(
+            f"--engine=hyperband stops trials at their validation reports, and config.eval_every={run.eval_every} "
+            f"makes none before step {run.steps}: say a number from 1 to {run.steps - 1}, or --engine=tpe"
+        )
+    return {"min_resource": run.eval_every, "max_resource": run.steps}
+
+
+def connect(
+    engine: str,
+    ledger: Ledger,
+    base: Mapping[str, Any],
+    space: Space,
+    *,
+    seed: int,
+    maximise: bool,
+    url: str | None = None,
+) -> "OptunaProposer":
+    """The proposer of a sweep: its study is a journal beside the ledger, or in the database at `url`.
+
+    Errors: UserError where something is not installed, the database cannot be reached, or Hyperband has no reports
+    before the last step to stop a trial at.
+    """
+    check_installed(engine)
+    # By name: whoever runs a grid does without the package.
+    optuna = importlib.import_module("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pruner: Any = optuna.pruners.NopPruner()
+    if engine == "hyperband":
+        pruner = optuna.pruners.HyperbandPruner(**resources(base))
+    # Another sweep in the same database is another study.
+    name = f"headwise-{hashlib.sha256(repr(ledger.facts()).encode()).hexdigest()[:16]}"
+
+    def study_in(storage: Any) -> Any:
+        return optuna.create_study(
+            storage=storage,
+            pruner=pruner,
+            study_name=name,
+            direction="maximize" if maximise else "minimize",
+            load_if_exists=True,
+        )
+
+    return OptunaProposer(optuna, study_in, url, engine, ledger, base, space, seed)
+
+
+class OptunaProposer:
+    """Proposes what a sampler asks for next."""
+
+    def __init__(
+        self,
+        optuna: Any,
+        study_in: Callable[[Any], Any],
+        url: str | None,
+        engine: str,
+        ledger: Ledger,
+        base: Mapping[str, Any],
+        space: Space,
+        seed: int,
+    ):
+        self._optuna, self._study_in, self._ledger = optuna, study_in, ledger
+        self._engine, self._base, self._space, self._seed = engine, base, space, seed
+        self._journal = None if url else ledger.path / "optuna.journal"
+        if url:
+            self._storage = _database(optuna, url)
+            self._study = study_in(self._storage)
+        else:
+            self._with_whole_journal(self._open)
+
+    def propose(self, ledger: Ledger) -> Trial | None:
+        """The sampler's next; where it only repeats itself and the space is finite, a point that was not tried.
+
+        Errors: UserError where no config that it proposed can be.
+        """
+        return self._with_whole_journal(lambda: self._propose(ledger))
+
+    def prune(self, trial: Trial, step: int, value: float) -> bool:
+        return self._engine == "hyperband" and self._with_whole_journal(lambda: self._prune(trial, step, value))
+
+    def _with_whole_journal(self, use: Callable[[], Any]) -> Any:
+        """What `use` gives of the study, from a journal that is as it was written."""
+        try:
+            return use()
+        except Damaged as damage:
+            assert self._journal is not None
+            with _locked(self._journal):
+                if damage.by_ledger or not _is_whole(self._journal):
+                    print(f"{self._journal}: {damage}; it is made anew from the ledger", file=sys.stderr)
+                    self._rebuild(self._journal)
+                # Else another process has done so.
+            self._open()
+        return use()
+
+    def _open(self) -> None:
+        assert self._journal is not None
+        self._storage = self._optuna.storages.JournalStorage(_Journal(self._journal))
+        self._study = self._study_in(self._storage)
+
+    def _rebuild(self, journal: Path) -> None:
+        """Write a journal of what the ledger knows."""
+        draft = journal.with_name(f"{journal.name}.new")
+        draft.unlink(missing_ok=True)
+        self._storage = self._optuna.storages.JournalStorage(_Journal(draft))
+        self._study = self._study_in(self._storage)
+        self._tell(self._ledger)
+        draft.replace(journal)
+        draft.with_name(f"{draft.name}.lock").unlink(missing_ok=True)
+
+    def _propose(self, ledger: Ledger) -> Trial | None:
+        self._tell(ledger)
+        planned = {trial.name: trial for trial in ledger.trials()}
+        mistakes: list[UserError] = []
+        for _ in range(_DOUBLES):
+            number = len(self._study.get_trials(deepcopy=False))
+            # Each worker has a sampler of its own: with one seed they would all begin with the same proposals.
+            self._study.sampler = self._sampler(_mixed(self._seed, number))
+            asked = self._study.ask()
+            try:
+                trial = make_trial(self._base, self._space.draw(_Suggested(asked)))
+            except UserError as error:
+                self._study.tell(asked.number, state=self._optuna.trial.TrialState.FAIL)
+                mistakes.append(error)
+                continue
+            asked.set_user_attr(_NAME, trial.name)
+            if trial.name not in planned:
+                return trial
+            self._end(asked.number, ledger.outcome(planned[trial.name]), ())
+        other = None if self._space.size is None else self._untried(planned)
+        if other is None and len(mistakes) == _DOUBLES and (self._space.size is None or not planned):
+            raise mistakes[-1]
+        return other
+
+    def _prune(self, trial: Trial, step: int, value: float) -> bool:
+        """Note what a trial has reported; whether Hyperband stops it there."""
+        running = self._running().get(trial.name)
+        if running is None:
+            return False
+        study = self._storage.get_study_id_from_name(self._study.study_name)
+        identity = self._storage.get_trial_id_from_study_id_trial_number(study, running.number)
+        # A trial that was resumed comes to some steps again: the first report counts.
+        if step not in running.intermediate_values:
+            self._storage.set_trial_intermediate_value(identity, step, value)
+        if step >= trial.config["steps"]:
+            return False  # stopping at the last step saves nothing
+        return bool(self._study.pruner.prune(self._study, self._storage.get_trial(identity)))
+
+    def _untried(self, planned: Mapping[str, Trial]) -> Trial | None:
+        for overrides in drawn(self._space, self._seed):
+            with contextlib.suppress(UserError):
+                trial = make_trial(self._base, overrides)
+                if trial.name not in planned:
+                    return trial
+        return None
+
+    def _running(self) -> dict[str, Any]:
+        state = self._optuna.trial.TrialState.RUNNING
+        running = self._study.get_trials(deepcopy=False, states=(state,))
+        return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
+
+    def _tell(self, ledger: Ledger) -> None:
+        """Tell Optuna of trials and how they ended; a proposal whose worker died before it was planned has failed.
+
+        Errors: Damaged for a study that says what the ledger does not.
+        """
+        planned = {trial.name: trial for trial in ledger.trials()}
+        outcomes = {name: ledger.outcome(trial) for name, trial in planned.items()}
+        self._check(outcomes)
+        known = {asked.user_attrs.get(_NAME) for asked in self._study.get_trials(deepcopy=False)}
+        for name, trial in planned.items():
+            if name not in known:
+                self._add(trial)
+        values = tuple(each.value for each in outcomes.values() if each is not None and each.value is not None)
+        state = self._optuna.trial.TrialState.RUNNING
+        for asked in self._study.get_trials(deepcopy=False, states=(state,)):
+            name = asked.user_attrs.get(_NAME)
+            if name not in planned or outcomes[name] is not None:
+                self._end(asked.number, outcomes.get(name), values)
+
+    def _check(self, outcomes: Mapping[str, Outcome | None]) -> None:
+        """Compare values with the ledger's; a database may be shared, and stays as it is."""
+        if self._journal is None:
+            return
+        state = self._optuna.trial.TrialState.COMPLETE
+        for told in self._study.get_trials(deepcopy=False, states=(state,)):
+            outcome = outcomes.get(told.user_attrs.get(_NAME, ""))
+            # A trial that was told once and failed since is trained again.
+            if outcome is None or (outcome.state == State.DONE and outcome.value != told.value):
+                raise Damaged("it knows values that the ledger does not", by_ledger=True)
+
+    def _add(self, trial: Trial) -> None:
+        """Tell Optuna of a trial that the ledger has, as one that it has proposed itself and that is in training."""
+        answers = self._space.answers(trial.overrides)
+        if answers is None:
+            return
+        asked = _Distributions(self._optuna, answers)
+        self._space.draw(asked)
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                state=self._optuna.trial.TrialState.RUNNING,
+                params=answers,
+                distributions=asked.distributions,
+                user_attrs={_NAME: trial.name},
+            )
+        )
+        metric = self._ledger.facts().get("metric")
+        if self._engine == "hyperband" and metric:
+            split, name = parse_metric(metric)
+            records = read_records(RunDirectory(self._ledger.directory(trial)).metrics_file)
+            for record in records:
+                if record["split"] == split and isinstance(record.get(name), int | float):
+                    self._prune(trial, record["step"], record[name])
+
+    def _end(self, number: int, outcome: Outcome | None, values: tuple[float, ...]) -> None:
+        states = self._optuna.trial.TrialState
+        if outcome is None or outcome.state == State.FAILED:
+            self._study.tell(number, state=states.FAIL)
+        elif outcome.state == State.DONE:
+            self._study.tell(number, outcome.value)
+        elif self._engine == "gp" and values:
+            # A Gaussian process is fitted to values alone, and must learn that this one was bad.
+            maximise = self._study.direction == self._optuna.study.StudyDirection.MAXIMIZE
+            self._study.tell(number, min(values) if maximise else max(values))
+        else:
+            # To TPE these are worse than all that were trained to their end.
+            self._study.tell(number, state=states.PRUNED)
+
+    def _sampler(self, seed: int) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self._engine == "gp":
+                return self._optuna.samplers.GPSampler(seed=seed)
+            return self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+
+class _Suggested:
+    """Draws what an Optuna trial suggests."""
+
+    def __init__(self, trial: Any):
+        self._trial = trial
+
+    def index(self, name: str, labels: tuple[str, ...]) -> int:
+        return labels.index(self._trial.suggest_categorical(name, labels))
+
+    def number(self, name: str, low: float, high: float, log: bool) -> float:
+        return float(self._trial.suggest_float(name, low, high, log=log))
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        return int(self._trial.suggest_int(name, low, high))
+
+
+def _mixed(seed: int, number: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4])
+
+
+def _database(optuna: Any, url: str) -> Any:
+    try:
+        return optuna.storages.get_storage(url)
+    except Exception as error:
+        said = str(error).splitlines() or [type(error).__name__]
+        raise UserError(f"--storage cannot be used: {said[0]}") from error
+
+
+class _Distributions:
+    """Draws what was answered before, and notes between what Optuna would have chosen."""
+
+    def __init__(self, optuna: Any, answers: Answers):
+        self._distributions, self._answers = optuna.distributions, answers
+        self.distributions: dict[str, Any] = {}
+
+    def index(self, name: str, labels: tuple[str, ...]) -> int:
+        self.distributions[name] = self._distributions.CategoricalDistribution(labels)
+        return labels.index(self._answers[name])
+
+    def number(self, name: str, low: float, high: float, log: bool) -> float:
+        self.distributions[name] = self._distributions.FloatDistribution(low, high, log=log)
+        return float(self._answers[name])
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        self.distributions[name] = self._distributions.IntDistribution(low, high)
+        return int(self._answers[name])
+
+
+class Damaged(Exception):
+    """A journal is not what the sweep has written, or by the ledger cannot be."""
+
+    def __init__(self, message: str, *, by_ledger: bool = False):
+        super().__init__(message)
+        self.by_ledger = by_ledger
+
+
+class _Journal:
+    """A file of Optuna's operations, a sealed line each that names the one before: a backend of its JournalStorage.
+
+    Errors: every method raises Damaged for a file that is not what was written, but for a last line that a kill tore.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._operations: list[dict[str, Any]] = []
+        self._length = 0  # of the file, as far as it was read
+        self._last = ""  # the seal of the last line
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        """The operations from this number on."""
+        self._read()
+        return self._operations[log_number_from:]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Write operations to the end; what others have written since stands before them."""
+        with _locked(self._path):
+            unshare(self._path)
+            self._read()
+            lines, last = [], self._last
+            for operation in logs:
+                line = sealed({"after": last, "operation": operation})
+                lines.append(json.dumps(line).encode() + b"\n")
+                last = line["sha256"]
+            with self._path.open("r+b" if self._path.exists() else "wb") as file:
+                file.seek(self._length)
+                file.truncate()  # a line that a kill tore
+                file.write(b"".join(lines))
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _read(self) -> None:
+        size, content = 0, b""
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(self._length)
+            content = file.read()
+        if size < self._length:
+            raise Damaged("it is shorter than what was read of it")
+        *lines, _ = content.split(b"\n")
+        for line in lines:
+            entry = _entry(line)
+            if entry is None or entry.get("after") != self._last:
+                raise Damaged(f"line {len(self._operations) + 1} is not what was written")
+            self._operations.append(entry["operation"])
+            self._last = entry["sha256"]
+            self._length += len(line) + 1
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None where it is not what was written."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if is_sealed(entry) and isinstance(entry.get("operation"), dict) else None
+
+
+def _is_whole(journal: Path) -> bool:
+    try:
+        _Journal(journal).read_logs(0)
+    except Damaged:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a journal, which the kernel frees when its process dies."""
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

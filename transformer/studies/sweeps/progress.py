@@ -1,0 +1,188 @@
+"""The progress of a sweep: a table on a terminal, lines elsewhere, a file and a summary."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TextIO
+
+import rich.console
+import rich.live
+import rich.table
+import rich.text
+
+from transformer.overrides import describe
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import Metric, last_step, reached, read_last_records
+from transformer.storage.locate import storage_of
+from transformer.studies.sweeps.trial_store import Ledger, State
+from transformer.studies.sweeps.trials import Trial
+from transformer.text import drawn_on, printable
+
+_RANK = {state: rank for rank, state in enumerate(("done", "running", "pruned", "diverged", "failed", "pending"))}
+_STYLES = {"done": "green", "running": "cyan", "pruned": "dim", "diverged": "yellow", "failed": "red", "pending": "dim"}
+_ABOVE = 6  # lines of a terminal that are not rows
+
+
+class Row(NamedTuple):
+    """What is known of one trial."""
+
+    trial: Trial
+    state: State
+    step: int
+    value: float | None
+    message: str
+
+
+def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
+    """The trials as they are now, with the metric that those in training have reached."""
+    rows = []
+    for trial in trials:
+        # In this order: what ends in between has its outcome, not the lease that it had.
+        state, outcome = ledger.state(trial), ledger.outcome(trial)
+        if outcome is not None:
+            rows.append(Row(trial, outcome.state, outcome.step, outcome.value, outcome.message))
+        elif state == State.RUNNING:
+            records = read_last_records(RunDirectory(ledger.directory(trial)).metrics_file)
+            last = reached(records, metric)
+            rows.append(Row(trial, state, last_step(records), last.value if last else None, ""))
+        else:
+            rows.append(Row(trial, state, 0, None, ""))
+    return rows
+
+
+def best_first(rows: Sequence[Row], maximise: bool) -> list[Row]:
+    """By state, those that are done before all others, then by value."""
+
+    def key(row: Row) -> tuple[Any, ...]:
+        value = (0.0 if row.value is None else -row.value if maximise else row.value,)
+        return (_RANK[row.state.value], row.value is None, value)
+
+    return sorted(rows, key=key)
+
+
+def best_done(rows: Sequence[Row], maximise: bool) -> Row | None:
+    """The best of those that are done; None where none is."""
+    return next((row for row in best_first(rows, maximise) if row.state == State.DONE and row.value is not None), None)
+
+
+def counts(rows: Sequence[Row], total: int) -> str:
+    """How many trials are at what: "3 of 12 finished: 2 done, 1 diverged; 4 running, 5 pending"."""
+    by_state = Counter(row.state for row in rows)
+    by_state[State.PENDING] += total - len(rows)  # those that are not proposed yet
+    open_states = (State.RUNNING, State.PENDING)
+    ended = ", ".join(
+        f"{by_state[state]} {state.value}" for state in State if state not in open_states and by_state[state]
+    )
+    still = ", ".join(f"{by_state[state]} {state.value}" for state in open_states if by_state[state])
+    finished = total - sum(by_state[state] for state in open_states)
+    return f"{finished} of {total} finished" + (f": {ended}" if ended else "") + (f"; {still}" if still else "")
+
+
+class Watch(Protocol):
+    """Shows the progress of a sweep."""
+
+    def show(self, rows: Sequence[Row], total: int) -> None:
+        """Show the trials as they are now."""
+
+    def close(self) -> None:
+        """Leave what was shown."""
+
+
+def open_watch(metric: Metric, maximise: bool, stream: TextIO) -> Watch:
+    """A live table on a terminal, lines elsewhere."""
+    return _Table(metric, maximise, stream) if stream.isatty() else _Lines(metric, stream)
+
+
+class _Lines:
+    """A line whenever a trial begins or ends."""
+
+    def __init__(self, metric: Metric, stream: TextIO):
+        self._metric, self._stream = metric, stream
+        self._seen: dict[str, State] = {}
+
+    def show(self, rows: Sequence[Row], total: int) -> None:
+        changed = [row for row in rows if self._seen.get(row.trial.name, State.PENDING) != row.state]
+        for row in changed:
+            value = "" if row.value is None else f"  {self._metric} {row.value:.4g}"
+            line = f"{row.trial.name}  {row.state.value:<8}  step {row.step}{value}  {describe(row.trial.overrides)}"
+            print(f"{line}  {row.message}".rstrip(), file=self._stream)
+        if changed:
+            print(counts(rows, total), file=self._stream, flush=True)
+        self._seen |= {row.trial.name: row.state for row in rows}
+
+    def close(self) -> None:
+        """Nothing: all is printed."""
+
+
+class _Table:
+    """A table that is drawn again in place, as many rows as the terminal has."""
+
+    def __init__(self, metric: Metric, maximise: bool, stream: TextIO):
+        self._metric, self._maximise = metric, maximise
+        self._console = rich.console.Console(file=drawn_on(stream))
+        self._live = rich.live.Live(console=self._console, auto_refresh=False)
+        self._live.start()
+
+    def show(self, rows: Sequence[Row], total: int) -> None:
+        self._live.update(draw(rows, total, self._metric, self._maximise, self._console.height - _ABOVE), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def draw(rows: Sequence[Row], total: int, metric: Metric, maximise: bool, height: int) -> rich.table.Table:
+    """The trials, best first, no more than `height` of them."""
+    table = rich.table.Table(title=counts(rows, total), title_justify="left", expand=False)
+    for heading, justify in (("trial", "left"), ("state", "left"), ("step", "right"), (str(metric), "right")):
+        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("overrides", overflow="fold")
+    ordered = best_first(rows, maximise)
+    shown = ordered[: max(1, height)]
+    for row in shown:
+        value = "" if row.value is None else f"{row.value:.4g}"
+        # Not read as rich's own marks: a message or a value may have brackets.
+        last = rich.text.Text(printable(f"{describe(row.trial.overrides)}  {row.message}".rstrip()))
+        style = _STYLES[row.state.value]
+        table.add_row(row.trial.name, rich.text.Text(row.state.value, style), str(row.step or ""), value, last)
+    if len(ordered) > len(shown):
+        table.caption = f"and {len(ordered) - len(shown)} more"
+    return table
+
+
+def write_csv(ledger: Ledger, rows: Sequence[Row], metric: Metric) -> Path:
+    """All trials as WORKDIR/trials.csv, a column for every key that any of them sets."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.trial.overrides))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "state", "step", str(metric), *keys, "message", "directory"])
+    for row in rows:
+        cells = [_cell(row.trial.overrides.get(key, "")) for key in keys]
+        value = "" if row.value is None else repr(row.value)
+        folder = f"trials/{row.trial.name}"
+        writer.writerow([row.trial.name, row.state.value, row.step, value, *cells, row.message, folder])
+    path = ledger.path / "trials.csv"
+    storage_of(path).replace(path, text.getvalue().encode())
+    return path
+
+
+def summarise(ledger: Ledger, rows: Sequence[Row], metric: Metric, best: Row | None, command: str) -> str:
+    """The result of a sweep: the best trial, its directory, the command that trains it again, and what failed."""
+    lines = [counts(rows, len(rows))]
+    if best is not None:
+        lines += [
+            f"best: {metric} {best.value:.6g}  {describe(best.trial.overrides)}",
+            f"  its run    {ledger.directory(best.trial)}",
+            f"  once more  {command}",
+        ]
+    failed = [row for row in rows if row.state == State.FAILED]
+    if failed:
+        lines.append(f"failed: {failed[0].message}")
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        lines.append(f"  {failed[0].trial.name}{more}; to try again give the same command with --retry-failed")
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)

@@ -1,0 +1,103 @@
+"""Grid and random search: proposers of a sweep's next trials; Optuna's samplers are in `optuna_proposer`."""
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from transformer.config import UserError
+from transformer.studies.sweeps.space import Chance, Overrides, Space, permutation
+from transformer.studies.sweeps.trial_store import Ledger
+from transformer.studies.sweeps.trials import Trial, make_trial
+
+ENGINES = ("grid", "random", "tpe", "gp", "hyperband")
+PLANNED = ("grid", "random")  # whose trials are known before the first begins
+_DRAWS = 30
+_DOUBLES = 1000  # draws in a row that were made before, after which an endless space counts as exhausted
+
+
+class Proposer(Protocol):
+    """Proposes trials one at a time, from how the earlier ones ended."""
+
+    def propose(self, ledger: Ledger) -> Trial | None:
+        """The next trial; None where there is none. Called by one process at a time.
+
+        Errors: UserError for an invalid config.
+        """
+
+    def prune(self, trial: Trial, step: int, value: float) -> bool:
+        """Whether a trial that has reached a value at a step is not worth going on with."""
+
+
+def choose_engine(name: str | None, space: Space) -> str:
+    """The engine: the one named, else grid where the space is finite and random elsewhere.
+
+    Errors: UserError for an unknown one, and for a grid over a space without end.
+    """
+    if name is None:
+        return "grid" if space.size is not None else "random"
+    if name not in ENGINES:
+        raise UserError(f"--engine={name} is unknown; there are {', '.join(ENGINES)}")
+    if name == "grid" and space.size is None:
+        raise UserError("--engine=grid needs a finite space, and this one is not: say --engine=random --trials=T")
+    return name
+
+
+def check_total(total: int | None, space: Space) -> int:
+    """How many trials a sweep has: those asked for, by default every point of a finite space.
+
+    Errors: UserError for fewer than one, and for none said of a space without end.
+    """
+    if total is None:
+        if space.size is None:
+            raise UserError("this space has no end: say how many trials there are to be, as --trials=20")
+        return space.size
+    if total < 1:
+        raise UserError(f"--trials={total} must be at least 1")
+    return total
+
+
+def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed: int) -> list[Trial]:
+    """The first `total` trials of a grid or of random search, or all of a smaller space; no two are the same.
+
+    A larger `total` begins with the same trials.
+
+    Errors: UserError for an invalid config.
+    """
+    points = _grid(space) if engine == "grid" else drawn(space, seed)
+    trials: dict[str, Trial] = {}
+    doubles = 0
+    for overrides in points:
+        trial = make_trial(base, overrides)
+        doubles = doubles + 1 if trial.name in trials else 0
+        trials.setdefault(trial.name, trial)
+        if len(trials) == total or (space.size is None and doubles == _DOUBLES):
+            break
+    return list(trials.values())
+
+
+def any_drawn(base: Mapping[str, Any], space: Space, seed: int) -> Trial:
+    """The first random trial whose config is valid.
+
+    Errors: UserError where none of `_DRAWS` draws is.
+    """
+    mistakes = []
+    for overrides in itertools.islice(drawn(space, seed), _DRAWS):
+        try:
+            return make_trial(base, overrides)
+        except UserError as error:
+            mistakes.append(error)
+    raise mistakes[0]
+
+
+def drawn(space: Space, seed: int) -> Iterator[Overrides]:
+    """Random points: of a finite space each once, of any other without end."""
+    if space.size is not None:
+        return (space.point(number) for number in permutation(space.size, seed))
+    chance = Chance(random.Random(seed))
+    return (space.draw(chance) for _ in itertools.count())
+
+
+def _grid(space: Space) -> Iterator[Overrides]:
+    assert space.size is not None
+    return (space.point(number) for number in range(space.size))

@@ -1,0 +1,74 @@
+"""Training the trials of a sweep with the loop that trains any run."""
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.data.datasets.preparation import downloads
+from transformer.runs.distributed import told
+from transformer.studies.sweeps.trials import Trial
+from transformer.studies.sweeps.worker import Report
+from transformer.training.config import Experiment, resolve
+from transformer.training.train import train
+from transformer.training.writers.contract import NullSink, Number, Sink, Sinks
+from transformer.training.writers.tracking import tracking
+from transformer.trust import check_trusted
+
+
+class ModelTrainer:
+    """Trains models. `data_dir` is where this machine's data lies: it names no trial, as other machines differ.
+
+    `vouched` are the modules and downloads that the trials may name (transformer.trust.check_trusted): who wrote the
+    ledger may not be who trains. `trackers` are told of every trial, as one of its sweep.
+    """
+
+    def __init__(self, data_dir: str | None = None, vouched: Collection[str] = (), trackers: Sequence[str] = ()):
+        self._data_dir, self._vouched, self._trackers = data_dir, vouched, trackers
+        self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
+
+    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+        with downloads(self._vouched), self._tracking(directory) as tracked:
+            train(self._experiment(trial), directory, sink=Sinks(*tracked, _Reports(report)))
+
+    def program(self, trial: Trial) -> str:
+        from transformer.training.vmapped import program_of
+
+        if trial.name not in self._programs:
+            self._programs[trial.name] = program_of(self._experiment(trial))
+        return self._programs[trial.name]
+
+    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+        from transformer.training.vmapped import vmapped_gain
+
+        with downloads(self._vouched):
+            return vmapped_gain([self._experiment(trial) for trial in trials], folder)
+
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+        from transformer.training.vmapped import train_vmapped
+
+        with downloads(self._vouched), contextlib.ExitStack() as stack:
+            tracked = [Sinks(*stack.enter_context(self._tracking(directory))) for directory in directories]
+            ended = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
+        return [end.diverged_at for end in ended]
+
+    def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Sink, ...]]:
+        """The sink of a trial's trackers: the sweep's directory holds the folder of its trials."""
+        return tracking(self._trackers, directory, told, group=directory.parent.parent.name)
+
+    def _experiment(self, trial: Trial) -> Experiment:
+        check_trusted(trial.config, self._vouched, training=True)
+        values: dict[str, Any] = {**trial.config, "task": dict(trial.config["task"])}
+        if self._data_dir is not None:
+            values["task"]["data_dir"] = self._data_dir
+        return resolve(values)
+
+
+class _Reports(NullSink):
+    """The sink that passes metrics to a function."""
+
+    def __init__(self, report: Report):
+        self._report = report
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        self._report(step, split, values)

@@ -1,0 +1,490 @@
+"""The ledger of a sweep: the trials planned, which process holds one, and how each ended.
+
+    WORKDIR/
+        sweep.json                what the sweep is: base config, space, engine, seed, metric
+        trials.jsonl              the trials in the order planned, a line each
+        ledger/NAME/lock          held by the one process that trains the trial
+        ledger/NAME/attempts.jsonl   every start of it, and whether its worker stopped or died
+        ledger/NAME/outcome.json  how it ended; nothing writes it twice
+        trials/NAME/              the run directory
+
+Many processes on many machines work from these files alone. Who trains a trial holds its lock, which the kernel of a
+disk lets go of when the process dies (in a bucket it is a lease that ends unless it is renewed): a trial without an
+outcome whose lock is free is pending, whatever became of those that had it before. Its outcome is written while its
+lock is held, so that it is written once.
+
+This module does not import jax.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from transformer.config import Matching, Range, UserError
+from transformer.json_files import as_object, checked, parse, read_object, read_regular
+from transformer.runs.directory import check_files, usable
+from transformer.runs.records import Step
+from transformer.storage.contract import InUse
+from transformer.storage.locate import locate, storage_of
+from transformer.storage.sealed import is_sealed, sealed, unsealed
+from transformer.studies.sweeps.trials import Trial, named, plain
+
+_FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
+_PLANNING = "planning"  # the folder whose lock is held to plan
+_LOCK = "lock"
+_WAIT = 0.02  # seconds between two looks at a lock that others hold for an instant
+_SHOWN = 3  # differences of two sweeps
+_CORRECTABLE = ("metric", "better")  # as long as no trial has a value by them
+
+
+class State(enum.Enum):
+    """The state of a trial."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    PRUNED = "pruned"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
+Time = Annotated[float, Range(0, 1e12)]
+"""Seconds since 1970."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialLine:
+    """A line of trials.jsonl, as `Trial` says; the name is the hash of the config."""
+
+    name: Annotated[str, Matching("[0-9a-f]{16}", "16 hexadecimal digits")]
+    overrides: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class AttemptLine:
+    """A line of attempts.jsonl: a start after `step` steps, that the last start was `left`, or all are `forgotten`."""
+
+    step: Step | None = None
+    began: Time | None = None
+    worker: str = ""
+    left: bool = False
+    forgotten: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.step is not None) + self.left + self.forgotten != 1:
+            raise ValueError("step: a line says either the step of a start, or that one was left, or all are forgotten")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeFile:
+    """What outcome.json holds: the `Outcome`, and when its attempt began and ended."""
+
+    state: State
+    value: float | None
+    step: Step
+    message: str
+    began: Time
+    ended: Time
+
+    def __post_init__(self) -> None:
+        if self.state in (State.PENDING, State.RUNNING):
+            raise ValueError(f"state={self.state.value!r} is no outcome")
+
+
+class Outcome(NamedTuple):
+    """How a trial ended."""
+
+    state: State
+    value: float | None  # the sweep's metric at the end
+    step: int
+    message: str
+
+
+class Attempt(NamedTuple):
+    """One start of a trial."""
+
+    step: int  # that had been reached before
+    left: bool  # in good order: its worker was stopped, it did not die
+
+
+class Ledger:
+    """The files of one sweep. Open it by what the sweep is, or as `existing`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._trials: tuple[Trial, ...] = ()
+        self._version: Any = None
+        self._outcomes: dict[str, Outcome] = {}  # that are known: they never change
+
+    @classmethod
+    def open(cls, path: Path, sweep: Mapping[str, Any]) -> "Ledger":
+        """The sweep at `path`, made if it is missing; `sweep` holds the plain values that identify it.
+
+        A misnamed metric may be corrected as long as no trial has a value of it.
+
+        Errors: UserError where the directory holds another sweep (with the first differences) or something else.
+        """
+        path, facts = locate(path), plain(sweep)
+        ledger = cls(path)
+        with usable(path):
+            storage_of(path).reach(path)
+            check_files(path)
+            _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
+            with ledger._planning():
+                _check_directory(path)
+                recorded = ledger.facts() if (path / _FACTS).is_file() else None
+                if recorded is not None:
+                    free = () if ledger.any_value() else _CORRECTABLE
+                    _check_facts(path, {**recorded, **{key: facts[key] for key in free if key in facts}}, facts)
+                if recorded != facts:
+                    text = json.dumps(sealed(facts), indent=2, ensure_ascii=False, allow_nan=False)
+                    storage_of(path).replace(path / _FACTS, f"{text}\n".encode())
+        return ledger
+
+    @classmethod
+    def existing(cls, path: Path) -> "Ledger":
+        """The sweep that is at `path`.
+
+        Errors: UserError where there is none.
+        """
+        path = locate(path)
+        with usable(path):
+            storage_of(path).reach(path)
+            check_files(path)
+            if not (path / _FACTS).is_file():
+                raise UserError(f"--workdir={path} holds no sweep: it has no {_FACTS}")
+        return cls(path)
+
+    def facts(self) -> dict[str, Any]:
+        """The plain values that identify the sweep.
+
+        Errors: UserError when the file is no JSON object.
+        """
+        return unsealed(_object(self.path / _FACTS))
+
+    def plan(self, trials: Sequence[Trial]) -> None:
+        """Append the trials that are not planned yet."""
+        if {trial.name for trial in trials} - {trial.name for trial in self.trials()}:
+            with self._planning():
+                self._append(trials)
+
+    def extend(self, total: int, propose: Callable[[], Trial | None]) -> bool:
+        """Append the trial that `propose` returns unless `total` are planned; False where it returns None.
+
+        One process proposes at a time and sees what all others have planned.
+        """
+        with self._planning():
+            if len(self.trials()) >= total:
+                return True
+            trial = propose()
+            if trial is None:
+                return False
+            self._append([trial])
+        return True
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials, in the order planned.
+
+        Errors: UserError for a line that is not what was written, and where one is gone whose trial has begun.
+        """
+        version = storage_of(self.path).versions(self.path, [_TRIALS])
+        if version != self._version:
+            begun = self._begun()  # before the plan is read: what begins from here on is in it
+            content = read_regular(self.path / _TRIALS) if version else b""
+            # A last line without its end is being written, or was torn by a kill and will be cut off.
+            lines = _whole_lines(content).splitlines()
+            self._trials = tuple(
+                _trial(f"{self.path / _TRIALS}:{number}", line) for number, line in enumerate(lines, 1)
+            )
+            lost = begun - {trial.name for trial in self._trials}
+            if lost:
+                raise UserError(
+                    f"{self.path / _TRIALS} is not what the sweep has written: the trial {min(lost)} has begun and is "
+                    "not in it; put back a copy of the file, or choose another --workdir"
+                )
+            self._version = version
+        return self._trials
+
+    def state(self, trial: Trial) -> State:
+        """The state of a trial."""
+        outcome = self.outcome(trial)
+        if outcome is not None:
+            return outcome.state
+        return State.RUNNING if _held(self._folder(trial) / _LOCK) else State.PENDING
+
+    def outcome(self, trial: Trial) -> Outcome | None:
+        """How a trial ended; None where it has not."""
+        if trial.name not in self._outcomes:
+            file = self._folder(trial) / "outcome.json"
+            if not file.is_file():
+                return None
+            ended = _outcome(file)
+            self._outcomes[trial.name] = Outcome(ended.state, ended.value, ended.step, ended.message)
+        return self._outcomes[trial.name]
+
+    def times(self, trial: Trial) -> tuple[float, float] | None:
+        """When the attempt that ended a trial began and ended, in seconds since 1970; None where it has not."""
+        file = self._folder(trial) / "outcome.json"
+        if not file.is_file():
+            return None
+        ended = _outcome(file)
+        return ended.began, ended.ended
+
+    def directory(self, trial: Trial) -> Path:
+        """Where a trial is trained: a run directory as any other."""
+        return self.path / "trials" / trial.name
+
+    @contextlib.contextmanager
+    def lease(self, trial: Trial) -> Iterator["Lease"]:
+        """Hold a trial, for this process alone, while the context lasts.
+
+        Errors: InUse where another process holds it; in a bucket Lost, when the lease could not be renewed.
+        """
+        folder = self._folder(trial)
+        with storage_of(folder).claim(folder, _LOCK):
+            yield Lease(self, trial, folder, time.time())
+
+    def forget_failed(self) -> int:
+        """Make failed trials pending again and return their number; their run directories stay."""
+        count = 0
+        for trial in self.trials():
+            outcome = self.outcome(trial)
+            if outcome is not None and outcome.state == State.FAILED:
+                with contextlib.suppress(InUse), self.lease(trial) as lease:
+                    # First: killed in between, the trial has failed still.
+                    lease.forget()
+                    (self._folder(trial) / "outcome.json").unlink(missing_ok=True)
+                    del self._outcomes[trial.name]
+                    count += 1
+        return count
+
+    def known(self, trial: Trial, outcome: Outcome) -> None:
+        """Remember an outcome that was just written."""
+        self._outcomes[trial.name] = outcome
+
+    def any_value(self) -> bool:
+        """Whether any trial has a value by the metric."""
+        outcomes = (self.outcome(trial) for trial in self.trials())
+        return any(outcome is not None and outcome.value is not None for outcome in outcomes)
+
+    def _begun(self) -> set[str]:
+        """The names of the trials that have a folder."""
+        folder = self.path / _LEDGER
+        return {entry.name for entry in folder.iterdir()} - {_PLANNING} if folder.is_dir() else set()
+
+    def _folder(self, trial: Trial) -> Path:
+        return self.path / _LEDGER / trial.name
+
+    @contextlib.contextmanager
+    def _planning(self) -> Iterator[None]:
+        """Hold the lock on planning; another process that plans waits."""
+        folder = self.path / _LEDGER / _PLANNING
+        with contextlib.ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(storage_of(folder).claim(folder, _LOCK))
+                    break
+                except InUse:
+                    time.sleep(_WAIT)
+            yield
+
+    def _append(self, trials: Sequence[Trial]) -> None:
+        planned = {trial.name for trial in self.trials()}
+        new = {trial.name: trial for trial in trials if trial.name not in planned}
+        if not new:
+            return
+        file = storage_of(self.path).append_to(self.path / _TRIALS)
+        with contextlib.closing(file):
+            file.rewrite(_whole_lines)
+            file.append(b"".join(_line(trial._asdict()) for trial in new.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lease:
+    """A trial that this process holds."""
+
+    ledger: Ledger
+    trial: Trial
+    folder: Path
+    began: float
+
+    def attempts(self) -> list[Attempt]:
+        """The starts so far that are not forgotten."""
+        try:
+            content = read_regular(self.folder / "attempts.jsonl")
+        except FileNotFoundError:
+            return []
+        attempts: list[Attempt] = []
+        for number, line in enumerate(_whole_lines(content).splitlines(), 1):
+            entry = _attempt(line)
+            if entry is None:  # a start is counted too few
+                print(f"{self.folder}/attempts.jsonl:{number} is not what was written: left out", file=sys.stderr)
+            elif entry.step is not None:
+                attempts.append(Attempt(entry.step, left=False))
+            elif entry.forgotten:
+                attempts.clear()
+            elif attempts:
+                attempts[-1] = attempts[-1]._replace(left=True)
+        return attempts
+
+    def begin(self, step: int) -> None:
+        """Note this start, after `step` steps of earlier ones."""
+        self._note({"step": step, "began": self.began, "worker": f"process {os.getpid()} on {socket.gethostname()}"})
+
+    def leave(self) -> None:
+        """Note that this start ends without an outcome, in good order."""
+        self._note({"left": True})
+
+    def forget(self) -> None:
+        """Note that the starts so far do not count."""
+        self._note({"forgotten": True})
+
+    def record(self, outcome: Outcome) -> None:
+        """Write how the trial ended.
+
+        Errors: RuntimeError where it has an outcome already.
+        """
+        if self.ledger.outcome(self.trial) is not None:
+            raise RuntimeError(f"trial {self.trial.name} has an outcome already")
+        about = {**outcome._asdict(), "state": outcome.state.value, "began": self.began, "ended": time.time()}
+        text = json.dumps(sealed(about), indent=2, ensure_ascii=False, allow_nan=False)
+        storage_of(self.folder).replace(self.folder / "outcome.json", f"{text}\n".encode())
+        self.ledger.known(self.trial, outcome)
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        file = storage_of(self.folder).append_to(self.folder / "attempts.jsonl")
+        with contextlib.closing(file):
+            file.rewrite(_whole_lines)
+            file.append(_line(entry))
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(sealed(json.loads(json.dumps(entry)))).encode() + b"\n"
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None where it is not what was written."""
+    try:
+        entry = parse(line, "it")
+    except UserError:
+        return None
+    return unsealed(entry) if is_sealed(entry) else None
+
+
+def _attempt(line: bytes) -> AttemptLine | None:
+    """The line; None where it is not what was written."""
+    try:
+        return checked(AttemptLine, _entry(line), "it")
+    except UserError:
+        return None
+
+
+def _outcome(file: Path) -> OutcomeFile:
+    """Errors: UserError for a file that is not what a sweep writes."""
+    try:
+        return checked(OutcomeFile, unsealed(_object(file)), str(file))
+    except UserError as error:
+        raise UserError(f"{error}; put back a copy of it, or remove it and the trial is trained again") from error
+
+
+def _trial(what: str, line: bytes) -> Trial:
+    """The trial of a line. Its name is a folder's, and so is only taken where it is the hash of its config.
+
+    Errors: UserError for any other line.
+    """
+    told = as_object(parse(line, what), what)
+    if not is_sealed(told):
+        raise UserError(
+            f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
+        )
+    planned = checked(TrialLine, unsealed(told), what)
+    trial = named(planned.overrides, planned.config)
+    if planned.name != trial.name:
+        raise UserError(f"{what}: name={planned.name!r} is not the hash of the trial's config: name another --workdir")
+    return trial
+
+
+def _whole_lines(content: bytes) -> bytes:
+    """The content without a last line that a kill tore; one with no newline, or another byte in its place, stays."""
+    complete, newline, last = content.rpartition(b"\n")
+    for line in (last, last[:-1]):
+        if _entry(line) is not None:
+            return complete + newline + line + b"\n"
+    return complete + newline
+
+
+def _held(lock: Path) -> bool:
+    """Whether a live process holds a lock, without waiting. In a bucket: whether the lease exists."""
+    if not lock.is_file():
+        return False
+    if not isinstance(lock, Path):
+        return True
+    descriptor = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = read_object(path)
+    except UserError as error:
+        raise UserError(f"{error}: that is not what a sweep writes; repair it or choose another --workdir") from error
+    if not is_sealed(value):
+        raise UserError(f"{path} is not what the sweep has written; put back a copy of it, or choose another --workdir")
+    return value
+
+
+def _check_directory(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UserError(f"--workdir={path} is a file; name a directory")
+    if path.is_dir() and not (path / _FACTS).is_file():
+        # A start that was killed before it wrote its facts leaves these behind.
+        names = {entry.name for entry in path.iterdir()} - {_LEDGER}
+        others = {name for name in names if not (name.startswith(_FACTS) and name.endswith(".new"))}
+        if others:
+            raise UserError(
+                f"--workdir={path} holds {min(others)!r} but no {_FACTS}, so it is no sweep; "
+                "name an empty or a new directory"
+            )
+
+
+def _check_facts(path: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    new, old = _flatten(wanted), _flatten(recorded)
+    different = [key for key in new | old if new.get(key) != old.get(key)]
+    if different:
+        said = [f"{key}={old.get(key, 'absent')}, not {new.get(key, 'absent')}" for key in different[:_SHOWN]]
+        more = f" (and {len(different) - _SHOWN} more)" if len(different) > _SHOWN else ""
+        raise UserError(
+            f"--workdir={path} holds another sweep: {'; '.join(said)}{more}; choose another --workdir, or go back to "
+            "the recorded values to complete it"
+        )
+
+
+def _flatten(value: Any, key: str = "") -> dict[str, str]:
+    """The values as JSON text by dotted key, also inside of lists."""
+    entries: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        entries = {str(name): item for name, item in value.items()}
+    elif isinstance(value, list):
+        entries = {str(number): item for number, item in enumerate(value)}
+    if not entries:
+        return {key: json.dumps(value, sort_keys=True, ensure_ascii=False)}
+    flat: dict[str, str] = {}
+    for name, item in entries.items():
+        flat |= _flatten(item, f"{key}.{name}" if key else name)
+    return flat

@@ -1,0 +1,58 @@
+"""A trial: one resolved config of a sweep, named by the hash of that config."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from transformer.config import RunConfig, UserError, from_config, hash_of
+from transformer.overrides import describe
+from transformer.trust import check_trusted
+
+_DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
+
+
+class Trial(NamedTuple):
+    """One run of a sweep. Two with the same resolved config (its seed is in it) are the same trial."""
+
+    name: str  # its directory: the first hexadecimal digits of the SHA-256 of the resolved config
+    overrides: Mapping[str, Any]  # what makes it from the base
+    config: Mapping[str, Any]  # resolved
+
+
+def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
+    """The trial that the overrides make of a base config.
+
+    Errors: UserError, naming the overrides, for an invalid config.
+    """
+    # jax comes with it; what only reads or runs trials does without.
+    from transformer.training.config import resolve, with_overrides
+
+    try:
+        config = resolve(with_overrides(base, overrides)).to_config()
+    except UserError as error:
+        raise UserError(f"{error} (in the trial {describe(overrides)})" if overrides else str(error)) from None
+    return named(plain(overrides), plain(config))
+
+
+def named(overrides: Mapping[str, Any], config: Mapping[str, Any]) -> Trial:
+    """The trial of a config that is resolved already, both as plain values."""
+    return Trial(hash_of(config)[:_DIGITS], overrides, config)
+
+
+def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
+    """Refuse a trial that a ledger recorded unless its config is one of a run, and all code that it names is trusted.
+
+    The sections of the config are checked when the trial is built.
+
+    Errors: UserError naming the trial.
+    """
+    try:
+        from_config(RunConfig, trial.config)
+    except UserError as error:
+        raise UserError(f"the trial {trial.name} is not one that a sweep plans: {error}") from error
+    check_trusted(trial.config, trusted, training=True)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as they come back from JSON: tuples are lists."""
+    return json.loads(json.dumps(values))

@@ -1,0 +1,408 @@
+"""A worker: lease a trial, train it or go on with it, record how it ended; until all are finished.
+
+Any number of workers share a ledger. One that is killed holds its trial no longer, and whoever takes it up goes on from
+its last checkpoint. One that hangs while it lives would hold its trial for ever, and nobody else can tell a hung worker
+from a slow one: so each watches itself, and when nothing in its trial's directory has changed for `PATIENCE` seconds it
+writes where it hangs to stderr and ends. A trial that `ATTEMPTS` workers in a row died of, none getting further than
+those before, is failed. A broken machine fails every trial: so a worker ends when several trials in a row have
+failed in it.
+
+This module does not import jax: the function that trains is given to it.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import hashlib
+import json
+import math
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformer.config import Amount, UserError
+from transformer.json_files import read_as
+from transformer.overrides import describe
+from transformer.runs.directory import RunDirectory
+from transformer.runs.records import (
+    Metric,
+    last_step,
+    metrics_in,
+    parse_metric,
+    reached,
+    read_last_records,
+    read_records,
+)
+from transformer.storage.contract import InUse, Lost
+from transformer.storage.failures import disk_failure
+from transformer.storage.locate import storage_of
+from transformer.studies.sweeps.search import Proposer
+from transformer.studies.sweeps.trial_store import Lease, Ledger, Outcome, State
+from transformer.studies.sweeps.trials import Trial
+
+PATIENCE = 3600.0  # seconds: longer than any evaluation or compilation should take
+ATTEMPTS = 5
+TOGETHER = 16  # trials that are trained as one program, at most
+_FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
+_DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
+# What changes in a trial's directory while it gets on. A lease is renewed by a thread also of a run that hangs.
+PROGRESS = ("*.*", "data", "checkpoints/*", "maps/*")
+_LOOKS = 10.0  # seconds between two looks at a trial's directory
+_WAITS = (0.1, 5.0)  # seconds between two looks at the ledger where others are at all that is left: from, to
+
+Report = Callable[[int, str, Mapping[str, Any]], None]
+
+
+class Pruned(Exception):
+    """Raised by a report to end a trial that is not worth going on with."""
+
+    def __init__(self, step: int, value: float):
+        super().__init__(f"pruned at step {step}")
+        self.step, self.value = step, value
+
+
+class Unfit(RuntimeError):
+    """Several trials in a row failed in this process, which should not try more."""
+
+
+class _Unknown(UserError):
+    """A metric that no trial has."""
+
+
+class Trainer(Protocol):
+    """What trains trials; `transformer.studies.sweeps.training` has the one that trains models."""
+
+    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+        """Train a trial to its end in its directory, from where it stopped, telling `report` what it reports.
+
+        Errors: FloatingPointError where it diverges; what `report` raises.
+        """
+
+    def program(self, trial: Trial) -> str:
+        """Equal for trials that can be trained as one program."""
+
+    def gain(self, trials: Sequence[Trial], folder: Path) -> float:
+        """How many times faster the trials go as one program, measured; `folder` is for its files."""
+
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+        """Train as one program; for each trial the step at which it diverged, if it did."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """What gain-N.json holds: how many times faster N trials go as one program, and that in words."""
+
+    gain: Amount
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The arguments of a worker."""
+
+    ledger: Ledger
+    proposer: Proposer | None
+    metric: Metric
+    trainer: Trainer
+    patience: float
+    workers: int
+
+
+def work(
+    ledger: Ledger,
+    proposer: Proposer | None,
+    *,
+    total: int,
+    metric: str,
+    trainer: Trainer,
+    vectorise: bool = False,
+    patience: float = PATIENCE,
+    workers: int = 1,
+) -> None:
+    """Work on a sweep until its first `total` trials are finished, by this worker or others.
+
+    Without a `proposer` the trials are those planned. With `vectorise`, trials of one program are trained together
+    where that was measured to be faster; no more of them than leave as many for each of `workers`.
+
+    Errors: UserError for a metric that no trial has; Unfit where one failure follows another.
+    """
+    setting = _Work(ledger, proposer, parse_metric(metric), trainer, patience, workers)
+    failures, pause, dry = 0, _WAITS[0], False
+    while True:
+        planned = ledger.trials()[:total]
+        unfinished = [trial for trial in planned if ledger.outcome(trial) is None]
+        # What had nothing more to propose is not asked again while others train: each answer is kept for ever.
+        exhausted = proposer is None or dry or len(planned) >= total
+        if not unfinished and exhausted:
+            return
+        ended = _next(setting, unfinished, vectorise)
+        if ended is not None:
+            failures = failures + 1 if ended.state == State.FAILED else 0
+            if failures == _FAILURES:
+                raise Unfit(f"{failures} trials in a row failed in this worker, the last with: {ended.message}")
+            pause = _WAITS[0]
+        elif proposer is not None and not exhausted:
+            dry = not ledger.extend(total, lambda: proposer.propose(ledger))
+            pause = _WAITS[0]
+        else:
+            time.sleep(pause)
+            pause = min(2 * pause, _WAITS[1])
+
+
+def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outcome | None:
+    """Train the first trial that no process holds; None where there is none."""
+    for trial in unfinished:
+        # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
+        with contextlib.suppress(InUse, Lost), setting.ledger.lease(trial) as lease:
+            if setting.ledger.outcome(trial) is None:
+                if vectorise:
+                    together = _train_together(setting, lease, unfinished)
+                    if together is not None:
+                        return together
+                return _train(setting, lease)
+    return None
+
+
+def _train(setting: _Work, lease: Lease) -> Outcome:
+    """Train a leased trial and record how it ended."""
+    trial, directory = lease.trial, setting.ledger.directory(lease.trial)
+    step = _step(directory)
+    if _stuck(lease, step):
+        outcome = Outcome(
+            State.FAILED,
+            None,
+            step,
+            f"{ATTEMPTS} workers in a row died at it, none past step {step}: see what they said last",
+        )
+        lease.record(outcome)
+        return outcome
+    _say(f"{trial.name}: {describe(trial.overrides)}" + (f" (from step {step} or before)" if step else ""))
+    with _attempted([lease], [step]), _watched([directory], setting.patience):
+        outcome = _outcome(setting, trial, directory)
+    lease.record(outcome)
+    value = "" if outcome.value is None else f"  {setting.metric} {outcome.value:.4g}"
+    _say(f"{trial.name}: {outcome.state.value}{value}  {outcome.message}".rstrip())
+    return outcome
+
+
+def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
+    def report(step: int, split: str, values: Mapping[str, Any]) -> None:
+        value = float(values.get(setting.metric.name, math.nan)) if split == setting.metric.split else math.nan
+        if setting.proposer is not None and math.isfinite(value) and setting.proposer.prune(trial, step, value):
+            raise Pruned(step, value)
+
+    try:
+        setting.trainer.train(trial, directory, report)
+    except Pruned as pruned:
+        return Outcome(State.PRUNED, pruned.value, pruned.step, "")
+    except FloatingPointError as error:
+        step = getattr(error, "step", _step(directory))
+        return Outcome(State.DIVERGED, None, step, _one_line(error))
+    except (InUse, Lost):
+        raise
+    except UserError as error:
+        return Outcome(State.FAILED, None, _step(directory), _one_line(error))
+    except Exception as error:
+        if disk_failure(error) is not None:
+            raise  # no fault of the trial's, which goes on once the disk is mended
+        traceback.print_exc()
+        step = _step(directory)
+        return Outcome(State.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
+    return _result(setting, directory)
+
+
+def _result(setting: _Work, directory: Path) -> Outcome:
+    """How a trial that was trained to its end ended.
+
+    Errors: UserError for a metric that neither it nor any before it has.
+    """
+    records = read_records(RunDirectory(directory).metrics_file)
+    last = reached(records, setting.metric)
+    if last is None:
+        known = ", ".join(metrics_in(records)) or "nothing"
+        if setting.ledger.any_value():
+            said = f"it does not report {setting.metric}; it reports {known}"
+            return Outcome(State.FAILED, None, last_step(records), said)
+        raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
+    if last.value is None:
+        return Outcome(State.DIVERGED, None, last.step, f"{setting.metric} is not finite")
+    return Outcome(State.DONE, last.value, last.step, "")
+
+
+def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -> Outcome | None:
+    """Train a leased trial with others of its program, where that is faster; None where it is not."""
+    ledger = setting.ledger
+    if _deaths(first) >= _DEATHS:
+        return None
+    companions = _companions(setting, first.trial, unfinished)
+    if not companions:
+        return None
+    with contextlib.ExitStack() as stack:
+        leases = [first]
+        for trial in companions:
+            with contextlib.suppress(InUse), contextlib.ExitStack() as one:
+                lease = one.enter_context(ledger.lease(trial))
+                if ledger.outcome(trial) is None and _deaths(lease) < _DEATHS:
+                    leases.append(lease)
+                    stack.enter_context(one.pop_all())
+        trials = [lease.trial for lease in leases]
+        directories = [ledger.directory(trial) for trial in trials]
+        steps = [_step(directory) for directory in directories]
+        if len(leases) == 1:
+            return None
+        _say(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
+        try:
+            with _attempted(leases, steps), _watched(directories, setting.patience):
+                diverged = setting.trainer.train_together(trials, directories)
+                outcomes = [
+                    _result(setting, directory)
+                    if step is None
+                    else Outcome(
+                        State.DIVERGED, None, step, f"a loss, the maps or the state was not finite at step {step}"
+                    )
+                    for directory, step in zip(directories, diverged, strict=True)
+                ]
+        except (InUse, Lost, _Unknown):
+            raise
+        except Exception as error:
+            if disk_failure(error) is not None:
+                raise
+            # One at a time they may well fit, and whose mistake it is shows then.
+            _note_gain(_gain_file(setting, first.trial, 1 + len(companions)), 0.0, _one_line(error))
+            _say(f"{len(leases)} trials as one program: {_one_line(error)}")
+            return None
+        for lease, outcome in zip(leases, outcomes, strict=True):
+            lease.record(outcome)
+            _say(f"{lease.trial.name}: {outcome.state.value}")
+        return outcomes[0]
+
+
+def _companions(setting: _Work, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
+    """The trials to train with one as vmapped runs: of its program, at its step, and measured to be faster."""
+    program = setting.trainer.program(trial)
+    step = _step(setting.ledger.directory(trial))
+    of_program = [other for other in unfinished if setting.trainer.program(other) == program]
+    # Trials that other workers hold count too, so that the last worker takes as many as the first.
+    count = min(TOGETHER, math.ceil(len(of_program) / setting.workers))
+    alike = [
+        other
+        for other in of_program
+        if other.name != trial.name
+        and setting.ledger.state(other) == State.PENDING
+        and _step(setting.ledger.directory(other)) == step
+    ][: count - 1]
+    return alike if alike and _gain(setting, trial, alike) > 1 else []
+
+
+def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
+    """The gain of so many trials of a program, measured by the first worker that asks."""
+    count = 1 + len(others)
+    # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
+    files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, TOGETHER + 1))]
+    file, folder = files[0], files[0].parent
+    with contextlib.ExitStack() as stack:
+        while True:
+            with contextlib.suppress(InUse):
+                stack.enter_context(storage_of(folder).claim(folder, "lock"))
+                break
+            time.sleep(_WAITS[0])
+        file = next((each for each in files if each.is_file()), file)
+        if not file.is_file():
+            scratch = storage_of(folder).scratch(folder) / "measured"
+            scratch.mkdir(parents=True, exist_ok=True)
+            # A measurement that kills its worker is not made again.
+            _note_gain(file, 0.0, "the measurement did not end")
+            try:
+                with _watched([scratch], setting.patience):
+                    gain = setting.trainer.gain([trial, *others], scratch)
+                message = f"{gain:.2f} times as fast as one by one"
+            except BaseException as error:
+                if not isinstance(error, Exception) or disk_failure(error) is not None:
+                    file.unlink()  # the worker was stopped, or its disk is to blame: nothing is known
+                    raise
+                gain, message = 0.0, _one_line(error)
+            _note_gain(file, gain, message)
+            _say(f"{count} trials as one program: {message}")
+    return read_as(Gain, file).gain
+
+
+def _note_gain(file: Path, gain: float, message: str) -> None:
+    text = json.dumps(dataclasses.asdict(Gain(gain, message)), indent=2, allow_nan=False)
+    storage_of(file).replace(file, f"{text}\n".encode())
+
+
+def _gain_file(setting: _Work, trial: Trial, count: int) -> Path:
+    program = setting.trainer.program(trial)
+    folder = setting.ledger.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
+    return folder / f"gain-{count}.json"
+
+
+def _deaths(lease: Lease) -> int:
+    """How many workers died at a trial."""
+    return sum(not attempt.left for attempt in lease.attempts())
+
+
+def _stuck(lease: Lease, step: int) -> bool:
+    """Whether the workers of the last attempts all died, none further than where the first of them began."""
+    died = [attempt for attempt in lease.attempts() if not attempt.left][-ATTEMPTS:]
+    return len(died) == ATTEMPTS and step <= died[0].step
+
+
+@contextlib.contextmanager
+def _attempted(leases: Sequence[Lease], steps: Sequence[int]) -> Iterator[None]:
+    """Note a start and, where it is broken off, that it was left in good order."""
+    for lease, step in zip(leases, steps, strict=True):
+        lease.begin(step)
+    try:
+        yield
+    except BaseException:
+        for lease in leases:
+            with contextlib.suppress(Lost, OSError):
+                lease.leave()
+        raise
+
+
+@contextlib.contextmanager
+def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
+    """End this process, saying where it hangs, when nothing in the directories changes for `patience` seconds."""
+    ended = threading.Event()
+
+    def look() -> None:
+        seen: Any = None
+        while True:
+            try:
+                now: Any = [storage_of(path).versions(path, PROGRESS) for path in directories]
+            except OSError:
+                now = object()  # of what cannot be seen nobody can say that it stands still
+            if now != seen:
+                # The timer is in C: it fires also where Python itself does not get on.
+                faulthandler.dump_traceback_later(patience, exit=True, file=sys.__stderr__ or sys.stderr)
+                seen = now
+            if ended.wait(min(_LOOKS, patience / 4)):
+                return
+
+    thread = threading.Thread(target=look, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _step(directory: Path) -> int:
+    """The last step that a trial's run has reported."""
+    return last_step(read_last_records(RunDirectory(directory).metrics_file))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

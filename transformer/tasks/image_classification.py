@@ -1,0 +1,285 @@
+"""Picture classification: what a picture shows, as one of a few classes."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, UInt8
+
+from transformer.attention.sites import AxisKind, Site
+from transformer.config import BatchRows, Looked, UserError
+from transformer.data.batches import OneEpoch, Source, fingerprint
+from transformer.data.datasets.image_files import Resample, Resizing, decode
+from transformer.data.datasets.images import PictureSet, made_up, open_pictures
+from transformer.data.datasets.user_files import SPLITS, joined
+from transformer.data.images import FILE, Augmentation, Normalisation, PictureBatches, PictureFacts, Pictures, shuffled
+from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Reading,
+    Request,
+    Sentences,
+    View,
+)
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import class_loss
+from transformer.tasks.plain import (
+    PlainTask,
+    check_rows,
+    check_sentences,
+    look_over,
+    means,
+    most_probable,
+    real_rows,
+    refuse_decoding,
+    said_of,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureClassificationConfig:
+    """Labelled pictures, and what is done to those that train.
+
+    `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
+    `data_dir` or here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
+    (transformer.data.datasets.images); these are resized to `side` pixels where that is given, or to `resize_side`
+    and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are
+    exchanged, in all pictures alike and behind their augmentation, so that what was near is far (0: none). `test` may
+    be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
+
+    Errors: UserError for values out of range.
+    """
+
+    dataset: str = "digits"
+    data_dir: str | None = None
+    side: int | None = None
+    resize_side: int | None = None
+    resample: Resample = Resample.BILINEAR
+    shuffled: int = 0
+    rows: BatchRows = 64
+    augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
+    normalisation: Normalisation = dataclasses.field(default_factory=Normalisation)
+    label_smoothing: float = 0.0
+    validation: str = "validation"
+    test: str = "test"
+    probed: Looked = 4
+    evaluated_parameters: str = "raw"
+
+    def __post_init__(self) -> None:
+        if not self.validation:
+            raise UserError("config.task.validation is empty: name the split that is looked at while training")
+        for name in ("rows", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        _ = self.resizing  # which checks its values
+        if self.shuffled < 0:
+            raise UserError(f"config.task.shuffled={self.shuffled} must be at least 0 (0: none)")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+
+    @property
+    def resizing(self) -> Resizing:
+        """What is done to pictures in files."""
+        return Resizing(self.side, self.resize_side, self.resample)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return (self.validation, *((self.test,) if self.test else ()))
+
+
+class PictureClassification(PlainTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(self, config: PictureClassificationConfig, opened: PictureSet, rows_multiple: int = 1):
+        check_rows(config.rows, rows_multiple)
+        self.config, self.classes = config, opened.classes
+        further = [split for split in opened.splits if split not in (*SPLITS, *config.evaluated)]
+        self.cut = joined((opened.cut, f"splits that are not used: {', '.join(further)}" if further else ""))
+        self.splits = {name: opened.split(name) for name in ("train", *config.evaluated)}
+        self.interface = interface_of(config, opened.facts)
+        self.objectives = (Objective("classification", self._loss),)
+        self.evaluations = tuple(self._evaluation(split) for split in config.evaluated)
+        held_out = self.splits[config.validation]
+        count = min(config.probed, len(held_out.labels))
+        shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
+        self._shown = Pictures(shuffled(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
+        self.probed = {"picture": config.normalisation(self._shown.pixels)}
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's pixels and classes."""
+        return {name: fingerprint(split) for name, split in self.splits.items()}
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """How many pictures each split has."""
+        sizes = {name: len(split.labels) for name, split in self.splits.items()}
+        return (said_of(self.config.dataset, sizes, "pictures", self.cut),)
+
+    def _batches(self, split: str, seed: int | None) -> PictureBatches:
+        config, pictures = self.config, self.splits[split]
+        how, normalise = config.augmentation, config.normalisation
+        return PictureBatches(
+            pictures, rows=config.rows, seed=seed, augmentation=how, normalise=normalise, shuffled_by=config.shuffled
+        )
+
+    def source(self, seed: int) -> Source:
+        """The training pictures, epoch after epoch, each time changed a little."""
+        return self._batches("train", seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of pictures, by which every sum is divided; rows that only fill a batch do not count."""
+        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        """The mean over the pictures of -sum_c t_c log p(c), t the shares of their classes, in nats.
+
+        `accuracy` is the share of pictures whose most probable class is that of their greater part.
+        """
+        logits_BxC, aux = self._logits(view, batch, key)
+        labels_B, others_B = jnp.asarray(batch["labels"]), jnp.asarray(batch["others"])
+        share_B, real_B = jnp.asarray(batch["share"]), real_rows(batch)
+        log_BxC = jax.nn.log_softmax(logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32)))
+        nats_B = share_B * _nats(log_BxC, labels_B) + (1 - share_B) * _nats(log_BxC, others_B)
+        smoothing = self.config.label_smoothing
+        smoothed_B = (1 - smoothing) * nats_B - smoothing * jnp.mean(log_BxC, axis=-1)
+        right_B = jnp.argmax(log_BxC, axis=-1) == jnp.where(share_B >= 0.5, labels_B, others_B)
+        metrics = {
+            name: jnp.sum(jnp.where(real_B, values, 0)) / totals["examples"]
+            for name, values in (("loss", smoothed_B), ("cross_entropy", nats_B), ("accuracy", right_B))
+        }
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
+        inputs = {"picture": jnp.asarray(batch["picture"])}
+        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+
+    def _evaluation(self, split: str) -> Evaluation:
+        return Evaluation(
+            name="classification",
+            split=split,
+            batches=OneEpoch(self._batches(split, None)),
+            step=self._sums,
+            finish=functools.partial(means, by="examples"),
+            at_end=split != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        logits_BxC, _ = self._logits(view, batch, None)
+        sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.totals(batch)}, None
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The probed pictures, each with its class."""
+        titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
+        return shown_on(sites, self._shown.pixels, titles)
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The most probable class of the picture in each file, and how probable it is.
+
+        Errors: UserError for a language, for a way of decoding, and for files that hold no picture.
+        """
+        refuse_decoding(request, "classifies")
+        pixels = read_files(self.config, self.interface.inputs["picture"].shape[1:], request.texts)
+        inputs = {"picture": jnp.asarray(self.config.normalisation(pixels))}
+        logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
+        lines = most_probable(logits_BxC, self.classes)
+        titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
+        return Answers(lines, shown_on(view.model.sites, pixels, titles), look_over(view, inputs))
+
+
+def interface_of(config: PictureClassificationConfig, facts: PictureFacts) -> Interface:
+    """What the task asks of a model: a logit for each of the classes of such pictures."""
+    return Interface(
+        {"picture": Input((config.rows, *facts.shape), jnp.float32, Modality.PICTURE)},
+        {"classes": len(facts.classes)},
+        output=PICTURE_CLASSIFICATION.output,
+    )
+
+
+def read_files(
+    config: PictureClassificationConfig, shape: tuple[int, ...], names: Sequence[str]
+) -> UInt8[np.ndarray, "B height width channels"]:
+    """The pictures in files as those of the task are: of their size, grey where they are, their squares exchanged.
+
+    Errors: UserError for a name that is no file, a file that is no picture, and a task whose pictures are not square.
+    """
+    height, width, channels = shape
+    if height != width:
+        raise UserError(f"this run's pictures are {width} x {height} pixels: only square ones are read from files")
+    resizing = dataclasses.replace(config.resizing, side=height)
+    pixels = []
+    for name in names:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG picture, which this model reads")
+        pixels.append(decode(path.read_bytes(), str(path), resizing, grey=channels == 1))
+    read = np.stack(pixels)
+    return shuffled(read, config.shuffled)
+
+
+def read(config: PictureClassificationConfig, view: View, facts: PictureFacts, sentences: Sentences) -> Reading:
+    """The pictures in the files that the texts name.
+
+    Errors: as `read_files`, and UserError for a target or a language.
+    """
+    check_sentences(sentences)
+    pixels = read_files(config, facts.shape, sentences.texts)
+    titles = [Path(text).name for text in sentences.texts]
+    return Reading({"picture": config.normalisation(pixels)}, "forward", shown_on(view.model.sites, pixels, titles))
+
+
+def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
+    return -jnp.take_along_axis(log_BxC, labels_B[:, None], axis=-1)[:, 0]
+
+
+def shown_on(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> Labels:
+    """Pictures beneath all maps over grids, in colour."""
+    grids = {axis.name for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.GRID}
+    coloured = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
+    return Labels({}, tuple(titles), pictures=dict.fromkeys(sorted(grids), coloured))
+
+
+def build(config: PictureClassificationConfig, directory: Path, rows_multiple: int = 1) -> PictureClassification:
+    """The task over its data, whose size and classes the run directory keeps.
+
+    A batch's rows are a multiple of `rows_multiple` (devices x micro-batches).
+
+    Errors: UserError for data that have other classes than those that the run directory keeps.
+    """
+    opened = open_pictures(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
+    if (directory / FILE).is_file():
+        kept = PictureFacts.load(directory)
+        if kept != opened.facts:
+            raise UserError(
+                f"{config.dataset} has pictures of {opened.facts.shape} in {len(opened.classes)} classes, but the run "
+                f"began with {kept.shape} in {len(kept.classes)}, as its {FILE} says: give it its own data"
+            )
+    else:
+        opened.facts.save(directory)
+    return PictureClassification(config, opened, rows_multiple)
+
+
+def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> PictureClassification:
+    """The task over grey pictures of the set's size; those of files that no `side` is given for have 32 pixels."""
+    opened = made_up(config.dataset, config.rows, resizing=config.resizing)
+    splits = dict.fromkeys(("train", *config.evaluated), opened.split("train"))
+    return PictureClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
+
+
+READER = Reader(interface_of, read, PictureFacts.load)
+TASK = Kind(PictureClassificationConfig, build, synthetic, READER)

@@ -1,0 +1,199 @@
+"""What tasks over labelled texts share: the keys of their configs, their splits, batches and evaluations."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from transformer.config import BatchRows, Looked, UserError, Vocabulary
+from transformer.data.batches import OneEpoch, Source, fingerprint
+from transformer.data.datasets.overlap import said_of_overlap
+from transformer.data.datasets.user_files import BY_CONTENT, HeldOut, has_fields, joined
+from transformer.data.labeled_texts import Example, Labelled, LabelledBatches
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report
+from transformer.tasks.plain import PlainTask, check_rows, real_rows, said_of
+from transformer.tasks.text_data import TokenizerKind, padded
+
+MADE_HERE = ("word_order", "grammar")
+"""Kinds of sets that are made here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledTextConfig:
+    """Labelled texts, their tokenizer, and the shapes of their batches.
+
+    `vocabulary` is the size of a trained BPE. A batch has `rows` examples whose texts are of one of `lengths`, in
+    tokens with those that stand around them; a longer text is cut, and counted. `test` may be empty for sets without a
+    labelled test split. Of the validation examples `probed`, evenly spaced, are mapped. Files of one's own have
+    `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
+
+    Errors: UserError for values out of range.
+    """
+
+    dataset: str = "word_order"
+    data_dir: str | None = None
+    classes: tuple[str, ...] = ()
+    validation_files: str = ""
+    test_files: str = ""
+    tokenizer: TokenizerKind = TokenizerKind.BPE
+    vocabulary: Vocabulary = 8192
+    lengths: tuple[int, ...] = (16, 32, 64)
+    rows: BatchRows = 32
+    validation: str = "validation"
+    test: str = "test"
+    probed: Looked = 4
+    evaluated_parameters: str = "raw"
+
+    def check(self, least: int) -> None:
+        """Refuse what no task over labelled texts can have; the shortest text takes `least` tokens.
+
+        Errors: UserError.
+        """
+        if not self.validation:
+            raise UserError("config.task.validation is empty: name the split that is looked at while training")
+        for name in ("vocabulary", "rows", "probed"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if not self.lengths or min(self.lengths) < least:
+            raise UserError(f"config.task.lengths={self.lengths} must name lengths of at least {least} tokens")
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The files of splits that have files of their own."""
+        return HeldOut(self.validation_files, self.test_files)
+
+    @property
+    def longest(self) -> int:
+        """The greatest length of a text in tokens, with those that stand around it."""
+        return max(self.lengths)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return (self.validation, *((self.test,) if self.test else ()))
+
+    def check_fits(self, texts: Sequence[str], rows: Sequence[Sized]) -> None:
+        """Refuse new texts that would have to be cut: an answer is to a whole text.
+
+        Errors: UserError.
+        """
+        for text, row in zip(texts, rows, strict=True):
+            if len(row) > self.longest:
+                raise UserError(
+                    f"{text[:40]!r} has {len(row)} tokens, more than {self.longest}, the greatest of "
+                    "config.task.lengths: shorten it"
+                )
+
+
+class Split(NamedTuple):
+    """Labelled texts, and the token numbers that each is fed as: those of one example in a row where it has several.
+
+    `cut` is how many of the examples have lost tokens.
+    """
+
+    texts: Sequence[Labelled] | Sequence[Example]
+    rows: Sequence[Sequence[int]]
+    cut: int = 0
+
+    @classmethod
+    def of[T](
+        cls,
+        texts: Sequence[Labelled] | Sequence[Example],
+        given: Sequence[T],
+        encode: Callable[[Sequence[T], int | None], list[list[int]]],
+        longest: int,
+        together: int = 1,
+    ) -> "Split":
+        """Texts fed as `encode(given, None)`; where a row of an example has more tokens, `encode(given, longest)`."""
+        rows = encode(given, None)
+        wide = sorted({number // together for number, row in enumerate(rows) if len(row) > longest})
+        for place, row in enumerate(encode([given[number] for number in wide], longest)):
+            rows[wide[place // together] * together + place % together] = row
+        return cls(texts, rows, len(wide))
+
+
+class LabelledTexts(PlainTask):
+    """Batches and evaluations of splits whose examples are fed as `together` rows of tokens each."""
+
+    def __init__(
+        self,
+        config: LabelledTextConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Split],
+        rows_multiple: int,
+        together: int = 1,
+    ):
+        check_rows(config.rows, rows_multiple)
+        self.tokenizer, self.splits, self.together = tokenizer, splits, together
+        self._lengths, self._batch_rows = config.lengths, config.rows
+        held_out = splits[config.validation]
+        count = min(config.probed, len(held_out.texts))
+        shown = np.linspace(0, len(held_out.texts) - 1, count).astype(int)
+        self._shown = [held_out.texts[number] for number in shown for _ in range(together)]
+        self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
+        self.probed = padded(self._rows, tokenizer)
+
+    def batches(self, split: str, seed: int | None) -> LabelledBatches:
+        """The examples of a split, in the order of a seed or, without one, in that of their lengths."""
+        return LabelledBatches(
+            self.splits[split].rows,
+            [each.label for each in self.splits[split].texts],
+            lengths=self._lengths,
+            rows=self._batch_rows,
+            seed=seed,
+            pad=self.tokenizer.pad or 0,
+            together=self.together,
+        )
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's texts and labels."""
+        return {
+            name: fingerprint(item for each in split.texts for item in (*each.texts, _said(each.label)))
+            for name, split in self.splits.items()
+        }
+
+    def said_of(self, config: LabelledTextConfig, what: str) -> tuple[str, ...]:
+        """How many examples each split has, how files were cut, which stand in two splits, and how many lose tokens."""
+        sizes = {name: len(split.texts) for name, split in self.splits.items()}
+        how = config.held_out.said(BY_CONTENT) if has_fields(config.dataset) else ""
+        if config.dataset.partition("/")[0] not in MADE_HERE:
+            texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
+            how = joined((how, said_of_overlap(texts, what)))
+        said = said_of(config.dataset, sizes, what, how)
+        cut = sum(split.cut for split in self.splits.values())
+        lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.lengths"
+        return (said, lost) if cut else (said,)
+
+    def source(self, seed: int) -> Source:
+        """The training examples, epoch after epoch."""
+        return self.batches("train", seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of examples, by which sums over them are divided; rows that only fill a batch do not count."""
+        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
+
+    def evaluated(
+        self, config: LabelledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], Report]
+    ) -> tuple[Evaluation, ...]:
+        """The evaluation of every split: of validation while training, of the others at its end."""
+        return tuple(
+            Evaluation(
+                name=name,
+                split=split,
+                batches=OneEpoch(self.batches(split, None)),
+                step=step,
+                finish=finish,
+                at_end=split != config.validation,
+                parameters=config.evaluated_parameters,
+            )
+            for split in config.evaluated
+        )
+
+
+def _said(label: float) -> str | int:
+    """A label as it is fingerprinted."""
+    return label if isinstance(label, int) else str(label)

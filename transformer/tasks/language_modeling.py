@@ -1,0 +1,214 @@
+"""Causal language modelling: each token from those before it."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Key
+
+from transformer.attention.capture import Capture, Captured
+from transformer.attention.sites import AxisKind
+from transformer.config import ExamplesIfAny, UserError
+from transformer.data.batches import OneEpoch, Source
+from transformer.data.packing import Packed
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.windows import Windows, join
+from transformer.models.interface import CONTINUATION
+from transformer.tasks.cloze import NO_SHOTS, Cloze, check_questions
+from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
+from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.text_data import Documents, TextConfig, load_documents, per_token_and_byte, text_bytes
+from transformer.tasks.text_task import CONTINUING, TextTask, real_places
+
+_IMPORTANCE = "importance/"
+
+
+def with_gates(view: View) -> View:
+    """The view, whose passes return the gates of the model's experts as well; as it is where there are none."""
+    sites = tuple(site.name for site in view.model.sites if site.key.kind is AxisKind.EXPERTS)
+    return view._replace(capture=Capture(sites)) if sites else view
+
+
+def importance_sums(maps: Mapping[str, Captured], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
+    """Of each site of `with_gates` the sums of every layer's and expert's gates [L, X], over the positions that count.
+
+    Importance(X) = sum_x G(x) (Shazeer et al. 2017, equation 6).
+    """
+    return {
+        f"{_IMPORTANCE}{site}": jnp.sum(jnp.where(counts_BxT[:, :, None], of_site.weights[:, :, 0], 0), axis=(1, 2))
+        for site, of_site in maps.items()
+        if of_site.weights is not None
+    }
+
+
+def importance_variations(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """`importance_cv/SITE/n` for the n-th layer of a site: the deviation of its importances divided by their mean."""
+    return {
+        f"importance_cv/{name.removeprefix(_IMPORTANCE)}/{layer}": float(
+            np.std(of_layer) / max(np.mean(of_layer), 1e-30)
+        )
+        for name, of_site in sums.items()
+        if name.startswith(_IMPORTANCE)
+        for layer, of_layer in enumerate(of_site)
+    }
+
+
+class Batching(enum.Enum):
+    """How text fills its rows.
+
+    windows: stretches that begin anywhere in the text, its documents joined. packed: whole documents, several a row,
+    which never see each other; every token once an epoch. Evaluations read the text the same way, every token once.
+    """
+
+    WINDOWS = "windows"
+    PACKED = "packed"
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModellingConfig(TextConfig):
+    """Causal language modelling; `prompts` are continued greedily at every evaluation, as samples to read.
+
+    `repeated` examples of repeated random tokens are mapped beside the text: they show induction heads. At the end
+    `questions` gaps in the validation text are filled from ten words, and as many last words said, each behind as many
+    passages as `shots` say (transformer.tasks.cloze).
+    """
+
+    batching: Batching = Batching.WINDOWS
+    repeated: ExamplesIfAny = 1
+    label_smoothing: float = 0.0
+    prompts: tuple[str, ...] = ()
+    max_new_tokens: int = 48
+    questions: ExamplesIfAny = 0
+    shots: tuple[int, ...] = NO_SHOTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+        if self.repeated < 0:
+            raise UserError(f"config.task.repeated={self.repeated} must be at least 0 examples")
+        check_questions(self.questions, self.shots)
+        if self.max_new_tokens < 1:
+            raise UserError(f"config.task.max_new_tokens={self.max_new_tokens} must be at least 1 token")
+
+
+class LanguageModelling(TextTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(
+        self,
+        config: LanguageModellingConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Documents],
+        rows_multiple: int = 1,
+        how: str = "",
+    ):
+        self.config = config
+        self._prompts = encode_prompts(tokenizer, config.prompts) if config.prompts else None
+        longest = 0 if self._prompts is None else int(self._prompts["lengths"].max()) + config.max_new_tokens
+        super().__init__(
+            config,
+            tokenizer,
+            splits,
+            rows_multiple,
+            asks=CONTINUATION,
+            decoded=longest,
+            repeated=config.repeated,
+            how=how,
+        )
+        self._bytes_V = text_bytes(tokenizer)
+        self.objectives = (Objective("language_modeling", self._loss),)
+        self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
+        if self._prompts is not None:
+            asked = (config.prompts, self._prompts, config.max_new_tokens)
+            self.evaluations += (continuations(tokenizer, *asked, split=config.validation),)
+        if config.questions:
+            cloze = Cloze(tokenizer, config.questions, config.shots, config.context, config.rows)
+            held_out, averages = splits[config.validation], config.evaluated_parameters
+            self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation, averages)
+
+    def source(self, seed: int) -> Source:
+        return self._batches(self._train, seed)
+
+    def _batches(self, documents: Documents, seed: int | None) -> Windows | Packed:
+        context, rows, end = self.config.context, self.config.rows, self.tokenizer.end
+        match self.config.batching:
+            case Batching.WINDOWS:
+                return Windows(join(documents, end), context=context, rows=rows, seed=seed)
+            case Batching.PACKED:
+                return Packed(documents, context=context, rows=rows, seed=seed, end=end)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of predicted tokens, by which every sum of losses is divided."""
+        return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        sums, aux = self.token_sums(view, batch, _counts(batch), key, label_smoothing=self.config.label_smoothing)
+        metrics = {
+            "loss": sums.smoothed / totals["tokens"],
+            "cross_entropy": sums.cross_entropy / totals["tokens"],
+            "accuracy": sums.correct / totals["tokens"],
+        }
+        return metrics["loss"], LossAux.of(aux, self.carried(view, batch, aux), metrics)
+
+    def _loss_evaluation(self, name: str, documents: Documents) -> Evaluation:
+        fed = {
+            Batching.WINDOWS: f"windows of {self.config.context} that do not overlap",
+            Batching.PACKED: f"documents of their own, cut to {self.config.context}",
+        }[self.config.batching]
+
+        def finish(sums: Mapping[str, Any], rows: object) -> Report:
+            scalars = per_token_and_byte(sums) | importance_variations(sums)
+            return Report(scalars, note=f"{int(sums['tokens'])} tokens in {fed}")
+
+        return Evaluation(
+            name="loss",
+            split=name,
+            batches=OneEpoch(self._batches(documents, None)),
+            step=self._loss_sums,
+            finish=finish,
+            at_end=name != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        _, aux = self._loss(with_gates(view), batch, {"tokens": jnp.float32(1)}, key)
+        bytes_BxT = jnp.take(jnp.asarray(self._bytes_V), jnp.asarray(batch["labels"]))
+        counted = jnp.sum(jnp.where(_counts(batch), bytes_BxT, 0)).astype(jnp.float32)
+        sums = {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"]}
+        return {**sums, **self.totals(batch), **importance_sums(aux.maps, _counts(batch)), "bytes": counted}, None
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """Continuations of the texts; without a length, up to the model's positions behind the longest text.
+
+        Errors: UserError for a language, and for texts that leave no room.
+        """
+        return answers_by_continuing(view, self.tokenizer, request, request.texts)
+
+
+def _counts(batch: Batch) -> Array:
+    """The places whose labels are predicted."""
+    return jnp.asarray(batch["counts"]) if "counts" in batch else real_places(batch)
+
+
+def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModelling:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    tokenizer, splits, how = load_documents(config, directory, roles=())
+    return LanguageModelling(config, tokenizer, splits, rows_multiple, how)
+
+
+def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:
+    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer, and questions."""
+    tokenizer, splits = made_up_documents(config, roles=())
+    config = dataclasses.replace(config, prompts=(), questions=0, shots=NO_SHOTS)
+    return LanguageModelling(config, tokenizer, splits, rows_multiple)
+
+
+TASK = Kind(LanguageModellingConfig, build, synthetic, CONTINUING)

@@ -1,0 +1,98 @@
+"""Filling in the hidden places of a text with a trained masked language model."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer.config import UserError
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.models.contract import Variables
+from transformer.tasks.contract import Batch, View
+from transformer.tasks.text_data import padded
+
+
+def encode_hidden(tokenizer: AnyTokenizer, text: str) -> list[int]:
+    """A text as token numbers, in which the mask token's own name stands for a hidden place.
+
+    Errors: UserError for a text without one.
+    """
+    tokens = encode_framed(tokenizer, text)
+    if tokenizer.mask not in tokens:
+        name = tokenizer.pieces([tokenizer.mask or 0])[0]
+        raise UserError(f"{text[:40]!r} hides nothing: write {name} where the model shall fill in a token")
+    return tokens
+
+
+def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
+    """A text between the tokens of begin and end, in which the mask token's own name stands for that token."""
+    framed = (tokenizer.begin, *tokenizer.encode_masked(text), _closing(tokenizer))
+    return [number for number in framed if number is not None]
+
+
+class Filled(NamedTuple):
+    """A text's token numbers, and how probable each word is at each of its hidden places: [places, words]."""
+
+    tokens: list[int]
+    probabilities: Float[np.ndarray, "places words"]
+
+
+def fill_in(
+    view: View, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int, words: Sequence[str] = ()
+) -> list[Filled]:
+    """The texts with the most probable token at every hidden place, and the probabilities of `words` there.
+
+    A word's probability is that of its token among all ordinary ones, with and without a space in front together.
+    `max_length` is the model's number of positions.
+
+    Errors: UserError for a text that hides nothing or has more tokens, and for a word of several tokens.
+    """
+    encoded = [encode_hidden(tokenizer, text) for text in texts]
+    for text, tokens in zip(texts, encoded, strict=True):
+        if len(tokens) > max_length:
+            raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions")
+    spelled = [_tokens_of(tokenizer, word) for word in words]
+    batch = padded(encoded, tokenizer)
+    # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
+    allowed = np.setdiff1d(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
+
+    @jax.jit
+    def predict(variables: Variables, batch: Batch) -> tuple[Array, list[Array]]:
+        logits, _ = view.model.apply(variables, batch, train=False)
+        best = jnp.take(jnp.asarray(allowed), jnp.argmax(logits[..., allowed], axis=-1))
+        everything = jax.nn.logsumexp(logits[..., allowed], axis=-1)
+        return best, [jnp.exp(jax.nn.logsumexp(logits[..., each], axis=-1) - everything) for each in spelled]
+
+    best, weights = predict(view.variables, batch)
+    hidden = batch["tokens"] == tokenizer.mask
+    filled = np.where(hidden, best, batch["tokens"])
+    probabilities = np.stack([np.asarray(each) for each in weights], -1) if weights else np.zeros((*hidden.shape, 0))
+    return [
+        Filled(list(row[:length]), of_row[places])
+        for row, length, of_row, places in zip(filled, batch["lengths"], probabilities, hidden, strict=True)
+    ]
+
+
+def weighed(words: Sequence[str], probabilities: Float[np.ndarray, "places words"]) -> str:
+    """What a line says of words beside the text: " | dog 0.120, ran 0.001" for every hidden place; "" without words."""
+    places = (", ".join(f"{word} {p:.3g}" for word, p in zip(words, place, strict=True)) for place in probabilities)
+    return "".join(f" | {place}" for place in places) if words else ""
+
+
+def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
+    """The tokens that a word may be, with and without a space in front.
+
+    Errors: UserError for a word that is none.
+    """
+    single = {tokens[0] for tokens in tokenizer.encode([word, f" {word}"]) if len(tokens) == 1}
+    if not word or not single - tokenizer.special:
+        raise UserError(f"--weighed names {word!r}, which is no single token of the run's tokenizer")
+    return np.array(sorted(single - tokenizer.special))
+
+
+def _closing(tokenizer: AnyTokenizer) -> int | None:
+    """The end token closes a text only where a begin token opened it: the model never saw it otherwise."""
+    return tokenizer.end if tokenizer.begin is not None else None

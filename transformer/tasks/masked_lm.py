@@ -1,0 +1,472 @@
+"""Masked language modelling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer.attention.rng import drawn
+from transformer.config import UserError
+from transformer.data.batches import VALIDATION, OneEpoch, Source
+from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.windows import Frame, Windows, join
+from transformer.models.contract import Aux
+from transformer.models.interface import CONTINUATION, FILLING, FILLING_PAIRS, FOLLOWING, Interface, Signature
+from transformer.tasks.contract import (
+    Answers,
+    Batch,
+    Evaluation,
+    Kind,
+    LossAux,
+    Objective,
+    Reader,
+    Report,
+    Request,
+    View,
+)
+from transformer.tasks.losses import class_loss
+from transformer.tasks.mask_filling import fill_in, weighed
+from transformer.tasks.plain import means, refuse_decoding
+from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.text_data import Documents, TextConfig, load_documents
+from transformer.tasks.text_task import (
+    MAPPED_TOKENS,
+    TextTask,
+    answers_of,
+    max_length_of,
+    read_framed,
+    reading_of,
+    real_places,
+    text_interface,
+)
+
+# Of the tokens to predict: shown as the mask token, shown as a random token; the rest is shown as it is.
+SHOWN_AS_MASK, SHOWN_AS_RANDOM = 0.8, 0.1
+
+
+class Masked(NamedTuple):
+    """What the model sees, and where it must predict."""
+
+    tokens: Int[Array, "B T"]
+    predicted: Bool[Array, "B T"]
+
+
+def mask_tokens(
+    tokens_BxT: Int[Array, "B T"],
+    eligible_BxT: Bool[Array, "B T"],
+    word_BxT: Int[Array, "B T"],
+    key: Key[Array, ""],
+    *,
+    share: float,
+    mask: int,
+    ordinary_N: Int[Array, " N"],
+) -> Masked:
+    """Choose the `share` of each row's eligible tokens, and hide them 80 / 10 / 10 (Devlin et al. 2019, section 3.1).
+
+    Whole words are chosen, in an order drawn by `key`, as long as they fit the share: `word_BxT` numbers the words
+    of a row from 0; with a word a token the share is met to the token. The first word of the order is always chosen.
+    Of the chosen tokens 80 % are replaced by `mask`, 10 % by one of the `ordinary` tokens; 10 % stay.
+    """
+    choosing, showing, drawing = jax.random.split(key, 3)
+    predicted_BxT = jax.vmap(_choose, (0, 0, 0, None))(
+        eligible_BxT, word_BxT, drawn(jax.random.uniform, choosing, tokens_BxT.shape), share
+    )
+    fate_BxT = drawn(jax.random.uniform, showing, tokens_BxT.shape)
+    number = partial(jax.random.randint, minval=0, maxval=ordinary_N.shape[0])
+    random_BxT = jnp.take(ordinary_N, drawn(number, drawing, tokens_BxT.shape))
+    shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK + SHOWN_AS_RANDOM, random_BxT, tokens_BxT)
+    shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK, mask, shown_BxT)
+    return Masked(jnp.where(predicted_BxT, shown_BxT, tokens_BxT).astype(tokens_BxT.dtype), predicted_BxT)
+
+
+def mask_examples(
+    tokens_BxT: Int[Array, "B T"],
+    eligible_BxT: Bool[Array, "B T"],
+    word_BxT: Int[Array, "B T"],
+    index_B: Int[Array, " B"],
+    hide: Callable[..., Masked],
+) -> Masked:
+    """`hide` for every row by a key that is made of the example's number alone, so that it always hides the same."""
+
+    def row(tokens_T: Array, eligible_T: Array, word_T: Array, index: Array) -> Masked:
+        key = jax.random.fold_in(jax.random.key(0), index.astype(jnp.uint32))
+        return hide(tokens_T[None], eligible_T[None], word_T[None], key)
+
+    return jax.tree.map(lambda x: x[:, 0], jax.vmap(row)(tokens_BxT, eligible_BxT, word_BxT, index_B))
+
+
+def words_of_row(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+    """The number of the word that each token belongs to, given which tokens begin one."""
+    return jnp.maximum(jnp.cumsum(starts_BxT, axis=1) - 1, 0)
+
+
+def _choose(
+    eligible_T: Bool[Array, " T"], word_T: Int[Array, " T"], luck_T: Float[Array, " T"], share: float
+) -> Bool[Array, " T"]:
+    """The tokens of one row whose words come first in the order of `luck` and fit the share."""
+    size_W = jax.ops.segment_sum(eligible_T.astype(jnp.int32), word_T, num_segments=word_T.shape[0])
+    order_W = jnp.argsort(jnp.where(size_W > 0, luck_T, jnp.inf))
+    taken_W = jnp.cumsum(size_W[order_W])
+    budget = jnp.round(share * jnp.sum(eligible_T)).astype(jnp.int32)
+    fits_W = (taken_W <= jnp.maximum(budget, size_W[order_W[0]])) & (size_W[order_W] > 0)
+    chosen_W = jnp.zeros_like(fits_W).at[order_W].set(fits_W)
+    return chosen_W[word_T] & eligible_T
+
+
+class Examples(enum.Enum):
+    """What fills a row.
+
+    crops: a stretch that begins anywhere in the text, its documents joined. windows: the text in stretches that do not
+    overlap, every one once an epoch. pairs: two spans of whole sentences between special tokens, the second of which
+    follows the first every other time; their tokens are of kind 0 and 1 (transformer.data.sentence_pairs).
+    fixed_pairs: the same, drawn once for all epochs, as data that were prepared beforehand (Devlin et al. 2019).
+    """
+
+    CROPS = "crops"
+    WINDOWS = "windows"
+    PAIRS = "pairs"
+    FIXED_PAIRS = "fixed_pairs"
+
+    @property
+    def paired(self) -> bool:
+        """Whether a row holds two texts."""
+        return self in (Examples.PAIRS, Examples.FIXED_PAIRS)
+
+
+class Masks(enum.Enum):
+    """When it is drawn which tokens of an example are hidden, and as what.
+
+    dynamic: each time that it is fed (Liu et al. 2019, section 4.1). static: once, the same in every epoch.
+    """
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+
+
+class Predicted(enum.Enum):
+    """What is predicted of a row.
+
+    hidden: tokens that are hidden, by a model that reads both ways. next: every token from those before it, of the same
+    rows, by a model that reads from the left (the left-to-right model of Devlin et al. 2019, section 5.1).
+    """
+
+    HIDDEN = "hidden"
+    NEXT = "next"
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModellingConfig(TextConfig):
+    """Masked language modelling: `masked` is the share of the tokens that are predicted, whole words or not.
+
+    With `next_sentence` it is also predicted of every pair whether the second text follows the first, and both losses
+    are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens. With `middle` it is also
+    measured how well the token in the middle of every held-out text, of a pair the second, is said: from all others or
+    from those before it.
+    """
+
+    masked: float = 0.15
+    whole_words: bool = False
+    masks: Masks = Masks.DYNAMIC
+    examples: Examples = Examples.CROPS
+    next_sentence: bool = False
+    predicted: Predicted = Predicted.HIDDEN
+    middle: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.next_sentence and not self.examples.paired:
+            raise UserError(
+                f"config.task.next_sentence=True asks about pairs of texts, but config.task.examples="
+                f"{self.examples.value}: say pairs"
+            )
+        if self.masks is Masks.STATIC and self.examples in (Examples.CROPS, Examples.PAIRS):
+            raise UserError(
+                f"config.task.masks=static hides the same tokens of an example in every epoch, but "
+                f"{self.examples.value} never come again: say config.task.examples=windows or fixed_pairs"
+            )
+        if self.predicted is Predicted.NEXT and (self.next_sentence or self.masks is Masks.STATIC or self.whole_words):
+            raise UserError(
+                "config.task.predicted=next hides nothing and its first state has read nothing: leave out "
+                "config.task.next_sentence, masks and whole_words"
+            )
+        if not 0 < self.masked < 1:
+            raise UserError(f"config.task.masked={self.masked} must be above 0 and below 1")
+
+
+class MaskedLanguageModelling(TextTask):
+    """The task: implements transformer.tasks.contract.Task."""
+
+    def __init__(
+        self,
+        config: MaskedLanguageModellingConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Documents],
+        rows_multiple: int = 1,
+        how: str = "",
+    ):
+        if tokenizer.mask is None:
+            raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=_asks(config), how=how)
+        self.config, self._mask = config, tokenizer.mask
+        special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
+        self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
+        self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
+        self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
+        self.objectives = (Objective("masked_lm", self._loss),)
+        self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples.paired else None
+        held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.evaluated}
+        hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())
+        middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.middle)
+        self.evaluations = (*hidden, *middles)
+
+    def source(self, seed: int) -> Source:
+        return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
+        """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves, or the next."""
+        tokens_BxT = jnp.asarray(batch["tokens"])
+        if self.config.predicted is Predicted.NEXT:
+            labels_BxT, known_BxT = _next(tokens_BxT, real_places(batch))
+            return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.extra
+        eligible_BxT = self._eligible(batch)
+        word_BxT = words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
+        ordinary_N = jnp.asarray(self._ordinary_N)
+        hide = functools.partial(mask_tokens, share=self.config.masked, mask=self._mask, ordinary_N=ordinary_N)
+        match self.config.masks:
+            case Masks.DYNAMIC:
+                hidden = hide(tokens_BxT, eligible_BxT, word_BxT, key)
+            case Masks.STATIC:
+                hidden = mask_examples(tokens_BxT, eligible_BxT, word_BxT, jnp.asarray(batch["index"]), hide)
+        return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.extra
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of hidden tokens, by which every sum over them is divided, and that of pairs."""
+        totals = {"tokens": jnp.sum(batch["counts"]).astype(jnp.float32)}
+        return totals | ({"pairs": jnp.float32(len(batch["follows"]))} if self.config.next_sentence else {})
+
+    def answer(self, view: View, request: Request) -> Answers:
+        """The texts with their hidden tokens filled in, and how probable the words are that were asked about.
+
+        Errors: UserError for a language, for a way of decoding, for texts that hide nothing or are too long, for words
+        that are no token, and for a model that reads from the left.
+        """
+        if self.config.predicted is Predicted.NEXT:
+            raise UserError("this run reads from the left (config.task.predicted=next): it fills in nothing")
+        given = dict(request.decoding)
+        words = given.pop("words", ())
+        refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
+        filled = fill_in(view, self.tokenizer, request.texts, max_length_of(view), words)
+        lines = [self.tokenizer.decode(each.tokens) + weighed(words, each.probabilities) for each in filled]
+        return answers_of(view, lines, reading_of(self.tokenizer, [each.tokens[:MAPPED_TOKENS] for each in filled]))
+
+    def _windows(self, documents: Documents, seed: int | None) -> Windows:
+        """Windows between the tokenizer's begin and end tokens, if it has them, across the bounds of documents."""
+        return Windows(
+            join(documents, self.tokenizer.end),
+            context=self.config.context,
+            rows=self.config.rows,
+            seed=seed,
+            frame=self._frame,
+            crops=self.config.examples is Examples.CROPS,
+        )
+
+    def _pairs(self, documents: Documents, seed: int) -> SentencePairs:
+        assert self._bounds is not None
+        return SentencePairs(
+            documents,
+            self._bounds,
+            context=self.config.context,
+            rows=self.config.rows,
+            seed=seed,
+            frame=self._frame,
+            repeats=self.config.examples is Examples.FIXED_PAIRS,
+        )
+
+    @property
+    def _frame(self) -> Frame:
+        return Frame(self.tokenizer.begin, self.tokenizer.end)
+
+    def _eligible(self, batch: Batch) -> Array:
+        """The places that hold a token which may be hidden."""
+        return real_places(batch) & ~jnp.take(jnp.asarray(self._special_V), jnp.asarray(batch["tokens"]))
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        sums, aux = self._of_batch(view, batch, key)
+        metrics = _divided(sums, totals)
+        return metrics["loss"], LossAux.of(aux, view.extra, metrics)
+
+    def _of_batch(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
+        """Sums over the hidden tokens, and over the pairs whose second text is judged."""
+        sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
+        found = {"loss": sums.cross_entropy, "accuracy": sums.correct}
+        if self.config.next_sentence:
+            follows_B = jnp.asarray(batch["follows"])
+            said = class_loss(aux.extras["next_sentence"], follows_B, jnp.ones_like(follows_B, bool))
+            found |= {"next_sentence_loss": said.cross_entropy, "next_sentence_accuracy": said.correct}
+        return found, aux
+
+    def _middle(self, name: str, batches: OneEpoch) -> Evaluation:
+        """How well the token in the middle of every text is said: one question for models of either kind."""
+
+        def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            asked = self.ask_middle(batch)
+            counts_BxT = jnp.asarray(asked["counts"])
+            sums, _ = self.token_sums(view, asked, counts_BxT, None)
+            places = jnp.sum(counts_BxT).astype(jnp.float32)
+            return {"middle_loss": sums.cross_entropy, "middle_accuracy": sums.correct, "places": places}, None
+
+        return Evaluation(
+            name="middle",
+            split=name,
+            batches=batches,
+            step=step,
+            finish=functools.partial(means, by="places"),
+            at_end=name != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def ask_middle(self, batch: Batch) -> Batch:
+        """Texts as the model is to see them, with `counts` where it must say what stands in the middle.
+
+        Of a pair the second text is asked about: a model that has learned where a pair's first text tends to end would
+        say its end in the middle of the row.
+        """
+        tokens_BxT, asked_BxT = jnp.asarray(batch["tokens"]), self._eligible(batch)
+        if self._bounds is not None:
+            asked_BxT &= jnp.asarray(batch["types"]) == 1
+        middle_Bx1 = jnp.sum(asked_BxT, axis=1, keepdims=True) // 2
+        middle_BxT = asked_BxT & (jnp.cumsum(asked_BxT, axis=1) == middle_Bx1 + 1)
+        if self.config.predicted is Predicted.NEXT:
+            labels_BxT, _ = _next(tokens_BxT, real_places(batch))
+            return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}
+        shown_BxT = jnp.where(middle_BxT, self._mask, tokens_BxT)
+        return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": middle_BxT}
+
+    def _held_out(self, documents: Documents) -> Windows | SentencePairs:
+        return self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION)
+
+    def _evaluation(self, name: str, batches: OneEpoch) -> Evaluation:
+        return Evaluation(
+            name="masked",
+            split=name,
+            batches=batches,
+            step=self._sums,
+            finish=_finish,
+            at_end=name != self.config.validation,
+            parameters=self.config.evaluated_parameters,
+        )
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """Sums over the hidden tokens; every evaluation hides the same ones, so that figures compare."""
+        fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
+        batch, _ = self.prepare(view, batch, fixed)
+        found, _ = self._of_batch(view, batch, key)
+        if self.config.predicted is Predicted.NEXT:
+            return {**found, **self.totals(batch)}, None
+        labels_BxT, counts_BxT = batch["labels"], batch["counts"]
+        unigram, bigram = self.baselines.predict(jnp.asarray(batch["tokens"]), self._mask)
+        sums = {
+            **found,
+            "unigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == unigram)),
+            "bigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == bigram)),
+            **self.totals(batch),
+        }
+        return sums, None
+
+
+@dataclasses.dataclass(frozen=True)
+class Baselines:
+    """Guesses without a model: the most frequent token, or the most frequent one behind the token before.
+
+    `following_V` is the training text's most frequent token behind each token.
+    """
+
+    most_frequent: int
+    following_V: np.ndarray
+
+    @classmethod
+    def count(cls, documents: Documents, vocabulary: int) -> "Baselines":
+        """Count the training text."""
+        joined = np.concatenate(list(documents))
+        most_frequent = int(np.bincount(joined, minlength=vocabulary).argmax())
+        before, behind = (
+            np.concatenate([document[part] for document in documents]) for part in (slice(None, -1), slice(1, None))
+        )
+        pairs, counts = np.unique(before.astype(np.int64) * vocabulary + behind, return_counts=True)
+        following = np.full(vocabulary, most_frequent, np.int32)
+        order = np.argsort(counts, kind="stable")
+        # Written in the order of rising counts: the most frequent pair of each token stays.
+        following[pairs[order] // vocabulary] = pairs[order] % vocabulary
+        return cls(most_frequent, following)
+
+    def predict(self, shown_BxT: Array, mask: int) -> tuple[Array, Array]:
+        """Both guesses for every position of the masked text; behind a mask token both are the most frequent token."""
+        before_BxT = jnp.roll(shown_BxT, 1, axis=1)
+        known_BxT = (before_BxT != mask) & (jnp.arange(shown_BxT.shape[1]) > 0)
+        unigram_BxT = jnp.full_like(shown_BxT, self.most_frequent)
+        return unigram_BxT, jnp.where(known_BxT, jnp.take(jnp.asarray(self.following_V), before_BxT), unigram_BxT)
+
+
+def _divided(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, Any]:
+    """The mean of every sum over hidden tokens, or over pairs; the loss of both, where there are two, is their sum."""
+    means = {
+        name: value / totals["pairs" if name.startswith("next_sentence") else "tokens"] for name, value in sums.items()
+    }
+    if "next_sentence_loss" in means:
+        means |= {"loss": means["loss"] + means["next_sentence_loss"], "masked_loss": means["loss"]}
+    return means
+
+
+def _finish(sums: Mapping[str, float], rows: object) -> Report:
+    totals = {name: max(sums[name], 1) for name in ("tokens", "pairs") if name in sums}
+    means = _divided({name: value for name, value in sums.items() if name not in totals}, totals)
+    return Report(means, note=f"{int(sums['tokens'])} predicted tokens, the same at every evaluation")
+
+
+def _next(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
+    """The token behind each place, and whether there is one."""
+    return jnp.roll(tokens_BxT, -1, axis=1), real_BxT & jnp.roll(real_BxT, -1, axis=1).at[:, -1].set(False)
+
+
+def _asks(config: MaskedLanguageModellingConfig) -> Signature:
+    """What the task asks of a model."""
+    if config.predicted is Predicted.NEXT:
+        return CONTINUATION
+    if config.next_sentence:
+        return FOLLOWING
+    return FILLING_PAIRS if config.examples.paired else FILLING
+
+
+def _interface(config: MaskedLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
+    return text_interface(config, tokenizer, asks=_asks(config))
+
+
+def _roles(config: MaskedLanguageModellingConfig) -> tuple[str, ...]:
+    """The special tokens of a tokenizer that is trained here."""
+    return ("mask", "begin", "end") if config.examples.paired else ("mask",)
+
+
+def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    tokenizer, splits, how = load_documents(config, directory, _roles(config))
+    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple, how)
+
+
+def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:
+    """The task over made-up text."""
+    tokenizer, splits = made_up_documents(config, _roles(config))
+    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
+
+
+TASK = Kind(MaskedLanguageModellingConfig, build, synthetic, Reader(_interface, read_framed))

@@ -1,0 +1,226 @@
+"""Permutation language modelling: tokens in an order that is drawn, over segments with a memory (Yang et al. 2019)."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from transformer.attention.capture import Capture
+from transformer.attention.sites import Site
+from transformer.config import Positive, UserError
+from transformer.data.batches import VALIDATION, OneEpoch, Source
+from transformer.data.permutations import Permutations, Permuted, Unpredicted
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.windows import Frame, Lanes, Windows, join
+from transformer.layers.segment_memory import MEMORY_AND_TOKENS
+from transformer.models.contract import Aux
+from transformer.models.interface import PERMUTATION, Input, Interface, Modality
+from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Reader, Reading, Sentences, View
+from transformer.tasks.labels import Labels
+from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.recurrent_memory import (
+    behind_memory,
+    first_memory,
+    next_memory,
+    report_of_segments,
+    with_and_without_memory,
+)
+from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents, stretches
+from transformer.tasks.text_task import CONTINUING, TextTask, text_interface
+
+INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutationLanguageModellingConfig(TextConfig):
+    """Permutation language modelling: of every segment 1 / `one_in` of the tokens are predicted, the last of an order.
+
+    `longest_span`: the tokens that are predicted lie in spans of up to so many (1: anywhere). `unpredicted`: what the
+    others know of each other. Evaluations read texts of `segments` segments, each behind the memory of those before.
+    """
+
+    one_in: Positive = 6
+    longest_span: Positive = 1
+    unpredicted: Unpredicted = Unpredicted.TOGETHER
+    segments: Positive = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("one_in", "longest_span", "segments"):
+            if getattr(self, name) < 1:
+                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+        if self.one_in > self.context:
+            raise UserError(
+                f"config.task.one_in={self.one_in} of context={self.context} tokens predicts none: lower it"
+            )
+
+    @property
+    def permutations(self) -> Permutations:
+        """The orders of a segment."""
+        return Permutations(self.context, self.one_in, self.longest_span, self.unpredicted)
+
+
+class PermutationLanguageModelling(TextTask):
+    """The task: implements transformer.tasks.contract.Task.
+
+    `extra` is the memory that the batch's rows have left at the step before.
+    """
+
+    def __init__(
+        self,
+        config: PermutationLanguageModellingConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Documents],
+        rows_multiple: int = 1,
+        how: str = "",
+    ):
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION, how=how)
+        self.config = config
+        self.interface = _interface(config, tokenizer)
+        self.objectives = (Objective("permutation_lm", self._loss),)
+        self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+        # Twice as long as what is mapped: the first half is what the memory is of.
+        length = self.probed["tokens"].shape[1]
+        texts = stretches(splits[config.validation], config.probed, 2 * length)
+        before = dataclasses.replace(config.permutations, length=length)
+        mapped = dataclasses.replace(before, unpredicted=Unpredicted.ORDERED)
+        random = np.random.default_rng(VALIDATION)
+        self._before = {"tokens": texts[:, :length], "order": before.draw(random, config.probed).order}
+        self.probed = {"tokens": texts[:, length:], "order": mapped.draw(random, config.probed).order}
+
+    def source(self, seed: int) -> Source:
+        """Segments that follow one another, each with an order of its own."""
+        stream = join(self._train, self.tokenizer.end)
+        lanes = Lanes(stream, context=self.config.context, rows=self.config.rows, seed=seed)
+        return Permuted(lanes, self.config.permutations, seed)
+
+    def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
+        """An empty memory; nothing for a model without one."""
+        return first_memory(view, self.config.rows, self.config.context)
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
+        """The batch behind the memory of each row, which is cut with it."""
+        return behind_memory(view, batch)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of predicted tokens, by which every sum of losses is divided."""
+        return {"tokens": jnp.float32(batch["predicted"].size)}
+
+    def _loss(
+        self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
+    ) -> tuple[Array, LossAux]:
+        sums, aux = self._sums(view, batch, key)
+        metrics = {name: sums[name] / totals["tokens"] for name in ("loss", "accuracy")}
+        return metrics["loss"], LossAux.of(aux, next_memory(view, batch, aux), metrics)
+
+    def _sums(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """The summed loss of the predicted tokens, and how many they are."""
+        inputs = {name: jnp.asarray(batch[name]) for name in INPUTS if name in batch}
+        hidden_BxPxE, aux = view.model.apply(
+            view.variables, inputs, method="hidden", train=view.train, key=key, capture=view.capture
+        )
+        counts_BxP = jnp.ones(inputs["predicted"].shape, bool)
+        if "lengths" in inputs:
+            counts_BxP = inputs["predicted"] < inputs["lengths"][:, None]
+        sums = hidden_token_loss(
+            functools.partial(view.model.logits, view.variables),
+            hidden_BxPxE,
+            jnp.take_along_axis(inputs["tokens"], inputs["predicted"], axis=1),
+            counts_BxP,
+            0.0,
+            logits_at_once=self.config.logits_at_once,
+        )
+        tokens = jnp.sum(counts_BxP).astype(jnp.float32)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct, "tokens": tokens}, aux
+
+    def _evaluation(self, name: str, documents: Documents) -> Evaluation:
+        config = self.config
+        windows = Windows(
+            join(documents, self.tokenizer.end),
+            context=config.segments * config.context,
+            rows=config.rows,
+            seed=None,
+            frame=Frame(),
+        )
+        return Evaluation(
+            name="permuted",
+            split=name,
+            batches=OneEpoch(Permuted(windows, config.permutations, VALIDATION, config.segments)),
+            step=self._over_segments,
+            finish=lambda sums, rows: report_of_segments(sums, config.segments),
+            at_end=name != config.validation,
+            parameters=config.evaluated_parameters,
+        )
+
+    def _over_segments(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """Sums with the memory, and the loss that each segment has without it."""
+
+        def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
+            sums, aux = self._sums(view, segment, None)
+            return sums, aux.extras
+
+        return with_and_without_memory(view, batch, self.config.segments, score), None
+
+    def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
+        """Maps of stretches of the validation text, all predicted in a drawn order, behind as many tokens of memory.
+
+        Of a shorter memory the first of these are hidden.
+        """
+        before, inputs = (jax.tree.map(jnp.asarray, dict(given)) for given in (self._before, self.probed))
+        _, read = view.model.apply(view.variables, before, method="content", train=False)
+        if "memory" in read.extras:
+            memory_BxLxMxE, (rows, length) = read.extras["memory"], before["tokens"].shape
+            slots = memory_BxLxMxE.shape[2]
+            fitted = jnp.pad(memory_BxLxMxE, ((0, 0), (0, 0), (max(length - slots, 0), 0), (0, 0)))[:, :, -length:]
+            inputs |= {"memory": fitted, "past": jnp.full(rows, min(slots, length))}
+        return view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)[1]
+
+    def labels(self, sites: Sequence[Site]) -> Labels:
+        """The tokens of what is mapped, and with those of the memory."""
+        labels = super().labels(sites)
+        texts = np.concatenate([self._before["tokens"], self.probed["tokens"]], axis=1)
+        whole = describe(self.tokenizer, [list(row) for row in texts])
+        return dataclasses.replace(labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: whole.tokens["tokens"]})
+
+
+def build(
+    config: PermutationLanguageModellingConfig, directory: Path, rows_multiple: int = 1
+) -> PermutationLanguageModelling:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    tokenizer, splits, how = load_documents(config, directory, roles=())
+    return PermutationLanguageModelling(config, tokenizer, splits, rows_multiple, how)
+
+
+def synthetic(config: PermutationLanguageModellingConfig, rows_multiple: int = 1) -> PermutationLanguageModelling:
+    """The task over made-up text."""
+    tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
+    return PermutationLanguageModelling(config, tokenizer, splits, rows_multiple)
+
+
+def _interface(config: PermutationLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
+    """What the task asks of a model: of every segment so many positions are predicted."""
+    interface = text_interface(config, tokenizer, asks=PERMUTATION)
+    order = Input((config.rows, config.context), modality=Modality.PLACES)
+    predicted = Input((config.rows, config.permutations.count), modality=Modality.PLACES)
+    return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
+
+
+def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+    """Texts from left to right, each by itself, so that the keys are its tokens alone.
+
+    Errors: UserError for texts that are empty, a target, and a language.
+    """
+    reading = CONTINUING.read(config, view, tokenizer, sentences)
+    tokens = {**reading.labels.tokens, MEMORY_AND_TOKENS.name: reading.labels.tokens["tokens"]}
+    return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
+
+
+READING = Reader(_interface, _read)
+TASK = Kind(PermutationLanguageModellingConfig, build, synthetic, READING)

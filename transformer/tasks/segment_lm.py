@@ -1,0 +1,126 @@
+"""Language modelling over segments that follow one another, each behind a memory of the last (Dai et al. 2019)."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from transformer.config import Positive, UserError
+from transformer.data.batches import OneEpoch, Source
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.windows import Lanes, Windows, join
+from transformer.models.contract import Aux
+from transformer.tasks.contract import Batch, Evaluation, Kind, View
+from transformer.tasks.language_modeling import Batching, LanguageModelling, LanguageModellingConfig
+from transformer.tasks.recurrent_memory import (
+    behind_memory,
+    first_memory,
+    next_memory,
+    report_of_segments,
+    with_and_without_memory,
+)
+from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.text_data import Documents, load_documents
+from transformer.tasks.text_task import CONTINUING
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentLanguageModellingConfig(LanguageModellingConfig):
+    """Language modelling with a memory; evaluations read texts of `segments` segments as well, each behind the last."""
+
+    segments: Positive = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.segments < 1:
+            raise UserError(f"config.task.segments={self.segments} must be at least 1")
+        if self.batching is not Batching.WINDOWS:
+            raise UserError(
+                f"config.task.batching={self.batching.value}: segments that follow one another cross the bounds of "
+                "documents; say windows"
+            )
+
+
+class SegmentLanguageModelling(LanguageModelling):
+    """The task: implements transformer.tasks.contract.Task.
+
+    `extra` is the memory that the batch's rows have left at the step before.
+    """
+
+    config: SegmentLanguageModellingConfig
+
+    def __init__(
+        self,
+        config: SegmentLanguageModellingConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Documents],
+        rows_multiple: int = 1,
+        how: str = "",
+    ):
+        super().__init__(config, tokenizer, splits, rows_multiple, how)
+        of_segments = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+        self.evaluations = (*self.evaluations, *of_segments)
+
+    def source(self, seed: int) -> Source:
+        """Segments that follow one another."""
+        stream = join(self._train, self.tokenizer.end)
+        return Lanes(stream, context=self.config.context, rows=self.config.rows, seed=seed)
+
+    def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
+        """Errors: UserError for a model without a memory."""
+        first = first_memory(view, self.config.rows, self.config.context)
+        if not first:
+            raise UserError(
+                "the task segment_lm hands a memory on, and the model has none: say "
+                "config.model.family=transformer_xl with config.model.memory above 0, or the task language_modeling"
+            )
+        return first
+
+    def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
+        """The batch behind the memory of each row, which is cut with it."""
+        return behind_memory(view, batch)
+
+    def carried(self, view: View, batch: Batch, aux: Aux) -> dict[str, Array]:
+        """The memory that the rows have left."""
+        return next_memory(view, batch, aux)
+
+    def _evaluation(self, name: str, documents: Documents) -> Evaluation:
+        config, stream = self.config, join(documents, self.tokenizer.end)
+        windows = Windows(stream, context=config.segments * config.context, rows=config.rows, seed=None)
+
+        return Evaluation(
+            name="recurrence",
+            split=name,
+            batches=OneEpoch(windows),
+            step=self._over_segments,
+            finish=lambda sums, rows: report_of_segments(sums, config.segments),
+            at_end=name != config.validation,
+            parameters=config.evaluated_parameters,
+        )
+
+    def _over_segments(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+        """Sums with the memory, and the loss that each segment has without it."""
+
+        def score(segment: Batch) -> tuple[dict[str, Array], Mapping[str, Array]]:
+            totals = self.totals(segment)
+            _, aux = self._loss(view, segment, {"tokens": jnp.float32(1)}, key)
+            return {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"], **totals}, aux.extra
+
+        return with_and_without_memory(view, batch, self.config.segments, score), None
+
+
+def build(config: SegmentLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModelling:
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    tokenizer, splits, how = load_documents(config, directory, roles=())
+    return SegmentLanguageModelling(config, tokenizer, splits, rows_multiple, how)
+
+
+def synthetic(config: SegmentLanguageModellingConfig, rows_multiple: int = 1) -> SegmentLanguageModelling:
+    """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
+    tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
+    return SegmentLanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
+
+
+TASK = Kind(SegmentLanguageModellingConfig, build, synthetic, CONTINUING)

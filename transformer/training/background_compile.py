@@ -1,0 +1,84 @@
+"""Programs compiled in threads beside the first steps, each batch shape's before its first batch comes."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer.axes import Placement
+from transformer.data.batches import Source
+from transformer.runs.exit_codes import Stopped
+from transformer.tasks.contract import Batch
+from transformer.training.partitioning import batch_sharding
+
+# Batches of a run, and of an evaluation, whose shapes are compiled before they come.
+LOOKED_AT = 100
+
+
+class Program(NamedTuple):
+    """A jitted function, and its arguments as shapes."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+
+    def compile(self) -> None:
+        """Compile it; a call with arguments of these shapes then finds it compiled, or waits until it is."""
+        self.function.lower(*self.arguments).compile()
+
+
+@contextlib.contextmanager
+def compiled_ahead(programs: Iterable[Program]) -> Iterator[None]:
+    """Compile the programs in their order, in threads that also list them, while the context lasts.
+
+    What does not compile raises where it is called, not from these threads. The end waits for what is being compiled
+    (unless the run was told to stop), and leaves the rest. Several processes compile in one order, that of their calls,
+    so for them nothing is compiled ahead.
+    """
+    if jax.process_count() > 1:
+        yield
+        return
+    left, lock, ended = iter(programs), threading.Lock(), threading.Event()
+
+    def compile_what_is_left() -> None:
+        while not ended.is_set():
+            with lock:
+                program = next(left, None)
+            if program is None:
+                return
+            program.compile()
+
+    # Half of the cores: compiling uses several, and the steps go on beside it.
+    threads = max(1, min(8, (os.cpu_count() or 2) // 2))
+    pool = ThreadPoolExecutor(threads, "compile")
+    for _ in range(threads):
+        pool.submit(compile_what_is_left)
+    patient = True
+    try:
+        yield
+    except Stopped:
+        patient = False
+        raise
+    finally:
+        ended.set()
+        pool.shutdown(wait=patient)
+
+
+def shapes_of(
+    batches: Source | Sequence[Batch], start: int, stop: int, placement: Placement
+) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
+    """The batches start to stop - 1, of each shape the first, as shapes that lie where `shard_batch` places arrays."""
+
+    def shape(array: Any) -> jax.ShapeDtypeStruct:
+        kind = jax.dtypes.canonicalize_dtype(array.dtype)
+        return jax.ShapeDtypeStruct(array.shape, kind, sharding=batch_sharding(array.shape, placement))
+
+    seen = []
+    for number in range(start, min(stop, start + LOOKED_AT)):
+        batch = jax.tree.map(shape, dict(batches[number]))
+        if batch not in seen:
+            seen.append(batch)
+            yield batch

@@ -1,0 +1,182 @@
+"""The parts of an experiment (task, model, optimisers, placement) and the programs made of them."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer.attention.capture import Capture
+from transformer.attention.statistics import STATISTICS
+from transformer.axes import Placement
+from transformer.config import UserError
+from transformer.costs.flops import training_flops
+from transformer.models import registry as models
+from transformer.models.contract import Model, by_path
+from transformer.tasks import registry as tasks
+from transformer.tasks.contract import Batch, Evaluation, Objective, Task
+from transformer.training.config import Experiment
+from transformer.training.initial_state import init_state, trained_parameters
+from transformer.training.optimizer import Optimizer, OptimizerConfig, check_patterns, heights, hyper_of, make_optimizer
+from transformer.training.partitioning import check_positions, make_placement, state_shardings, traced_on, with_axes
+from transformer.training.preflight import check_fit, check_room, memory_of
+from transformer.training.state import TrainState, sum_type
+from transformer.training.step import Step, make_step
+from transformer.training.update_guard import first_norms
+
+
+class Assembly(NamedTuple):
+    """The parts of an experiment, before any array but the data's exists.
+
+    `initialise(key)` makes the first state, `initialise(key, variables)` from given instead of drawn variables.
+    """
+
+    task: Task
+    model: Model
+    optimisers: Mapping[str, Optimizer]
+    placement: Placement
+    initialise: Callable[..., TrainState]
+    abstract: TrainState
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """The task's evaluations that apply to the model."""
+        return [each for each in self.task.evaluations if each.applies(self.model.sites)]
+
+
+def assemble(
+    experiment: Experiment, directory: Path, placement: Placement | None = None, *, synthetic: bool = False
+) -> Assembly:
+    """Open the data, build the model and place its state: by default by the config's `sharding`.
+
+    With `synthetic` no data are read: the task has made-up data of the same shapes, enough to compile its programs.
+
+    Errors: UserError for data that is missing or does not fit the model, and for a mesh that does not fit either.
+    """
+    placement = make_placement(experiment.sharding) if placement is None else placement
+    family = models.FAMILIES[models.name_of(experiment.model)]
+    placement = with_axes(placement, family.logical_axes)
+    parts = placement.parts("batch") * experiment.run.accumulate
+    if synthetic:
+        task = tasks.synthetic(experiment.task, parts)
+    else:
+        task = tasks.build(experiment.task, directory, parts)
+    check_positions(task.interface, placement)
+    if family.check_placement is not None:
+        family.check_placement(experiment.model, placement)
+    model = models.build(experiment.model, task.interface, experiment.precision)
+    optimisers = {
+        objective.name: _optimizer_of(objective, experiment.optimizer_of(objective.name), experiment, model)
+        for objective in task.objectives
+    }
+    if unknown := sorted(set(experiment.optimizers) - set(optimisers)):
+        raise UserError(
+            f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimisers)}"
+        )
+
+    def make(*given: Any) -> TrainState:
+        first = init_state(model, task, optimisers, experiment.averages, *given)
+        return first._replace(norms=first_norms(experiment.faults, optimisers))
+
+    hyper = numbers_of(experiment, task)
+    abstract = jax.eval_shape(make, hyper, jax.random.key(0))
+    shardings = state_shardings(model, abstract, placement, experiment.sharding.replicate_below_mb)
+    placed = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        shardings,
+    )
+    # The numbers are arguments of this program as well: runs that differ in nothing else share it.
+    initialise = functools.partial(compile_once(make, placement, shardings), hyper)
+    return Assembly(task, model, optimisers, placement, initialise, placed)
+
+
+def _optimizer_of(objective: Objective, config: OptimizerConfig, experiment: Experiment, model: Model) -> Optimizer:
+    """Errors: as `trained.check_patterns` and `trained.heights`."""
+    check_patterns(config, objective, by_path(model.functional.shapes()))
+    front = models.FAMILIES[models.name_of(experiment.model)].front
+    above = None if config.layer_decay == 1 else heights(model, front)
+    return make_optimizer(config, experiment.run.steps, above)
+
+
+def preflight(experiment: Experiment, assembly: Assembly) -> None:
+    """Check on abstract shapes that task and model fit each other, before anything is computed.
+
+    Errors: as `transformer.training.preflight.check_fit`; UserError for a state that no device here has room for.
+    """
+    # All gradients exist at one time where they are added up, and where their norm is taken.
+    run, whole = experiment.run, any(experiment.optimizer_of(o.name).clip_norm for o in assembly.task.objectives)
+    objectives, params = assembly.task.objectives, assembly.abstract.variables.params
+    trained = [trained_parameters(each, assembly.optimisers[each.name], params) for each in objectives]
+    if run.accumulate > 1:  # summed in a wider type than narrow parameters have
+        trained = jax.tree.map(lambda leaf: leaf.update(dtype=sum_type(leaf.dtype)), trained)
+    gradients = trained if run.accumulate > 1 or whole else ()
+    (device, *_) = assembly.placement.mesh.local_devices
+    check_room(assembly.abstract, gradients, memory_of(device))
+    batch = assembly.task.source(experiment.run.seed)[0]
+    traced_on(assembly.placement, check_fit)(
+        assembly.model, assembly.task, assembly.abstract, batch, observation(experiment, assembly.model)
+    )
+
+
+def numbers_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
+    """The numbers of every objective's optimiser, as the training state holds them."""
+    return {objective.name: hyper_of(experiment.optimizer_of(objective.name)) for objective in task.objectives}
+
+
+def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
+    """A jitted function for a program that runs a single time, such as the making of a state.
+
+    On CPUs without compiler optimisation: that of the many small random draws of an initialisation takes longer than
+    compiling the training step, and saves nothing.
+    """
+    on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
+    return jax.jit(
+        traced_on(placement, make),
+        out_shardings=shardings,
+        compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
+    )
+
+
+def observation(experiment: Experiment, model: Model) -> Capture | None:
+    """All statistics of every head of the training batches; None where `head_statistics_every` is 0."""
+    if not experiment.run.head_statistics_every:
+        return None
+    return Capture(tuple(site.name for site in model.sites), maps=False, statistics=tuple(STATISTICS.values()))
+
+
+def training_step(experiment: Experiment, assembly: Assembly, capture: Capture | None = None) -> Step:
+    """The training step, not compiled.
+
+    Where the run observes its heads, one program serves steps with and without; `capture` replaces the default, the
+    statistics of every head.
+    """
+    return make_step(
+        assembly.model,
+        assembly.task,
+        assembly.optimisers,
+        experiment.averages,
+        accumulate=experiment.run.accumulate,
+        capture=capture or observation(experiment, assembly.model),
+        faults=experiment.faults,
+    )
+
+
+def compile_step(experiment: Experiment, assembly: Assembly, capture: Capture | None = None) -> Step:
+    """The jitted `training_step`, which takes host batches and consumes its state."""
+    step = training_step(experiment, assembly, capture)
+    # Explicit: were the compiler free to place the new state otherwise, the next step would compile again.
+    placed = jax.tree.map(lambda leaf: leaf.sharding, assembly.abstract)
+    whole = NamedSharding(assembly.placement.mesh, PartitionSpec())  # every process reads the metrics
+    return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=(placed, whole))
+
+
+def count_flops(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
+    """The formula for a training step's operations, where the family has one."""
+    vocabularies = assembly.task.interface.vocabularies
+    if models.FAMILIES[models.name_of(experiment.model)].operations is None:
+        return None
+    return lambda batch: training_flops(experiment.model, batch, vocabularies) or 0.0

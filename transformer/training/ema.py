@@ -1,0 +1,72 @@
+"""Averages of parameters over training: one mechanism for a moving average, a mean of checkpoints, a target network."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer.config import UserError
+from transformer.models.contract import by_path, matches
+from transformer.training.state import sum_type
+
+
+class AverageKind(enum.Enum):
+    """How the average follows the parameters."""
+
+    EXPONENTIAL = "exponential"
+    MEAN = "mean"
+
+
+@dataclasses.dataclass(frozen=True)
+class Average:
+    """An average of the parameters whose path matches one of `patterns`, kept in the training state.
+
+    exponential: a = decay a + (1 - decay) p after every step (decay 0.999 a Polyak average, near 1 a target
+    network). mean: the plain mean of the parameters after steps start + every, start + 2 every, ...; with
+    start = steps - n every it is the mean of the last n checkpoints of a run (Vaswani et al. 2017, section 6.1)
+    for the memory of one. Before its first step a mean equals the parameters.
+
+    A step that is skipped (`faults`) leaves an exponential average as it was. One at which a mean takes its sample
+    counts as any other: the sample is of the parameters as that step left them. Beside parameters of a narrower type
+    an average is float32; it has theirs where a model reads it (models.averaged).
+    """
+
+    kind: AverageKind
+    decay: float = 0.999
+    start: int = 0
+    every: int = 1
+    patterns: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise UserError(f"average.decay={self.decay} must be at least 0 and below 1")
+        if self.every < 1 or self.start < 0:
+            raise UserError(f"average.every={self.every} must be at least 1, average.start={self.start} at least 0")
+
+
+def init_average(average: Average, params: Any) -> dict[str, jax.Array]:
+    """The average before the first step: the parameters themselves."""
+    return {path: jnp.array(leaf, sum_type(leaf.dtype)) for path, leaf in _covered(average, params).items()}
+
+
+def update_average(
+    average: Average, old: Mapping[str, jax.Array], params: Any, step: jax.Array, updated: bool | jax.Array = True
+) -> dict[str, jax.Array]:
+    """The average after step 1, 2, ..., and whether that step `updated` the parameters or was skipped."""
+    match average.kind:
+        case AverageKind.EXPONENTIAL:
+            share = jnp.where(updated, jnp.float32(1 - average.decay), 0)
+        case AverageKind.MEAN:
+            count = jnp.maximum((step - average.start) // average.every, 1).astype(jnp.float32)
+            taken = (step > average.start) & ((step - average.start) % average.every == 0)
+            share = jnp.where(step < average.start + average.every, 1, jnp.where(taken, 1 / count, 0))
+    covered = _covered(average, params)
+    # In this form a share of 1 gives exactly the parameters and a share of 0 exactly the old average.
+    return {path: ((1 - share) * old[path] + share * covered[path]).astype(old[path].dtype) for path in covered}
+
+
+def _covered(average: Average, params: Any) -> dict[str, jax.Array]:
+    return {path: leaf for path, leaf in by_path(params).items() if matches(path, average.patterns)}

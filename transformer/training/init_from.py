@@ -1,0 +1,513 @@
+"""Initializing a run with the parameters of another run, or of a published model: fine-tuning, longer contexts."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from transformer.config import UserError, from_config, nearest
+from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
+from transformer.data.tokenizers.published import from_huggingface
+from transformer.data.tokenizers.tokenizer import FILE, saved_in
+from transformer.huggingface.convert import Published, open_folder
+from transformer.json_files import read_object
+from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
+from transformer.models.contract import Model, Variables, by_path
+from transformer.runs.checkpoint import Checkpoints, StoredLeaf
+from transformer.runs.directory import RunDirectory, check_files
+from transformer.runs.distributed import primary
+from transformer.storage.locate import locate, storage_of
+from transformer.training.init_plan import Leaf, Plan, parse, plan
+from transformer.training.partitioning import is_names
+from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
+
+Wanted = Mapping[str, jax.ShapeDtypeStruct]
+
+
+class Source(NamedTuple):
+    """A model's arrays by their paths in rules, and `read(wanted)`, which places those of some paths.
+
+    `said` is what a report calls it, at `step` of a run (a folder: none). `averaged` are the paths whose values are an
+    average's, `lora` says how what is beside its matrices is scaled, `notes` what a person should know of it.
+    """
+
+    said: str
+    step: int | None
+    leaves: Mapping[str, Leaf]
+    read: Callable[[Wanted], dict[str, jax.Array]]
+    averaged: frozenset[str] = frozenset()
+    lora: LoraConfig | None = None
+    notes: tuple[str, ...] = ()
+
+
+def open_source(run: str, step: int | None, average: str, workdir: Path | None) -> Source:
+    """The source that config.initialise_from names; no array is read.
+
+    Errors: UserError for a run or folder that is missing or unreadable, that is `workdir` itself, and for a step or
+    an average that it lacks.
+    """
+    path = located(run, workdir)
+    if not is_published(path):
+        return _of_run(path, run, step, average, workdir)
+    for key, given in (("step", step), ("average", average)):
+        if given not in (None, ""):
+            raise UserError(
+                f"config.initialise_from.{key}={given!r} is of runs: {run} is a published model, which has none"
+            )
+    return _of_folder(path, run, workdir)
+
+
+def located(run: str, workdir: Path | None) -> Path:
+    """The run directory or folder of this name."""
+    path = locate(run)
+    if workdir is not None and path.resolve() == locate(workdir).resolve():
+        raise UserError(f"config.initialise_from.run={run} is this very run: name another")
+    try:
+        storage_of(path).reach(path)
+        recorded = RunDirectory(path).is_run()
+    except OSError as error:
+        raise UserError(f"config.initialise_from.run={run} cannot be read: {error.strerror or error}") from error
+    if not recorded:
+        what = "is no run directory: it has no config.json" if path.is_dir() else "is missing"
+        raise UserError(
+            f"config.initialise_from.run={run} {what}; name the --workdir of a run, or a folder with config.json and "
+            "model.safetensors"
+        )
+    return path
+
+
+def is_published(path: Path) -> bool:
+    """Whether this is a folder of Hugging Face's: its config.json names a model_type, a run's has none."""
+    file = RunDirectory(path).config_file
+    return file.exists() and "model_type" in read_object(file)  # a run may have lost its own
+
+
+def tokenizer_of(run: str, workdir: Path) -> AnyTokenizer:
+    """The tokenizer of the source of this name.
+
+    Errors: UserError for a source that is missing, or has no tokenizer.
+    """
+    path = located(run, workdir)
+    if is_published(path):
+        return from_huggingface(path)
+    if not saved_in(path):
+        raise UserError(f"config.initialise_from.tokenizer=True, but {run} holds no tokenizer")
+    return load_tokenizer(path)
+
+
+def _of_run(path: Path, run: str, step: int | None, average: str, workdir: Path | None) -> Source:
+    with _reading(path, run) as checkpoints:
+        steps = checkpoints.steps()
+        if not steps:
+            raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_HOW}")
+        at = steps[-1] if step is None else step
+        if at not in steps:
+            raise UserError(f"config.initialise_from.step={step}: {run} has checkpoints of {steps} alone")
+        stored = checkpoints.leaves(at)
+    names = _names(stored, run, average)
+
+    def read(wanted: Wanted) -> dict[str, jax.Array]:
+        with _reading(path, run) as checkpoints:
+            found = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in wanted.items()})
+        return {source: found[names[source]] for source in wanted}
+
+    leaves = {source: Leaf(stored[name].shape, stored[name].dtype) for source, name in names.items()}
+    averaged = frozenset(source for source, name in names.items() if name.startswith(AVERAGES))
+    return Source(f"{run} at step {at}", at, leaves, read, averaged, _lora_of(path), _notes(path, workdir))
+
+
+_HOW = "train it, or make a run of published weights with python -m launch.convert --from=FOLDER --workdir=RUN"
+
+
+@contextlib.contextmanager
+def _reading(path: Path, run: str) -> Iterator[Checkpoints]:
+    checkpoints = RunDirectory(path).checkpoints
+    if not checkpoints.is_dir():
+        raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_HOW}")
+    check_files(path)
+    with Checkpoints.reading(checkpoints) as reader:
+        yield reader
+
+
+def _names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dict[str, str]:
+    """The names of the checkpoint's leaves that can be taken, by their paths in rules."""
+    names = {name.removeprefix(PARAMS): name for name in leaves if name.startswith(PARAMS)}
+    if average:
+        averages = sorted({name.split("/")[1] for name in leaves if name.startswith(AVERAGES)})
+        if average not in averages:
+            near = nearest(average, averages) if averages else "it has none"
+            raise UserError(f"config.initialise_from.average={average!r} is no average of {run}: {near}")
+        inside = f"{AVERAGES}{average}/"
+        names |= {path: f"{inside}{path}" for path in names if f"{inside}{path}" in leaves}
+    return names | {f"state/{name.removeprefix(STATE)}": name for name in leaves if name.startswith(STATE)}
+
+
+def _lora_of(path: Path) -> LoraConfig | None:
+    """How a run scales what it has learned beside its matrices, where its model is one that may have such."""
+    model = RunDirectory(path).config().get("model", {})
+    given = model.get("lora") if isinstance(model, Mapping) else None
+    return None if not given or not given.get("rank") else from_config(LoraConfig, given, "config.model.lora")
+
+
+def _notes(path: Path, workdir: Path | None) -> tuple[str, ...]:
+    """A warning where the tokenizers differ: rows of a table of tokens are matched by number."""
+    files = [folder / FILE for folder in (path, locate(workdir or path))]
+    differ = all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes()
+    return (_another_tokenizer(path),) if differ else ()
+
+
+def _another_tokenizer(path: Path) -> str:
+    return (
+        f"{path} has another tokenizer: row n of a table of tokens that was loaded was another token's "
+        "(config.initialise_from.tokenizer=True brings it along)"
+    )
+
+
+def _of_folder(path: Path, run: str, workdir: Path | None) -> Source:
+    try:
+        published = open_folder(path)
+    except UserError as error:
+        raise UserError(f"config.initialise_from.run: {error}") from error
+    arrays: dict[str, np.ndarray] = {}
+
+    def read(wanted: Wanted) -> dict[str, jax.Array]:
+        if not arrays:
+            arrays.update(by_path(published.read()))
+        return {source: _placed(arrays[source], leaf) for source, leaf in wanted.items()}
+
+    leaves = {name: Leaf(tuple(leaf.shape), "float32") for name, leaf in by_path(published.shapes).items()}
+    said = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
+    notes = (*published.notes, *_notes_of_folder(path, published, workdir))
+    return Source(said, None, leaves, read, notes=notes)
+
+
+def _placed(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    if leaf.sharding is None:
+        return jax.numpy.asarray(array)
+    return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
+
+
+def _notes_of_folder(path: Path, published: Published, workdir: Path | None) -> tuple[str, ...]:
+    if workdir is None or "picture" in published.interface.inputs or not saved_in(workdir):
+        return ()
+    theirs, ours = (
+        (each.vocabulary, each.pieces(range(each.vocabulary)))
+        for each in (from_huggingface(path), load_tokenizer(workdir))
+    )
+    return () if theirs == ours else (_another_tokenizer(path),)
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialiseFrom:
+    """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
+
+    Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
+    model.safetensors. `average` names an average of a run whose parameters are taken instead of the raw ones, where it
+    has them. Every parameter takes the values of the one of the same path, unless `rules` say otherwise:
+    "head/* = fresh", "decoder/* = layers/*", "resize embedding/table" (transformer.training.init_plan). With
+    `tokenizer` the new run has the tokenizer of the other.
+    """
+
+    run: str = ""
+    step: int | None = None
+    average: str = ""
+    tokenizer: bool = False
+    rules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            parse(rule)
+
+
+class Beginning(Protocol):
+    """The parts of a new run that its initialisation needs; assembly.Assembly has them."""
+
+    @property
+    def model(self) -> Model:
+        """Whose axes have names."""
+
+    @property
+    def abstract(self) -> TrainState:
+        """The shapes of the state, and where it lies."""
+
+    @property
+    def initialise(self) -> Callable[..., TrainState]:
+        """The state by a key, and with these variables where any are given (step.init_state)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used.
+
+    `merged` are those that what the source has learned beside them, by LoRA, is added to.
+    """
+
+    run: str
+    source: Source
+    average: str
+    plan: Plan
+    averaged: int
+    merged: tuple[str, ...] = ()
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The source's arrays that are neither taken nor merged."""
+        merged = {name for path in self.merged for name in beside(self.plan.taken[path].source)}
+        return tuple(name for name in self.plan.unused if name not in merged)
+
+    def facts(self) -> dict[str, Any]:
+        """The report as plain values, for the run directory."""
+        plan = self.plan
+        return {
+            "run": self.run,
+            "step": self.source.step,
+            "average": self.average,
+            "loaded": {path: taken.source for path, taken in plan.taken.items()},
+            "resized": {
+                path: [list(plan.taken[path].leaf.shape), list(plan.targets[path].shape)] for path in plan.resized
+            },
+            "cast": {path: [plan.taken[path].leaf.dtype, plan.targets[path].dtype] for path in plan.cast},
+            "averaged": self.averaged,
+            "merged": list(self.merged),
+            "fresh": dict(plan.fresh),
+            "unused": list(self.unused),
+            "notes": list(self.source.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """The report as a few lines of text."""
+        plan = self.plan
+        numbers = sum(
+            math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
+        )
+        renamed = sum(path != taken.source for path, taken in plan.taken.items())
+        loaded = f"  loaded: {len(plan.taken)} parameters ({numbers:,} numbers)"
+        if renamed:
+            loaded += f", {renamed} from another path"
+        if self.average:
+            loaded += f", {self.averaged} as the average {self.average!r} has them"
+        lines = [f"initialised from {self.source.said}", loaded]
+        for path in plan.resized:
+            shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
+            kept = min(shape[axis], plan.targets[path].shape[axis])
+            lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
+        casts: dict[str, int] = {}
+        for path in plan.cast:
+            change = f"{plan.taken[path].leaf.dtype} -> {plan.targets[path].dtype}"
+            casts[change] = casts.get(change, 0) + 1
+        lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
+        if self.merged:
+            lines.append(f"  merged with what LoRA learned beside them: {_listed(self.merged)}")
+        for rule in dict.fromkeys(plan.fresh.values()):
+            lines.append(f"  fresh by {rule!r}: {_listed([path for path, by in plan.fresh.items() if by == rule])}")
+        if self.unused:
+            lines.append(f"  not used of it: {_listed(self.unused)}")
+        return lines + [f"  note: {note}" for note in self.source.notes]
+
+
+class Prepared(NamedTuple):
+    """The plan before any array is read, and what it reads from."""
+
+    source: Source
+    report: Report
+
+
+def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> Prepared:
+    """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
+
+    `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
+
+    Errors: UserError as `initial_sources.open_source` and `initialisation_plan.plan`.
+    """
+    source = open_source(config.run, config.step, config.average, workdir)
+    planned = plan(_targets(model, abstract), source.leaves, [parse(rule) for rule in config.rules])
+    averaged = sum(taken.source in source.averaged for taken in planned.taken.values())
+    return Prepared(source, Report(config.run, source, config.average, planned, averaged, _to_merge(planned, source)))
+
+
+def check_scale(prepared: Prepared, lora: LoraConfig | None) -> None:
+    """Refuse to go on with what a source learned by LoRA under another scale, by which the model would change.
+
+    Errors: UserError.
+    """
+    source, plan = prepared.source, prepared.report.plan
+    if not lora or not lora.rank or not source.lora or not any(low_rank(path) for path in plan.taken):
+        return
+    if lora.scale != source.lora.scale:
+        raise UserError(
+            f"config.model.lora.alpha={lora.alpha} scales what {prepared.report.run} learned by {lora.scale:g}, which "
+            f"scaled it by {source.lora.scale:g}: say config.model.lora.alpha={source.lora.scale * lora.rank:g}, or "
+            "leave it fresh with '*/lora/* = fresh'"
+        )
+
+
+def _to_merge(planned: Plan, source: Source) -> tuple[str, ...]:
+    """The targets whose matrix has something beside it in the source that nothing here goes on with."""
+    return tuple(
+        path
+        for path, taken in planned.taken.items()
+        if has_low_rank(taken.source, source.leaves) and beside(path)[0] not in planned.taken
+    )
+
+
+def initialised(
+    config: InitialiseFrom, assembly: Beginning, key: jax.Array, workdir: Path
+) -> tuple[TrainState, Report | None]:
+    """The state before the first step, its variables taken from the run that the config names, if it names any.
+
+    The other variables are initialised by the key as in any run. All processes do it together.
+
+    Errors: as `prepare`, before anything is compiled; checkpoint.DamagedCheckpoint for bytes that changed.
+    """
+    if not config.run:
+        return assembly.initialise(key), None
+    fresh = functools.partial(_variables_of, assembly.initialise, key)
+    variables, report = take(config, assembly.model, assembly.abstract.variables, fresh, workdir)
+    return assembly.initialise(key, variables), report
+
+
+def take(
+    config: InitialiseFrom,
+    model: Model,
+    abstract: Variables,
+    fresh: Callable[[], Variables],
+    workdir: Path | None = None,
+) -> tuple[Variables, Report]:
+    """A model's variables from the run that the config names; `fresh` makes initial ones.
+
+    Errors: as `initialised`.
+    """
+    source, report = prepare(config, model, abstract, workdir)
+    where = flat(abstract)
+    values = _read(source, report, where)
+    drawn = flat(fresh()) if report.plan.fresh or report.plan.resized else {}
+    values |= _fitted(report.plan, drawn, values, where)
+    leaves = [values[path] if path in values else drawn[path] for path in where]
+    return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
+
+
+def _variables_of(initialise: Callable[..., TrainState], key: jax.Array) -> Variables:
+    return initialise(key).variables  # the rest of that state is freed before another is made
+
+
+def begin(
+    config: InitialiseFrom, assembly: Beginning, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+) -> TrainState:
+    """As `initialised`; what was taken is recorded in the run directory and, where `aloud`, printed."""
+    state, report = initialised(config, assembly, key, directory.path)
+    if report is not None and primary():
+        directory.record(initialised_from=report.facts())
+        if aloud:
+            print("\n".join(report.lines()), flush=True)
+    return state
+
+
+def bring_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
+    """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
+
+    Errors: UserError for a run that is missing, or has no tokenizer.
+    """
+    if not (config.run and config.tokenizer) or saved_in(workdir):
+        return
+    tokenizer_of(config.run, workdir).save(workdir)
+
+
+def flat(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+    """The leaves of a model's variables by their paths in rules, in the order of `jax.tree`.
+
+    Errors: ValueError where a parameter's path and one of the state are the same.
+    """
+    params = by_path(variables.params, is_leaf)
+    state = {f"state/{path}": leaf for path, leaf in by_path(variables.state, is_leaf).items()}
+    if params.keys() & state.keys():
+        raise ValueError(f"the parameter {min(params.keys() & state.keys())!r} has the path of a leaf of the state")
+    return params | state
+
+
+def _targets(model: Model, abstract: Variables) -> dict[str, Leaf]:
+    axes = flat(model.axes(), is_names)
+    return {path: Leaf(tuple(leaf.shape), str(leaf.dtype), axes.get(path, ())) for path, leaf in flat(abstract).items()}
+
+
+def _read(source: Source, report: Report, where: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """The values of every target that has a source, with what was learned beside them."""
+    values: dict[str, jax.Array] = {}
+    waiting = dict(report.plan.taken)
+    while waiting:  # again only where several targets take one source
+        paths = {taken.source: path for path, taken in waiting.items()}
+        stored = source.read({name: _stored(where[path], waiting.pop(path).leaf) for name, path in paths.items()})
+        values |= {path: stored[name] for name, path in paths.items()}
+    for path in report.merged:
+        assert source.lora is not None
+        names = beside(report.plan.taken[path].source)
+        low = source.read({name: _whole(where[path], source.leaves[name]) for name in names})
+        merge = jax.jit(with_low_rank, static_argnames="scale", out_shardings=values[path].sharding)
+        values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
+    return values
+
+
+def _whole(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """A small array as it is read: whole on every device of its target's."""
+    sharding = target.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
+
+
+def _stored(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+    """The sharding that a source is read with: its target's, but whole along axes that its size does not divide."""
+    dtype = target.dtype if str(target.dtype) == leaf.dtype else jnp.dtype(leaf.dtype)
+    sharding = target.sharding
+    if isinstance(sharding, NamedSharding) and leaf.shape != target.shape:
+        spec = [
+            axes if size % math.prod(sharding.mesh.shape[axis] for axis in _several(axes)) == 0 else None
+            for axes, size in zip(sharding.spec, leaf.shape, strict=False)
+        ]
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
+
+
+def _several(axes: Any) -> tuple[str, ...]:
+    return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def _fitted(
+    plan: Plan,
+    fresh: Mapping[str, jax.Array],
+    values: Mapping[str, jax.Array],
+    where: Mapping[str, jax.ShapeDtypeStruct],
+) -> dict[str, jax.Array]:
+    """The values of another type or size than their target, cast and resized to it."""
+
+    def fit(fresh: Mapping[str, jax.Array], values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        fitted = {path: value.astype(where[path].dtype) for path, value in values.items()}
+        for path, into in fresh.items():
+            common = jax.lax.slice(fitted[path], [0] * into.ndim, list(map(min, into.shape, fitted[path].shape)))
+            fitted[path] = jax.lax.dynamic_update_slice(into, common, [0] * into.ndim)
+        return fitted
+
+    unfit = sorted({*plan.resized, *plan.cast})
+    if not unfit:
+        return {}
+    placed = {path: where[path].sharding or values[path].sharding for path in unfit}
+    arguments = {path: fresh[path] for path in plan.resized}, {path: values[path] for path in unfit}
+    return jax.jit(fit, out_shardings=placed)(*arguments)
+
+
+def _listed(paths: Sequence[str], shown: int = 6) -> str:
+    """The paths, or their folders if they are many."""
+    if len(paths) <= shown:
+        return ", ".join(paths)
+    folders: dict[str, int] = {}
+    for path in paths:
+        first, slash, _ = path.partition("/")
+        folders[first + ("/*" if slash else "")] = folders.get(first + ("/*" if slash else ""), 0) + 1
+    return ", ".join(f"{folder} ({count})" if folder.endswith("*") else folder for folder, count in folders.items())

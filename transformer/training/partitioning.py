@@ -1,0 +1,248 @@
+"""The mesh of devices, the rules that place logical axes on it, and where state and batches lie."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
+from transformer.config import UserError, choice, nearest
+from transformer.models.contract import Model, by_path
+from transformer.models.interface import Interface
+from transformer.tasks.contract import Batch
+from transformer.training.state import TrainState
+from transformer.training.step import Metrics, Step
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingConfig:
+    """The mesh and the rules that place arrays on it (transformer.axes).
+
+    `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: the
+    remaining devices. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across
+    divided positions. Where the rules shard parameters, one that they leave whole may have at most `replicate_below_mb`
+    megabytes.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    expert: int = 1
+    tensor: int = 1
+    sequence: int = 1
+    rules: str = "dp"
+    attention: SequenceParallel = SequenceParallel.RING
+    replicate_below_mb: float = 16.0
+
+    def __post_init__(self) -> None:
+        rules = choice(self.rules, RULES, "config.sharding.rules")
+        sizes = self.sizes()
+        for axis, size in sizes.items():
+            if size != -1 and size < 1:
+                raise UserError(f"config.sharding.{axis}={size} must be at least 1, or -1 for the rest")
+            if size != 1 and axis != "data" and not any(axis in axes for axes in rules.values()):
+                able = [name for name, other in RULES.items() if any(axis in axes for axes in other.values())]
+                raise UserError(
+                    f"config.sharding.{axis}={size} divides nothing under config.sharding.rules={self.rules}: "
+                    f"say 1, or rules={' or '.join(able)}"
+                )
+        if list(sizes.values()).count(-1) > 1:
+            rest = " and ".join(f"config.sharding.{axis}" for axis, size in sizes.items() if size == -1)
+            raise UserError(f"{rest} are both -1: only one axis can be all that the others leave")
+        if self.replicate_below_mb <= 0:
+            raise UserError(f"config.sharding.replicate_below_mb={self.replicate_below_mb} must be above 0 megabytes")
+
+    def sizes(self) -> dict[str, int]:
+        """The configured size of each axis of the mesh."""
+        return {axis: getattr(self, axis) for axis in MESH_AXES}
+
+
+def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh over `devices` (all of the run's), by default, laid out so that neighbours on an axis are neighbours.
+
+    Errors: UserError where the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    sizes = config.sizes()
+    said = math.prod(size for size in sizes.values() if size != -1)
+    rest = [axis for axis, size in sizes.items() if size == -1]
+    if len(devices) % said if rest else len(devices) != said:
+        mesh = " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1)
+        raise UserError(
+            f"config.sharding asks for {mesh or 'one device'}, which does not make {len(devices)} "
+            f"{devices[0].device_kind} devices: choose sizes whose product is {len(devices)}, one of them may be -1"
+        )
+    shape = tuple(len(devices) // said if axis in rest else size for axis, size in sizes.items())
+    # Of GPUs every host is a slice.
+    slices = {getattr(device, "slice_index", 0) for device in devices}
+    if len(slices) > 1 and devices[0].platform == "tpu":
+        raise UserError(f"the devices are of {len(slices)} slices, and a run is one slice: start it on one of them")
+    # jax.make_mesh splits sides of a torus on v5e alone, so that v5p:4x4x4 could not have tensor=8.
+    placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    return Mesh(placed, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
+
+
+def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Placement:
+    """The mesh of `make_mesh` with the rules of the config.
+
+    Errors: as `make_mesh`.
+    """
+    return Placement(make_mesh(config, devices), RULES[config.rules], config.attention)
+
+
+def one_device() -> Placement:
+    """Everything on the first device of this process, to read a run that was trained on any mesh."""
+    return make_placement(ShardingConfig(), jax.local_devices()[:1])
+
+
+def with_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
+    """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
+
+    Errors: UserError for a name that the project's rules have already, and for a value that is no tuple of axes.
+    """
+    for name, axes in own.items():
+        said = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"
+        if name in placement.rules:
+            raise UserError(
+                f"{said} names a logical axis that has its place already, {placement.rules[name]} under these rules: "
+                "choose another name"
+            )
+        if not isinstance(axes, tuple | list):
+            raise UserError(f"{said} is no tuple of mesh axes: say ({axes!r},), or () for whole on every device")
+        for axis in axes:
+            if axis not in MESH_AXES:
+                raise UserError(
+                    f"{said} lies on {axis!r}, which is no axis of the mesh: {nearest(str(axis), MESH_AXES)}"
+                )
+        if len(set(axes)) != len(axes):
+            raise UserError(f"{said} names a mesh axis twice: say each once")
+    return placement._replace(rules={**placement.rules, **{name: tuple(axes) for name, axes in own.items()}})
+
+
+def by_examples(placement: Placement) -> Placement:
+    """The placement of a pass over few examples: positions whole, examples divided over all axes but those of heads.
+
+    So a map is whole on one device, and attention needs no keys of other devices.
+    """
+    rules = placement.rules
+    # No other logical axis may use the mesh axes that examples now take.
+    whole = {name: tuple(axis for axis in axes if axis != "sequence") for name, axes in rules.items()}
+    batch = tuple(axis for axis in MESH_AXES if axis not in rules["heads"])
+    beside_experts = tuple(axis for axis in batch if axis not in rules["experts"])
+    return placement._replace(rules={**whole, "batch": batch, "expert_batch": beside_experts})
+
+
+MEGABYTE = 1e6
+
+
+def state_shardings(
+    model: Model, abstract: TrainState, placement: Placement, replicate_below_mb: float = math.inf
+) -> TrainState:
+    """The sharding of every leaf of the state.
+
+    Parameters are placed by the rules, and so are their averages and the optimiser's moments, which are dicts keyed by
+    the parameter's path; all other leaves are whole on every device.
+
+    Errors: UserError naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
+    dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and for a
+    parameter above `replicate_below_mb` megabytes that stays whole under rules that shard parameters.
+    """
+    names, shapes = by_path(model.axes().params, is_names), by_path(abstract.variables.params)
+    specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
+    # Without `experts`: rules that shard experts alone do not shard the other parameters.
+    dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
+    for path, spec in specs.items():
+        megabytes = shapes[path].size * shapes[path].dtype.itemsize / MEGABYTE
+        if dividing and megabytes > replicate_below_mb and not any(spec):
+            raise UserError(
+                f"the parameter {path} {shapes[path].shape} of {megabytes:.1f} MB would lie whole on every device, "
+                f"above config.sharding.replicate_below_mb={replicate_below_mb}: choose config.sharding.rules that "
+                f"divide one of its axes {names[path]}, or raise it"
+            )
+    mesh = placement.mesh
+
+    def of_dict_by_path(path: Any, leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), PartitionSpec()))
+
+    shardings = jax.tree_util.tree_map_with_path(of_dict_by_path, abstract)
+    of_parameters = [NamedSharding(mesh, specs[path]) for path in shapes]
+    params = jax.tree.unflatten(jax.tree.structure(abstract.variables.params), of_parameters)
+    return shardings._replace(variables=shardings.variables._replace(params=params))
+
+
+def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement: Placement) -> PartitionSpec:
+    try:
+        check_count(names, leaf.shape)
+        placement.spec(names)
+    except ValueError as error:
+        raise UserError(f"the parameter {path} {leaf.shape} with logical axes {names}: {error}") from None
+    for name, size in zip(names, leaf.shape, strict=True):
+        parts = 1 if name is None or name == "groups" else placement.parts(name)
+        if name is not None and size % parts:
+            axes = " x ".join(f"config.sharding.{axis}={placement.mesh.shape[axis]}" for axis in placement.axes(name))
+            raise UserError(
+                f"{axes} does not divide the {size} of {name} in the parameter {path} {leaf.shape}: choose sizes that "
+                + ("do, or give config.model.embedding_rows a multiple" if name == "vocabulary" else "do")
+            )
+    return placement.even_spec(names, leaf.shape)  # key/value heads, which may be too few, are then whole
+
+
+def check_positions(interface: Interface, placement: Placement) -> None:
+    """Refuse a task whose positions the mesh cannot divide.
+
+    Errors: UserError naming the keys that can change it.
+    """
+    parts = placement.parts("length")
+    for name, given in interface.inputs.items():
+        if given.positions is not None and given.positions % parts:
+            raise UserError(
+                f"config.sharding.sequence={parts} does not divide the {given.positions} positions of the task's "
+                f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
+            )
+
+
+def is_names(leaf: Any) -> bool:
+    """Whether this is the logical names of an array's dimensions, a leaf of `Model.axes`."""
+    return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
+
+
+def traced_on[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
+    """The function, traced for a placement whenever it is compiled."""
+
+    @functools.wraps(function)
+    def traced(*arguments: P.args, **named: P.kwargs) -> R:
+        with placed(placement):
+            return function(*arguments, **named)
+
+    return traced
+
+
+def batch_sharding(shape: tuple[int, ...], placement: Placement) -> NamedSharding:
+    """Rows sharded over the mesh; whole on every device where their number does not divide."""
+    return NamedSharding(placement.mesh, placement.even_spec(("batch",)[: len(shape)], shape[:1]))
+
+
+def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax.Array]:
+    """A batch of host arrays, the same on every process, as global arrays; each process places its own rows alone."""
+
+    def place(array: Any) -> jax.Array:
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return array
+        whole = np.asarray(array)
+        return jax.make_array_from_process_local_data(batch_sharding(whole.shape, placement), whole, whole.shape)
+
+    return jax.tree.map(place, dict(batch))
+
+
+def on_host_batches(step: Step, placement: Placement) -> Step:
+    """The compiled step, fed with batches of the host: each is divided over the devices on its way in."""
+
+    def sharded(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
+        return step(state, shard_batch(batch, placement), observe)
+
+    return sharded

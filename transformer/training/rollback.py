@@ -1,0 +1,237 @@
+"""Going back to a checkpoint of a run and past batches that stop it: recorded, so that every later start does alike."""
+
+import dataclasses
+import io
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.config import Count, UserError, to_config
+from transformer.data.batches import Source
+from transformer.json_files import checked, read_object
+from transformer.models.contract import by_path
+from transformer.runs.directory import RunDirectory, write_json
+from transformer.runs.distributed import decided, primary
+from transformer.runs.exit_codes import Failed, NotFinite
+from transformer.runs.records import Step
+from transformer.storage.locate import storage_of
+from transformer.storage.sealed import is_sealed, sealed, unsealed
+from transformer.training.batches import BadBatch, BatchRange, Vetted, merged, number_of
+from transformer.training.build import Assembly
+from transformer.training.run_setup import OpenRun
+from transformer.training.state import TrainState
+from transformer.training.update_guard import Diverged
+from transformer.trust import trust_words
+
+
+class Rewind(NamedTuple):
+    """Go back to the checkpoint of `step` (None: the latest), and leave out the next `skip` batches."""
+
+    step: int | None
+    skip: int
+
+    def __str__(self) -> str:
+        """The flags that ask for it."""
+        return f"--skip={self.skip}" if self.step is None else f"--rewind={self.step} --skip={self.skip}"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedRewind:
+    """The content of rewinding.json: what was last asked for, and the batches that the run leaves out since.
+
+    `going_back_to` is a step that it is on its way back to: a process that is killed on that way is followed by one
+    that goes the rest of it.
+    """
+
+    step: Step | None
+    skip: Count
+    passed_batches: tuple[BatchRange, ...]
+    going_back_to: Step | None
+
+    def repeats(self, wanted: Rewind) -> bool:
+        """Whether the same was asked for."""
+        return wanted == (self.step, self.skip)
+
+
+def recorded_rewind(directory: RunDirectory) -> RecordedRewind | None:
+    """What a run was last asked to go back to; None where it never was.
+
+    Errors: UserError for a file that is not as it was written: it decides which batches the run trains on.
+    """
+    path = directory.rewinding_file
+    if not path.exists():
+        return None
+    record = read_object(path)
+    if not is_sealed(record):
+        raise UserError(
+            f"{path} is not what was written, and which batches the run trains on depends on it: put it back as it "
+            "was, or choose another --workdir"
+        )
+    return checked(RecordedRewind, unsealed(record), str(path))
+
+
+def passed_batches(directory: RunDirectory) -> list[list[int]]:
+    """The batches that a run leaves out, each range as its first number and its count. All processes call it together.
+
+    Errors: as `recorded_rewind`.
+    """
+    return decided(lambda: _ranges(recorded_rewind(directory)))
+
+
+def _ranges(recorded: RecordedRewind | None) -> list[list[int]]:
+    return [] if recorded is None else [list(each) for each in recorded.passed_batches]
+
+
+def forgotten_batches(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
+    """That batches which the checkpoint of `step` was trained without are left out no longer; None where all are."""
+    if merged([*passed, *saved.get("passed_batches", ())]) == merged(passed):
+        return None
+    return f"rewinding.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
+
+
+def rewound(run: OpenRun, wanted: Rewind | None) -> None:
+    """Bring a run's checkpoints and records to where `wanted` says; what was asked for last is not done twice.
+
+    All processes call it together.
+
+    Errors: UserError for a step without a checkpoint; as `recorded_rewind`.
+    """
+    steps = run.checkpoints.steps()
+    target = decided(lambda: _target(run, wanted, steps))
+    if target is not None:
+        run.checkpoints.drop_after(target)
+        recorded = recorded_rewind(run.directory) if primary() else None
+        if recorded is not None:
+            _record(run.directory, dataclasses.replace(recorded, going_back_to=None))
+
+
+def _target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None:
+    recorded = recorded_rewind(run.directory)
+    under_way = None if recorded is None else recorded.going_back_to
+    if wanted is None:
+        return under_way
+    if recorded is not None and recorded.repeats(wanted):
+        if under_way is None:
+            print(f"{wanted} was done before and changes nothing: to go past more, say another --skip", flush=True)
+        return under_way
+    step = max(steps, default=0) if wanted.step is None else wanted.step
+    if step not in (0, *steps):
+        there = f"of steps {', '.join(map(str, steps))}" if steps else "none"
+        raise UserError(f"--rewind={step}: the run has checkpoints {there}, and 0 is its start")
+    if not 0 <= wanted.skip < 2**31:
+        raise UserError(f"--skip={wanted.skip} must be a number of batches, 0 or more")
+    passed = _ranges(recorded)
+    first = number_of(step, passed)
+    if wanted.skip:
+        last = number_of(step + wanted.skip - 1, passed)
+        passed = [list(each) for each in merged([*passed, [first, last - first + 1]])]
+    ranges = tuple(BatchRange(*each) for each in passed)
+    _record(run.directory, RecordedRewind(wanted.step, wanted.skip, ranges, step))
+    print(f"going back to step {step}, past {wanted.skip} batches from number {first} on", flush=True)
+    return step
+
+
+def _record(directory: RunDirectory, rewind: RecordedRewind) -> None:
+    write_json(directory.rewinding_file, sealed(to_config(rewind)))
+
+
+def batches_of(run: OpenRun, assembly: Assembly) -> Source:
+    """The batches of a run, looked over, without those that it leaves out."""
+    source = assembly.task.source(run.experiment.run.seed)
+    return Vetted(source, assembly.task.interface, passed_batches(run.directory))
+
+
+def explained(diverged: Diverged, run: OpenRun, batches: Source) -> Diverged:
+    """What stopped a run, with the way past it; its batches are kept in the run directory, to be looked at."""
+    steps = range(diverged.first, diverged.step + 1)
+    names = [_keep(run, step, batches[step - 1]) for step in steps if primary()]
+    way = _way_past(run, diverged.step)
+    return Diverged(
+        diverged.first,
+        diverged.step,
+        f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
+        f"{run.experiment.run.seed}, goes on from step {way.step} and meets them again: to go past them, "
+        f"{_command(run, way)}; a higher config.faults.stop_after bears more of them",
+    )
+
+
+def passable(bad: BadBatch, run: OpenRun) -> BadBatch:
+    """The batch that stopped a run, with the way past it."""
+    way = _way_past(run, bad.step)
+    return BadBatch(bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_command(run, way)}")
+
+
+def leads_past(found: NotFinite, run: OpenRun) -> NotFinite:
+    """What a run cannot store, with the way past the batches that led there."""
+    # Of several processes others may go on, so that none can be asked.
+    way = _way_past(run, found.step, alone=jax.process_count() > 1)
+    if not way.skip:  # before any batch
+        return found
+    return NotFinite(
+        found.step,
+        f"{found}; the run goes on from step {way.step} and comes here again: to go past the batches since, "
+        f"{_command(run, way)}",
+    )
+
+
+def _way_past(run: OpenRun, step: int, *, alone: bool = False) -> Rewind:
+    """What to ask for to go past the batches from the latest checkpoint up to that of `step`.
+
+    All processes call it together, unless it is asked for `alone`: of this process, by what the run directory holds.
+    """
+    steps = _steps_in(run.directory) if alone else run.checkpoints.steps()
+    latest = max((saved for saved in steps if saved <= step), default=0)
+    way = Rewind(latest, step - latest)
+
+    def done() -> bool:
+        recorded = recorded_rewind(run.directory)
+        return recorded is not None and recorded.repeats(way)
+
+    # The same request once more would count as done: one batch more makes it another.
+    return way._replace(skip=way.skip + 1) if (done() if alone else decided(done)) else way
+
+
+def _steps_in(directory: RunDirectory) -> list[int]:
+    folder = directory.checkpoints
+    saved = [each for each in folder.iterdir() if (each / "manifest" / "metadata").is_file()] if folder.is_dir() else []
+    return [int(each.name) for each in saved if each.name.isdecimal()]
+
+
+def _command(run: OpenRun, way: Rewind) -> str:
+    if jax.process_count() > 1:
+        return f"start each of its {jax.process_count()} processes again with {way}"
+    trust = trust_words(run.experiment.to_config())
+    words = ["python", "-m", "launch.train", f"--workdir={run.directory.path}", *trust]
+    return f"{shlex.join(words)} {way}"
+
+
+def _keep(run: OpenRun, step: int, batch: Any) -> str:
+    """Write the batch of a step beside the run's records; return the file's name."""
+    content, path = io.BytesIO(), run.directory.path / f"batch-of-step-{step}.npz"
+    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in batch.items()}
+    np.savez(content, **arrays)
+    storage_of(path).replace(path, content.getvalue())
+    return path.name
+
+
+def check_finite(state: TrainState, run: OpenRun, latest: int | None) -> None:
+    """Errors: Failed naming the first parameter that is not finite: no update could mend it."""
+    params = by_path(state.variables.params)
+    sound = jax.device_get(_are_finite(params))
+    for name in params:
+        if not sound[name]:
+            where = "at the start" if latest is None else f"in checkpoint {latest}"
+            steps = [step for step in run.checkpoints.steps() if latest is None or step < latest]
+            raise Failed(
+                f"the parameter {name} is not finite {where}, and no update can mend it: "
+                + ("begin with others" if latest is None else f"go back with --rewind={max(steps, default=0)}")
+            )
+
+
+@jax.jit
+def _are_finite(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: jnp.all(jnp.isfinite(leaf)) for name, leaf in params.items()}

@@ -1,0 +1,129 @@
+"""Updates that would do harm are not made, and a run that can make no other is stopped."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from transformer.config import UserError
+from transformer.runs.exit_codes import Failed
+from transformer.training.state import TrainState
+
+Numbers = Mapping[str, Array]
+# The last parts of the names of a step's metrics that are finite wherever its update is.
+_GRADIENT, _TELLING = "gradient_norm", ("loss", "gradient_norm", "update_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Faults:
+    """What becomes of a step whose update would do harm: its batch is passed by, and the state stays as it was.
+
+    That is an update of which the loss, the gradient, the change of a parameter or the model's state is not finite; one
+    of a batch that holds only padding; and, with `spike` above 0, one whose gradient is more than `spike` times as long
+    as the median of the last `spike_window` updates. After `stop_after` such steps in a row the run is stopped.
+    """
+
+    stop_after: int = 10
+    spike: float = 0.0
+    spike_window: int = 64
+
+    def __post_init__(self) -> None:
+        if self.stop_after < 1 or self.spike_window < 1:
+            raise UserError(
+                f"config.faults: stop_after={self.stop_after} and spike_window={self.spike_window} must be at least 1"
+            )
+        if self.spike and not self.spike > 1:
+            raise UserError(f"config.faults.spike={self.spike} must be above 1, or 0 for none")
+
+
+def first_norms(faults: Faults, objectives: Iterable[str]) -> dict[str, Array]:
+    """The part of the first state that `guarded` keeps: of each objective the last norms, 0 for none yet.
+
+    The newest stands first; a step that is skipped has no place among them.
+    """
+    return {name: jnp.zeros(faults.spike_window, jnp.float32) for name in objectives} if faults.spike else {}
+
+
+def guarded(
+    faults: Faults, before: TrainState, after: TrainState, totals: Numbers, values: Numbers
+) -> tuple[TrainState, dict[str, Array]]:
+    """The state behind a step and its metrics, with `skipped`: 1 where the update is not made, else 0.
+
+    A step that is skipped changes nothing but the number of steps. `after` has the averages of `before`: they follow
+    the parameters that are returned.
+    """
+    norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
+    numbers = [value for name, value in values.items() if _ends(name, _TELLING)]
+    # Parameters and optimisers are finite if they were and these are: a norm is a sum over all of them.
+    finite = _finite((numbers, after.variables.state, after.extra))
+    still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
+    empty = still & jnp.any(jnp.stack([total == 0 for total in totals.values()])) if totals else jnp.array(False)
+    good, recent = finite & ~empty, {}
+    for name, seen in before.norms.items():
+        norm = norms[_GRADIENT if len(before.norms) == 1 else f"{name}/{_GRADIENT}"]
+        good &= (norm <= faults.spike * jnp.median(seen)) | jnp.any(seen == 0)
+        recent[name] = jnp.roll(seen, 1).at[0].set(norm)
+
+    def kept(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda made, had: jnp.where(good, made, had), new, old)
+
+    after = after._replace(
+        variables=kept(after.variables, before.variables),
+        optimisers=kept(after.optimisers, before.optimisers),
+        extra=kept(after.extra, before.extra),
+        norms=kept(recent, dict(before.norms)),
+    )
+    # The loss of no tokens is 0 / 0 or 0, as the task wrote it down.
+    told = {name: jnp.where(empty & _ends(name, _TELLING), 0, value) for name, value in values.items()}
+    return after, {**told, "skipped": 1 - good.astype(jnp.float32)}
+
+
+def _finite(tree: Any) -> Bool[Array, ""]:
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)
+
+
+def _ends(name: str, endings: tuple[str, ...]) -> bool:
+    return name.endswith(endings)
+
+
+class Diverged(Failed, FloatingPointError):
+    """Steps in a row, `first` to `step`, whose updates would have done harm."""
+
+    def __init__(self, first: int, step: int, reason: str):
+        what = f"step {step}" if first == step else f"steps {first} to {step}, {step - first + 1} in a row,"
+        super().__init__(f"{what} made no update: {reason}")
+        self.first, self.step, self.reason = first, step, reason
+
+
+class Patience:
+    """Counts the steps that were skipped in a row: as many as `stop_after` are too many."""
+
+    def __init__(self, stop_after: int):
+        self._stop_after, self._row = stop_after, 0
+
+    def check(self, step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
+        """Take note of a step.
+
+        Errors: Diverged.
+        """
+        self._row = self._row + 1 if values.get("skipped", 0) else 0
+        if self._row >= self._stop_after:
+            raise Diverged(step - self._row + 1, step, reason(totals, values))
+
+
+def reason(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
+    """Why a step was skipped, in words, and what helps."""
+    advice = "lower config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm"
+    for name, value in values.items():
+        if _ends(name, _TELLING) and not np.isfinite(value):
+            return f"{name} is {value}; {advice}"
+    for name, total in totals.items():
+        if total == 0:
+            return f"the batch is nothing but padding: it has no {name}; look at the data"
+    lengths = ", ".join(f"{name} is {value:.4g}" for name, value in values.items() if _ends(name, (_GRADIENT,)))
+    return f"{lengths}, a spike by config.faults.spike, or the model's state is not finite; {advice}"

@@ -1,0 +1,173 @@
+"""The console: a progress bar on a terminal, aligned plain lines elsewhere; and the same lines in log.txt."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import rich.console
+import rich.progress
+
+from transformer.maps.plan import StoredMaps
+from transformer.text import drawn_on, printable
+from transformer.training.writers.contract import NullSink, Number, Sample
+
+# Shorter names for the metrics that every line has.
+_LABELS = {
+    "learning_rate": "lr",
+    "gradient_norm": "grad",
+    "update_norm": "update",
+    "utilisation": "util",
+    "flops_per_step": "flops",
+    "exact_match": "exact",
+}
+_TRAINING = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second", "utilisation")
+_SAMPLES = 3
+
+
+def _label(name: str) -> str:
+    return _LABELS.get(name, name.replace("_per_second", "/s"))
+
+
+def _thousands(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.3g}"
+
+
+def _number(name: str, value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if name == "learning_rate":
+        return f"{value:.1e}"
+    if name.endswith("_per_second"):
+        return _thousands(value)
+    if name == "utilisation":
+        return f"{value:.0%}"
+    return f"{value:.4g}"
+
+
+def _fields(values: Mapping[str, Number]) -> list[str]:
+    return [f"{_label(name)} {_number(name, float(value))}" for name, value in values.items()]
+
+
+def _main(values: Mapping[str, Number]) -> dict[str, Number]:
+    """The numbers to show: of a training step the usual ones, else all but details.
+
+    A detail has more slashes in its name than the others: importance_cv/encoder/3 beside loss. Where all have as many,
+    as accuracy/greedy/10 has, none is a detail.
+    """
+    if "learning_rate" in values:
+        return {name: values[name] for name in _TRAINING if name in values}
+    depth = max(1, min((name.count("/") for name in values), default=0))
+    return {name: value for name, value in values.items() if name.count("/") <= depth}
+
+
+def format_line(step: int, total: int, split: str, values: Mapping[str, Number]) -> str:
+    """One aligned line, such as `step  400/3000  train       loss 2.134   lr 3.1e-04`."""
+    head = f"step {step:>{len(str(total))}}/{total}  {split:<10}"
+    # Columns are as wide as their label and nine figures, so that lines of one split stay aligned.
+    labels = [_label(name) for name in values]
+    fields = [text.ljust(len(label) + 10) for label, text in zip(labels, _fields(values), strict=True)]
+    return "  ".join([head, *fields]).rstrip()
+
+
+def format_sample(sample: Sample) -> str:
+    """One line: the input, the output and, where that is wrong, the reference.
+
+    A sample with other fields shows all of them, as in `prompt: one  rule: upper`.
+    """
+    if not {"source", "output", "target"} <= set(sample):
+        return "  ".join(f"{name}: {text}" for name, text in sample.items())
+    wrong = f"   (reference: {sample['target']})" if sample["output"] != sample["target"] else ""
+    return f"{sample['source']}  ->  {sample['output']}{wrong}"
+
+
+class Console(NullSink):
+    """The sink that prints to the console.
+
+    On a terminal a bar with step, loss, learning rate, tokens a second and time left, and above it a line
+    for every other split; elsewhere a plain line for each call.
+    """
+
+    def __init__(self, total_steps: int, stream: TextIO):
+        self._total = total_steps
+        self._console = rich.console.Console(file=drawn_on(stream))
+        self._bar: rich.progress.Progress | None = None
+        self._task: rich.progress.TaskID | None = None
+        self._latest = ""
+        if stream.isatty():
+            self._bar = rich.progress.Progress(
+                rich.progress.TextColumn("step {task.completed:.0f}/{task.total:.0f}", markup=False),
+                rich.progress.BarColumn(bar_width=24),
+                rich.progress.TextColumn("{task.description}", markup=False),
+                rich.progress.TimeRemainingColumn(),
+                console=self._console,
+            )
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """Show the numbers: of the training split beside the bar on a terminal, else as a line."""
+        if self._bar is None or split != "train":
+            self._print(format_line(step, self._total, split, _main(values)))
+            return
+        shown = ("loss", "learning_rate", "tokens_per_second")
+        self._latest = "  ".join(_fields({name: values[name] for name in shown if name in values}))
+        if self._task is not None:
+            self._bar.update(self._task, description=self._latest)
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        """Print one line for each of the first few samples; samples.jsonl has them all."""
+        for sample in samples[:_SAMPLES]:
+            self._print(f"  {format_sample(sample)}")
+
+    def progress(self, step: int, total: int) -> None:
+        """Move the bar; the first call starts it, so that a resumed run's earlier steps do not count as speed."""
+        self._total = total
+        if self._bar is None:
+            return
+        if self._task is None:
+            self._task = self._bar.add_task(self._latest, total=total, completed=step)
+            self._bar.start()
+        self._bar.update(self._task, completed=step, total=total)
+
+    def close(self) -> None:
+        """Stop drawing the bar and restore the terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _print(self, text: str) -> None:
+        if self._bar is not None:
+            # Through the bar's console, which redraws the bar below.
+            self._console.print(printable(text, "\n\t"), markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._console.file.write(text + "\n")
+            self._console.file.flush()
+
+
+_logger = logging.getLogger(__name__)
+
+
+class Log(NullSink):
+    """The sink that logs numbers and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
+
+    With several runs in one process, `run` is the directory of this sink's run.
+    """
+
+    def __init__(self, total_steps: int, run: Path | None = None):
+        self._total, self._run = total_steps, {} if run is None else {"run": run}
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        _logger.info("%s", format_line(step, self._total, split, values), extra=self._run)
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            _logger.info("step %d  %s  %s", step, split, format_sample(sample), extra=self._run)
+
+    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+        _logger.info("step %d  maps  %s", step, ", ".join(maps), extra=self._run)
+
+    def progress(self, step: int, total: int) -> None:
+        """Only keep the total: a line a step would be too many."""
+        self._total = total

@@ -1,0 +1,105 @@
+"""Opening the sinks of a run, and closing them with it."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import jax
+
+from transformer.maps.plan import Plan
+from transformer.maps.store import MapStore
+from transformer.runs.directory import RunDirectory
+from transformer.runs.distributed import in_turn, primary
+from transformer.runs.records import Extent
+from transformer.training.writers.console import Log
+from transformer.training.writers.contract import OptionalSink, Sink, Sinks
+from transformer.training.writers.jsonl import HeadsFile, MetricsFile, SamplesFile
+from transformer.training.writers.maps import BackgroundMaps, Maps
+from transformer.training.writers.tensorboard import TensorBoard
+
+
+class RecordFile(Sink, Protocol):
+    """A sink that is a file of records."""
+
+    path: Path
+
+    def extent(self) -> Extent: ...
+
+    def truncate(self, after_step: int, extent: Extent | None = None) -> None: ...
+
+
+class RunSinks(Sinks):
+    """The sinks of one run, which know how far its files of records reach."""
+
+    def __init__(self, files: Sequence[RecordFile], *others: Sink):
+        super().__init__(*files, *others)
+        self._files = files
+
+    def extents(self) -> dict[str, Extent]:
+        """The extent of every file of records, by its name."""
+        return {file.path.name: file.extent() for file in self._files}
+
+
+def open_sinks(
+    directory: RunDirectory,
+    plan: Plan,
+    config_hash: str,
+    *,
+    steps: int,
+    start: int,
+    extents: Mapping[str, Extent] = MappingProxyType({}),
+    looked: bool = True,
+) -> RunSinks:
+    """The sinks of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
+
+    `extents` are those of the files at that step. Where it was not `looked` at, its maps are dropped as well. Every
+    process writes its own part of the maps; the first writes all other files.
+    """
+    maps = in_turn(
+        lambda: MapStore.open(
+            directory.maps,
+            plan.sites,
+            plan.labels,
+            config_hash,
+            plan.tiers,
+            plan.sizes,
+            writers=(jax.process_index(), jax.process_count()),
+        )
+    )
+    # Whoever was killed while it looked has left the maps of the step, or not: they are written again.
+    maps.truncate(after_step=start if start and looked else start - 1)
+    if not primary():
+        return RunSinks((), BackgroundMaps(Maps(maps)))
+    files: tuple[RecordFile, ...] = (
+        MetricsFile(directory.metrics_file),
+        SamplesFile(directory.samples_file),
+        HeadsFile(directory.heads_file),
+    )
+    for file in files:
+        file.truncate(after_step=start or -1, extent=extents.get(file.path.name))
+    events = OptionalSink("TensorBoard's events", lambda: TensorBoard(directory.tensorboard, start or None))
+    return RunSinks(
+        files,
+        BackgroundMaps(Sinks(Maps(maps), events)),
+        Log(steps, directory.path),
+    )
+
+
+class Closeable(Protocol):
+    """What is closed when a run ends, such as a sink."""
+
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def closed_with_the_run(resource: Closeable) -> Iterator[None]:
+    """Close `resource` at the end of the context; where an error ends it, that error is raised, not one of closing."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            resource.close()
+        raise
+    resource.close()

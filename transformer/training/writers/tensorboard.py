@@ -1,0 +1,122 @@
+"""TensorBoard events without TensorFlow or PyTorch."""
+
+import contextlib
+import importlib
+import socket
+import struct
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool
+
+from transformer.data.png import png
+from transformer.maps.attention_png import wall
+from transformer.maps.plan import StoredMaps
+from transformer.maps.quantize import Quantised
+from transformer.storage.locate import locate, storage_of
+from transformer.training.writers.contract import NullSink, Number, Sample
+
+_EXAMPLES = 2
+
+
+def _tensorboardx(module: str) -> ModuleType:
+    """A module of tensorboardX, without the PyTorch that it would import where installed."""
+    if "torch" in sys.modules:
+        return importlib.import_module(f"tensorboardX.{module}")
+    sys.modules["torch"] = None  # type: ignore[assignment]  # makes its optional import fail
+    try:
+        return importlib.import_module(f"tensorboardX.{module}")
+    finally:
+        del sys.modules["torch"]
+
+
+def _held(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
+    """This process's part of an array, zero elsewhere, and which examples it holds whole."""
+    if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array), np.ones(len(array), bool)
+    values, held = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
+    for shard in array.addressable_shards:
+        values[shard.index], held[shard.index] = np.asarray(shard.data), True
+    return values, held.reshape(len(held), -1).all(axis=1)
+
+
+class TensorBoard(NullSink):
+    """The sink that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
+
+    A resumed run passes its restored step: TensorBoard then hides events of an earlier start beyond it.
+    """
+
+    def __init__(self, directory: str | Path, resumed_step: int | None = None):
+        directory = locate(directory)
+        self._stack = contextlib.ExitStack()
+        folder = self._stack.enter_context(storage_of(directory).stage(directory))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = storage_of(folder).append_to(
+            folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+        )
+        # Their writer has a thread, which a single failed write ends, and a queue that then fills and blocks the run.
+        self._event, self._summary = _tensorboardx("proto.event_pb2"), _tensorboardx("summary")
+        self._checksum = _tensorboardx("record_writer").masked_crc32c
+        self._write(file_version="brain.Event:2")
+        if resumed_step is not None:
+            start = self._event.SessionLog(status=self._event.SessionLog.START)
+            self._write(step=resumed_step + 1, session_log=start)
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        """One curve for each name, under its split."""
+        for name, value in values.items():
+            self._write(step=step, summary=self._summary.scalar(f"{split}/{name}", float(value)))
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        """All samples as one text; indented, so that Markdown leaves them as they are."""
+        lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
+        self._write(step=step, summary=self._summary.text(f"{split}/samples", "\n".join(lines)))
+
+    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+        """A picture for each site and each of the first examples; a curve for each statistic of each head.
+
+        Only the first process has this sink, which leaves out examples that lie partly on others.
+        """
+        for site, kept in maps.items():
+            for name, values_BxLxH in kept.statistics.items():
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # an empty mean is NaN, and left out
+                    mean_LxH = np.nanmean(np.asarray(values_BxLxH), axis=0)
+                for (layer, head), value in np.ndenumerate(mean_LxH):
+                    if np.isfinite(value):
+                        curve = self._summary.scalar(f"heads/{site}/{name}/{layer}.{head}", float(value))
+                        self._write(step=step, summary=curve)
+            coarsest, held = zip(*map(_held, next(iter(kept.levels.values()))), strict=True)
+            weights = Quantised(*coarsest).weights()
+            for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
+                picture = wall(np.asarray(weights[example]))
+                # Not by their function for images, which needs Pillow to encode the image, a PNG file already.
+                image = self._summary.Summary.Image(
+                    height=picture.shape[0],
+                    width=picture.shape[1],
+                    colorspace=1,
+                    encoded_image_string=png(picture),
+                )
+                value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
+                self._write(step=step, summary=self._summary.Summary(value=[value]))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        with self._stack:
+            self._file.close()
+
+    def _write(self, step: int = 0, **what: Any) -> None:
+        """Append one event, as a record of TensorFlow's: its length and its bytes, each with a checksum."""
+        event = self._event.Event(wall_time=time.time(), step=int(step), **what).SerializeToString()
+        length = struct.pack("<Q", len(event))
+        checksums = (struct.pack("<I", self._checksum(each)) for each in (length, event))
+        self._file.append(b"".join((length, next(checksums), event, next(checksums))))

@@ -1,0 +1,84 @@
+"""The sink of vmapped runs, each with its own sink."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer.runs.exit_codes import NotFinite
+from transformer.training.writers.contract import NullSink, Sink
+
+
+def _refuse(run: int, found: NotFinite) -> None:
+    raise found
+
+
+class VmappedSinks:
+    """The sink of several runs, which gives each its own.
+
+    Numbers, arrays and samples are sequences over the runs, with None for a run that has none; a plain number is every
+    run's. A stopped run gets no more reports. `shared`, such as the console, gets the means over the unfinished runs.
+    `not_finite` is told of a run whose maps are not finite, and may stop it.
+    """
+
+    def __init__(
+        self, sinks: Sequence[Sink], shared: Sink | None = None, not_finite: Callable[[int, NotFinite], None] = _refuse
+    ):
+        self._going, self._not_finite = dict(enumerate(sinks)), not_finite
+        self._shared = NullSink() if shared is None else shared
+
+    @property
+    def going(self) -> tuple[int, ...]:
+        """The numbers of the runs that were not stopped."""
+        return tuple(self._going)
+
+    def stop(self, run: int) -> None:
+        """Close a run's sink: nothing follows."""
+        self._going.pop(run).close()
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+        told = {run: {name: _of_run(value, run) for name, value in values.items()} for run in self._going}
+        for run, sink in self._going.items():
+            if numbers := {name: number for name, number in told[run].items() if number is not None}:
+                sink.scalars(step, split, numbers)
+        every = {name: [numbers[name] for numbers in told.values()] for name in values}
+        if means := {name: float(np.mean(numbers)) for name, numbers in every.items() if None not in numbers}:
+            self._shared.scalars(step, split, means)
+
+    def samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
+        for run, sink in self._going.items():
+            if samples[run]:
+                sink.samples(step, split, samples[run])
+
+    def maps(self, step: int, maps: Mapping[str, Any]) -> None:
+        for run, sink in list(self._going.items()):
+            try:
+                sink.maps(step, {site: kept[run] for site, kept in maps.items()})
+            except NotFinite as found:
+                self._not_finite(run, found)
+
+    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        for run, sink in self._going.items():
+            sink.heads(step, {site: {name: of[run] for name, of in table.items()} for site, table in heads.items()})
+
+    def progress(self, step: int, total: int) -> None:
+        for sink in self._all():
+            sink.progress(step, total)
+
+    def flush(self) -> None:
+        for sink in self._all():
+            sink.flush()
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for sink in self._all():
+                stack.callback(sink.close)
+
+    def _all(self) -> Iterator[Sink]:
+        yield from self._going.values()
+        yield self._shared
+
+
+def _of_run(value: Any, run: int) -> Any:
+    return value if np.ndim(value) == 0 else value[run]
