@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformer.studies.sweeps.trial_store import Ledger
 
 # Deaths of one worker in a row, without a trial finished in between, after which it is not replaced. A trial that kills
-# its workers is recorded as failed by the first after `transformer.studies.sweeps.worker.ATTEMPTS` of them: more than that.
+# its workers is recorded as failed by the first after `worker.ATTEMPTS` of them: more than that.
 DEATHS = 7
 UNFIT = 3  # the exit code of a worker in which one trial after another or the disk failed: a new one would fail as well
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it

@@ -374,7 +374,7 @@ CLEAN = {
     "experiments/demo.py": '"""."""\nfrom experiments import base\ndef get_config(): 0',
     "experiments/base.py": '"""."""\nfrom ml_collections import ConfigDict\ndef get_config(): 0',
     "experiments/walks/walk.py": '"""."""\nfrom experiments import base\ndef get_config(): 0',
-    "experiments/walks/task.py": '"""."""\nimport jax\nfrom transformer import config\nfrom experiments.walks import model',
+    "experiments/walks/task.py": '"""."""\nimport jax\nfrom transformer import config\nfrom . import model',
     "experiments/walks/model.py": '"""."""\nfrom transformer.layers import linear',
     "tests/test_x.py": '"""."""\nfrom launch import cli',
     "tests/golden/make.py": '"""."""\nimport torch',
@@ -415,7 +415,7 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (
             projects_alone,
             "experiments/demo.py",
-            "import transformer.config\ndef get_config(): 0",
+            "import transformer\ndef get_config(): 0",
             "other configs alone",
         ),
         (projects_alone, "experiments/demo.py", "from launch import cli\ndef get_config(): 0", "other configs alone"),

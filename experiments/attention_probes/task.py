@@ -59,9 +59,9 @@ class MarkedTextsConfig:
     """Batches of `rows` texts of a corpus, drawn anew at every step; one text in eight is never trained on.
 
     `dataset`: the name of a corpus, with numbers of its own, such as "brackets/kinds=2,depth=4"
-    (experiments.attention_probes.corpora). Models that read the past alone are asked for what follows each word, those that read
-    the `whole` text for what stands at it. `examples` held-out texts are evaluated, and `probed` mapped: the page calls
-    heads by what they read in these, so that a few which ask once each would call them wrong.
+    (experiments.attention_probes.corpora). Models that read the past alone are asked for what follows each word, those
+    that read the `whole` text for what stands at it. `examples` held-out texts are evaluated, and `probed` mapped: the
+    page calls heads by what they read in these, so that a few which ask once each would call them wrong.
 
     Errors: UserError for values out of range, and for a corpus that only the whole text answers.
     """

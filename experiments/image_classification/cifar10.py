@@ -1,9 +1,12 @@
-"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, with a residual network beside it.
+r"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, with a residual network beside it.
 
     python -m launch.train --config=experiments/image_classification/cifar10.py --data_dir=DIR --workdir=runs/vit
-    python -m launch.train --config=experiments/image_classification/cifar10.py:convolution --data_dir=DIR --workdir=runs/convolved
-    python -m launch.train --config=experiments/image_classification/cifar10.py:attention --data_dir=DIR --workdir=runs/attention
-    python -m launch.train --config=experiments/image_classification/cifar10.py --data_dir=DIR --workdir=runs/no_positions \
+    python -m launch.train --config=experiments/image_classification/cifar10.py:convolution --data_dir=DIR \
+        --workdir=runs/convolved
+    python -m launch.train --config=experiments/image_classification/cifar10.py:attention --data_dir=DIR \
+        --workdir=runs/attention
+    python -m launch.train --config=experiments/image_classification/cifar10.py --data_dir=DIR \
+        --workdir=runs/no_positions \
         --config.model.positions=none
     python -m launch.train --config=experiments/image_classification/cifar10.py --data_dir=DIR --workdir=runs/shuffled \
         --config.task.shuffled=4

@@ -1,7 +1,8 @@
-"""What the aligner, its word level and the encoder's second direction are worth to one who follows instructions.
+r"""What the aligner, its word level and the encoder's second direction are worth to one who follows instructions.
 
     python -m launch.ablate --config=experiments/instruction_following/walk_parts.py --workdir=runs/walks --workers=2
-    python -m launch.ablate --config=experiments/instruction_following/walk_parts.py:long --workdir=runs/walks_long --workers=2
+    python -m launch.ablate --config=experiments/instruction_following/walk_parts.py:long --workdir=runs/walks_long \
+        --workers=2
 
 15 runs of about three minutes of a core each, for short instructions of one to three clauses as for long ones of one to
 six: 40 minutes on one core, and 75 on one that others use. Mei, Bansal and Walter (2016) take away the same parts, of a

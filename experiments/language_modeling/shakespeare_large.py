@@ -1,8 +1,10 @@
 r"""nanoGPT's larger setting on tiny-shakespeare: 6 layers, 6 heads, width 384, context 256.
 
-    python -m launch.train --config=experiments/language_modeling/shakespeare_large.py --workdir=runs/shakespeare_large \
+    python -m launch.train --config=experiments/language_modeling/shakespeare_large.py \
+        --workdir=runs/shakespeare_large \
         --data_dir=DIRECTORY
-    python -m launch.train --config=experiments/language_modeling/shakespeare_large.py:cpu --workdir=runs/shakespeare_cpu \
+    python -m launch.train --config=experiments/language_modeling/shakespeare_large.py:cpu \
+        --workdir=runs/shakespeare_cpu \
         --data_dir=DIRECTORY
 
 The first, with dropout 0.2, is for an accelerator: minutes there, most of a day on two cores. nanoGPT reports a best

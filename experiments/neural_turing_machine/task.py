@@ -28,10 +28,10 @@ SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 class AlgorithmsConfig:
     """Batches of `rows` sequences of one size, drawn anew at every step from `shortest` to `longest`.
 
-    `problem` says what is asked and what a size counts (experiments.neural_turing_machine.data); `bits`, `repeats`, `item`,
-    `context` and `answered` are numbers of some of the problems, which where left out are the paper's. A batch is
-    padded to the first of `lengths` (numbers of steps) that holds it, each of which is a program to compile; what none
-    of them holds, and all where there are none, to the longest sequence of training. `evaluated`: the sizes that
+    `problem` says what is asked and what a size counts (experiments.neural_turing_machine.data); `bits`, `repeats`,
+    `item`, `context` and `answered` are numbers of some of the problems, which where left out are the paper's. A batch
+    is padded to the first of `lengths` (numbers of steps) that holds it, each of which is a program to compile; what
+    none of them holds, and all where there are none, to the longest sequence of training. `evaluated`: the sizes that
     `sequences` held-out sequences each of validation and test have. `probed`: sequences whose maps are stored, of sizes
     from `shortest` to `longest`.
 

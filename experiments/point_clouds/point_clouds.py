@@ -1,7 +1,8 @@
-"""Digits as clouds of points in no order: self-attention over a set.
+r"""Digits as clouds of points in no order: self-attention over a set.
 
     python -m launch.train --config=experiments/point_clouds/point_clouds.py --workdir=runs/clouds
-    python -m launch.train --config=experiments/point_clouds/point_clouds.py --workdir=runs/alone --config.model.layers=0
+    python -m launch.train --config=experiments/point_clouds/point_clouds.py --workdir=runs/alone \
+        --config.model.layers=0
 
 The second pools its points before any knows of another. They take six minutes and two on one core. Expect 0.994 and
 0.846 of the test clouds right: experiments/point_clouds/results/point_clouds.md.

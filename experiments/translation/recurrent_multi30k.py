@@ -1,7 +1,9 @@
-"""Multi30k English-German by one recurrent layer of 256 a side, with attention and through one vector.
+r"""Multi30k English-German by one recurrent layer of 256 a side, with attention and through one vector.
 
-    python -m launch.train --config=experiments/translation/recurrent_multi30k.py --data_dir=DIR --workdir=runs/attention
-    python -m launch.train --config=experiments/translation/recurrent_multi30k.py:last --data_dir=DIR --workdir=runs/last
+    python -m launch.train --config=experiments/translation/recurrent_multi30k.py --data_dir=DIR \
+        --workdir=runs/attention
+    python -m launch.train --config=experiments/translation/recurrent_multi30k.py:last --data_dir=DIR \
+        --workdir=runs/last
 
 The data, batches and steps of experiments/translation/multi30k_cpu.py. `:last` gives the decoder the encoder's last
 state at every step in place of what attention reads; all else is equal. BLEU is also told by the words of the source,

@@ -1,8 +1,10 @@
-"""Multi30k English-German, fine-tuned on the GLEU of its own translations as Wu et al. 2016 (section 5.2) did.
+r"""Multi30k English-German, fine-tuned on the GLEU of its own translations as Wu et al. 2016 (section 5.2) did.
 
-    python -m launch.train --config=experiments/translation/recurrent_multi30k.py --data_dir=DIR --workdir=runs/attention
+    python -m launch.train --config=experiments/translation/recurrent_multi30k.py --data_dir=DIR \
+        --workdir=runs/attention
     python -m launch.train --config=experiments/translation/sequence_level.py --data_dir=DIR --workdir=runs/rewarded
-    python -m launch.train --config=experiments/translation/sequence_level.py:minimum_risk --data_dir=DIR --workdir=runs/risk
+    python -m launch.train --config=experiments/translation/sequence_level.py:minimum_risk --data_dir=DIR \
+        --workdir=runs/risk
 
 The second and third begin with the parameters of the first and take twenty to twenty-five minutes on one core. Expect
 the GLEU of draws on validation to rise from 0.20 to 0.27 by either; BLEU on test from 35.6 to 36.2 by the second, and

@@ -11,8 +11,9 @@ KNOWN = ("scenes", "easy_vqa")
 def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
     """Open a set of questions about pictures.
 
-    `name` is one of: "scenes" or "scenes/fewest=4,test=500", drawn here (experiments.visual_question_answering.drawn_scenes); "easy_vqa",
-    whose files lie in `data_dir` (experiments.visual_question_answering.easy_vqa_data).
+    `name` is one of: "scenes" or "scenes/fewest=4,test=500", drawn here
+    (experiments.visual_question_answering.drawn_scenes); "easy_vqa", whose files lie in `data_dir`
+    (experiments.visual_question_answering.easy_vqa_data).
 
     Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
     """

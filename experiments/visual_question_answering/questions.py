@@ -1,14 +1,16 @@
-"""Questions about drawn scenes, answered in hops: "what colour is the thing right of the star ?".
+r"""Questions about drawn scenes, answered in hops: "what colour is the thing right of the star ?".
 
     python -m launch.train --config=experiments/visual_question_answering/questions.py --workdir=runs/questions
-    python -m launch.train --config=experiments/visual_question_answering/questions.py --workdir=runs/questions_further \
+    python -m launch.train --config=experiments/visual_question_answering/questions.py \
+        --workdir=runs/questions_further \
         --config.initialise_from.run=runs/questions --config.model.word_dropout=0
 
 `:one_hop` in both commands takes one hop. In the first run some words may not guide the first hop; the second, with all
 words, learns to go from one cell to the next. The other arms, one run each, are glimpses, mean and question, which does
 not look at the picture. A run takes five minutes on one core. Expect all test questions about one cell right but by the
 last two arms, and of relational ones 0.79 in two hops and 0.69 in one, the means of three seeds, 0.57 by glimpses, 0.40
-by mean and 0.16 by question, where the words alone have 0.14: experiments/visual_question_answering/results/questions.md.
+by mean and 0.16 by question, where the words alone have 0.14:
+experiments/visual_question_answering/results/questions.md.
 """
 
 from typing import Literal

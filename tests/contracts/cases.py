@@ -564,7 +564,7 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # The other family of this task keeps its road; the machine itself is held by tests/experiments/neural_turing_machine/test_ntm.py.
+        # The other family of this task keeps its road; the machine itself is held by its project's test_ntm.py.
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(
@@ -930,7 +930,7 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # What it computes tests/experiments/captioning/test_model.py and tests/experiments/captioning/test_task.py hold.
+        # What it computes the tests of its project hold.
         slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
     ),
     Case(

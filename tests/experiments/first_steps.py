@@ -1,4 +1,4 @@
-"""Five steps of every config of the experiments, to the last bit: written to a file, to be compared with another commit's.
+"""Five steps of every config of the experiments, to the last bit: a file to compare with another commit's.
 
     python -m tests.experiments.first_steps --out=before.json [--data=FOLDER] [--part=0/2] [--only=TEXT]
     python -m tests.experiments.first_steps --compare before.json after.json
@@ -89,7 +89,13 @@ def configs() -> list[str]:
                 if listed:
                     names += [f"{name}:{argument}" for argument in ast.literal_eval(f"({listed[1]},)")]
                 else:
-                    names += [name, *(f"{name}:{argument}" for argument in next((words for end, words in ARGUMENTS.items() if name.endswith(end)), ()))]
+                    names += [
+                        name,
+                        *(
+                            f"{name}:{argument}"
+                            for argument in next((words for end, words in ARGUMENTS.items() if name.endswith(end)), ())
+                        ),
+                    ]
     return names
 
 

@@ -187,7 +187,8 @@ def test_a_trial_that_kills_every_worker_has_failed_before_the_last_is_given_up(
 def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     ledger = sweep(tmp_path / "s", [trial(1000)])
     starter = (
-        "import sys, time\nfrom launch.workers import run_workers\nfrom transformer.studies.sweeps.trial_store import Ledger\n"
+        "import sys, time\nfrom launch.workers import run_workers\n"
+        "from transformer.studies.sweeps.trial_store import Ledger\n"
         "from pathlib import Path\nledger = Ledger.existing(Path(sys.argv[1]))\n"
         "run_workers('odd_worker', [sys.argv[1]], ledger, workers=1, total=1, metric='validation/loss')"
     )

@@ -55,7 +55,7 @@ class Case(NamedTuple):
     devices: int
 
 
-# On one device by the programs of other runs; tests/runs/test_distributed.py holds statistics on several to those on one.
+# On one device by the programs of other runs; tests/runs/test_distributed.py compares several processes with one.
 ONE_SITE = Case(small_run.CONFIG | RUN, ("decoder/self",), 1)
 THREE_SITES = Case(RUN | TRANSLATION, ("decoder/cross", "decoder/self", "encoder/self"), 2)
 

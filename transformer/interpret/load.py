@@ -1,4 +1,4 @@
-"""Loading a model to look into: a run's checkpoint, or a folder as Hugging Face publishes models. No data are opened."""
+"""Loading a model to look into: a run's checkpoint, or a folder as Hugging Face publishes them. No data are opened."""
 
 import contextlib
 import dataclasses

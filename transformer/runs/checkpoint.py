@@ -1,9 +1,9 @@
 """Checkpoints of a whole training state: written by orbax, verified leaf by leaf when written and when restored.
 
-Every checkpoint has a manifest beside its arrays (transformer.runs.checkpoint_files). Once it is committed it is read back;
-only then an older one is removed. One whose bytes changed is never restored and never removed: it is set aside under
-another name, and an older one serves. Of several processes each writes, reads and verifies what it holds; a checkpoint
-can be restored on any number of processes and devices, in any sharding.
+Every checkpoint has a manifest beside its arrays (transformer.runs.checkpoint_files). Once it is committed it is read
+back; only then an older one is removed. One whose bytes changed is never restored and never removed: it is set aside
+under another name, and an older one serves. Of several processes each writes, reads and verifies what it holds; a
+checkpoint can be restored on any number of processes and devices, in any sharding.
 """
 
 import contextlib

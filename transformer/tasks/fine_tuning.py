@@ -103,11 +103,11 @@ class FineTuningConfig(LabelledTextConfig):
 
     `dataset`: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
     or "grammar/choice", made here; "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`; files of your own
-    ("FILE.tsv" or "FILE.jsonl", transformer.data.datasets.fine_tuning), which ask what `problem` says and whose labels, or
-    columns of answers, are `classes`. Start, delimiter and
-    extract tokens have the three numbers behind the tokenizer's. A batch has `rows` examples, each of as many sequences
-    as transformer.data.fine_tuning_inputs says, of one of `lengths` tokens; a longer one loses some of its longest text.
-    `auxiliary` is lambda, the weight of the language model's own loss.
+    ("FILE.tsv" or "FILE.jsonl", transformer.data.datasets.fine_tuning), which ask what `problem` says and whose labels,
+    or columns of answers, are `classes`. Start, delimiter and extract tokens have the three numbers behind the
+    tokenizer's. A batch has `rows` examples, each of as many sequences as transformer.data.fine_tuning_inputs says, of
+    one of `lengths` tokens; a longer one loses some of its longest text. `auxiliary` is lambda, the weight of the
+    language model's own loss.
 
     Errors: UserError for values out of range.
     """

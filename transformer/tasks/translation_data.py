@@ -34,18 +34,18 @@ class TranslationConfig:
 
     `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "help_desk" (questions and
     answers), "multi30k/<raw|tokenised>/<source>-<target>", the name of a TFDS translation set, the folder of a prepared
-    one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl" (transformer.data.datasets.translation), of which
-    `validation_files` and `test_files` name those of these splits, which are else cut from the first. `data_dir` is the
-    folder of the data, for sets that are not generated. `languages` is (source, target) for sets that could be read
-    both ways; empty takes the set's own direction. `lengths`: the few sentence lengths, in tokens, that batches are
-    padded to; `tokens_per_batch`: positions a batch, on each side. `beams` = 1 decodes greedily; `coverage_penalty` is
-    the weight of what their attention has left out of the source (transformer.decoding.generate). `shown` sentences of
-    the validation split are translated during training, `probed` are mapped. `length_bounds` (4, 8) scores translations
-    also by the words of their sources: 1 to 4, 5 to 8, 9 and more. Of a model whose attention draws, `reinforce`
-    weights the loss by which the draws learn, `reinforce_entropy` what keeps them apart (transformer.tasks.reinforce).
-    With an `expectation` the model is trained on the GLEU of `draws` translations of its own for each source, and
-    `likelihood` weights the reference's (transformer.tasks.sequence_level_training; the defaults are those of Wu et al. 2016,
-    section 5.2): for a model that translates already (`initialise_from`).
+    one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl" (transformer.data.datasets.translation), of
+    which `validation_files` and `test_files` name those of these splits, which are else cut from the first. `data_dir`
+    is the folder of the data, for sets that are not generated. `languages` is (source, target) for sets that could be
+    read both ways; empty takes the set's own direction. `lengths`: the few sentence lengths, in tokens, that batches
+    are padded to; `tokens_per_batch`: positions a batch, on each side. `beams` = 1 decodes greedily; `coverage_penalty`
+    is the weight of what their attention has left out of the source (transformer.decoding.generate). `shown` sentences
+    of the validation split are translated during training, `probed` are mapped. `length_bounds` (4, 8) scores
+    translations also by the words of their sources: 1 to 4, 5 to 8, 9 and more. Of a model whose attention draws,
+    `reinforce` weights the loss by which the draws learn, `reinforce_entropy` what keeps them apart
+    (transformer.tasks.reinforce). With an `expectation` the model is trained on the GLEU of `draws` translations of its
+    own for each source, and `likelihood` weights the reference's (transformer.tasks.sequence_level_training; the
+    defaults are those of Wu et al. 2016, section 5.2): for a model that translates already (`initialise_from`).
     """
 
     dataset: str = "phrases"

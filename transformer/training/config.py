@@ -1,4 +1,4 @@
-"""An experiment: every section of a config checked, with its defaults filled in; every key, its override and its listing.
+"""An experiment: every section of a config checked, with its defaults; every key, its override and its listing.
 
 A config gives the values that differ from the defaults. Its task, its model's family and its model's size choose which
 keys exist; these three are therefore set first.

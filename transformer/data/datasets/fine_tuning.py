@@ -107,9 +107,9 @@ def open_examples(
     """The examples of a set by split.
 
     `name` is one of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", made here
-    (transformer.data.datasets.grammar); "glue/..." and "word_order" as in transformer.data.datasets.classification, of one
-    text; or files, "FILE.tsv" or "FILE.jsonl", whose columns `problem` says. A similarity is a score where there are no
-    `classes`; of a choice these name the columns of the answers, and its label is the name of the right one's.
+    (transformer.data.datasets.grammar); "glue/..." and "word_order" as in transformer.data.datasets.classification, of
+    one text; or files, "FILE.tsv" or "FILE.jsonl", whose columns `problem` says. A similarity is a score where there
+    are no `classes`; of a choice these name the columns of the answers, and its label is the name of the right one's.
 
     Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
     """

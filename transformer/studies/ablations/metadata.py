@@ -36,7 +36,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """How many arrays of parameters begin with the reference's values: see `transformer.studies.ablations.fairness.Beginning`."""
+    """How many arrays of parameters begin with the reference's values (`fairness.Beginning`)."""
 
     same: Count
     of: Count
