@@ -6,7 +6,7 @@ from launch.cli import run
 from launch.command import Arguments, Command, Flag, with_data
 from launch.config_files import CHECKOUT, load_config
 
-RESULTS = CHECKOUT / "experiments" / "results" / "bench"
+RESULTS = CHECKOUT / "experiments" / "benchmarks" / "results"
 
 COMMAND = Command(
     name="bench",
@@ -22,7 +22,7 @@ COMMAND = Command(
         Flag("peers", "the Python of an environment that has PyTorch and transformers; without it they are left out"),
         Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
         Flag("data_dir", "folder of the data on this machine, for an experiment whose data is not generated"),
-        Flag("record", "write the result to experiments/results/bench as well, as JSON", default=False, kind=bool),
+        Flag("record", "write the result to experiments/benchmarks/results as well, as JSON", default=False, kind=bool),
     ),
 )
 

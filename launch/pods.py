@@ -252,7 +252,7 @@ def _scaled(entry: Mapping[str, Any]) -> tuple[str, ...]:
 def _short(name: str) -> str:
     file, colon, argument = name.partition(":")
     inside = file.removeprefix("experiments/")
-    return f"[{inside.removesuffix('.py')}](../{inside}){colon}{argument}"
+    return f"[{inside.removesuffix('.py')}](../../{inside}){colon}{argument}"
 
 
 def _seconds(value: float | None) -> str:

@@ -32,13 +32,18 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# The modules whose signatures are shapes; the others pass facts, which their own types check: a table of them is asked
-# a hundred thousand times.
+# The modules whose signatures are shapes, and the models of the projects; the others pass facts, which their own types
+# check: a table of them is asked a hundred thousand times.
 SHAPED = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for package in ("attention", "layers", "models")
-    for path in sorted((ROOT / "transformer" / package).glob("*.py"))
-    if "from jaxtyping import" in path.read_text(encoding="utf-8")
+    for pattern, held in (
+        ("transformer/attention/*.py", "from jaxtyping import"),
+        ("transformer/layers/*.py", "from jaxtyping import"),
+        ("transformer/models/*.py", "from jaxtyping import"),
+        ("experiments/*/*.py", "\nFAMILY = "),
+    )
+    for path in sorted(ROOT.glob(pattern))
+    if held in path.read_text(encoding="utf-8")
 ]
 jaxtyping.install_import_hook(SHAPED, "beartype.beartype")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ROOT / "experiments/results"
+RECORDS = sorted([*ROOT.glob("experiments/*/results/*.md"), *ROOT.glob("tests/records/*.md")])
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 ONE_SIDED = re.compile(r"p = ([\d.]+),? one-sided|one-sided p = ([\d.]+)")
 DATA_SETS = ("CIFAR-10", "Multi30k", "Omniglot", "SST-2", "tiny-shakespeare")
@@ -73,9 +73,9 @@ def test_a_figure_without_its_record_is_refused(row: str, fault: str, tmp_path: 
     assert faults(f"# Results\n\n| what | measured | how |\n| --- | --- | --- |\n{row}\n", tmp_path) == [fault]
 
 
-@pytest.mark.parametrize("record", sorted(path.name for path in RECORDS.glob("*.md")))
-def test_every_record_names_a_commit_of_this_project(record: str) -> None:
-    named = COMMIT.findall((RECORDS / record).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
+def test_every_record_names_a_commit_of_this_project(record: Path) -> None:
+    named = COMMIT.findall(record.read_text(encoding="utf-8"))
     assert named, f"{record} names no commit: say '- Commit: HASH', the code that gave its figures"
     git = ["git", "-C", str(ROOT)]
     shallow = subprocess.run(

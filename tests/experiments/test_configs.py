@@ -20,11 +20,9 @@ from transformer.models.published import PUBLISHED as SIZES
 from transformer.overrides import Leaf, find, flag, leaves
 from transformer.training.config import resolve, schema_of, show, with_words
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 FILES = sorted(
-    path
-    for path in (CHECKOUT / "experiments").rglob("*.py")
-    if path.name != "__init__.py" and path.parent.name != "peers"
+    path for path in (CHECKOUT / "experiments").rglob("*.py") if "\ndef get_config(" in path.read_text(encoding="utf-8")
 )
 # Arguments of config files whose parameter is any text, of which these are some.
 ARGUMENTS = {

@@ -150,7 +150,7 @@ def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
     assert "config.model.encoder_layers=3 is said in the config, but the family encoder, which" in str(told.value)
     with pytest.raises(UserError) as told:
         parsed(config_file, words[2]).config  # noqa: B018
-    assert "config.task.lengths=(16, 24) is said in the config, but the task masked_language_mod" in str(told.value)
+    assert "config.task.lengths=(16, 24) is said in the config, but the task masked_lm," in str(told.value)
 
 
 def resolved(config: dict) -> dict:

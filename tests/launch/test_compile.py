@@ -184,7 +184,7 @@ def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     monkeypatch.setattr(pods, "proven", lambda name: pytest.fail("it compiles"))
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
-        records = json.loads((CHECKOUT / "experiments" / "results" / "pods.json").read_text())
+        records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
         change = {"experiments/demo.py": records["experiments/demo.py"] | change}
     results.write_text(change if isinstance(change, str) else json.dumps(change))
     assert cli.run(pods.COMMAND, pods.main, [f"--results={results}", "--only=weak_scaling"]) == 2
@@ -195,7 +195,7 @@ def test_a_record_of_pods_that_is_none_is_told_in_a_line(
 
 
 def test_the_record_of_pods_is_as_its_schema_says() -> None:
-    assert pods.recorded(CHECKOUT / "experiments" / "results" / "pods.json")
+    assert pods.recorded(CHECKOUT / "experiments" / "pods" / "results" / "pods.json")
 
 
 def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.training.bucket_server import BucketServer, Object, running
-from transformer import storage
 from transformer.config import UserError
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import read_records
@@ -97,7 +96,7 @@ def test_a_name_that_cannot_be_is_refused(name: str, says: str):
 
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(storage, "find_spec", lambda name: None)
+    monkeypatch.setattr("transformer.storage.locate.find_spec", lambda name: None)
     with (
         pytest.raises(UserError, match=r"pip install gcsfs google-cloud-storage$"),
         RunDirectory.claim("gs://b/run", CONFIG),

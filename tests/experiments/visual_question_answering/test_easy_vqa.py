@@ -13,7 +13,7 @@ from experiments.visual_question_answering.data import by_question_alone
 from experiments.visual_question_answering.easy_vqa_data import TERMS, easy_vqa, made_up
 from transformer.config import UserError
 
-REAL = Path(__file__).parents[2].parent / "shared/data/easy-vqa"
+REAL = Path(__file__).parents[3].parent / "shared/data/easy-vqa"
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
 
 
