@@ -138,22 +138,20 @@ HEEDING = """
 import signal, sys, threading, time
 if sys.argv[1] == "background":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-from transformer.runs import saves
-from transformer.runs.preemption import Pulse, say
 from transformer.runs.lifecycle import News
-from transformer.runs.preemption import heeded
+from transformer.runs.preemption import Pulse, begin_save, end_save, heeded, say
 pulse = Pulse()
 with heeded(News(pulse).stop):
     if sys.argv[1] != "compiling":
         for unit in ("step 1", "step 2"):
             pulse.beat(unit, makes=True)
     if sys.argv[1] == "saving":
-        saves.begin()
+        begin_save()
     say("ready")
     if sys.argv[1] == "saving":
         sys.stdin.readline()
         say("saved")
-        saves.end()
+        end_save()
     if sys.argv[1] in ("stuck", "saving", "compiling"):
         threading.Lock().acquire() and threading.Event().wait()
     while True:

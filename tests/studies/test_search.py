@@ -88,7 +88,7 @@ def test_grid_and_chance_do_without_optuna_and_the_others_name_the_extra(monkeyp
     program = (
         "import sys\nsys.modules['optuna'] = None\n"
         "from tests.studies.tiny import base\nfrom tests.studies.test_search import GRID\n"
-        "from transformer.studies import optuna_proposer\n"
+        "from transformer.studies.sweeps import optuna_search\n"
         "from transformer.studies.sweeps.search import planned\n"
         "print(len(planned('grid', base(), GRID, 6, 0)), len(planned('random', base(), GRID, 6, 0)))\n"
     )

@@ -52,11 +52,10 @@ ALONE = """
 import json, sys
 from pathlib import Path
 from transformer.tasks.contract import Report
-from transformer.training import assembly, experiment
-from transformer.training import train as training
+from transformer.training import build, config, train
 from transformer.training.partitioning import one_device
-assembly.make_placement = lambda config: one_device()
-training.train(experiment.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
+build.make_placement = lambda config: one_device()
+train.train(config.resolve(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
 """
 
