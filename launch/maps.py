@@ -52,17 +52,17 @@ def main(arguments: Arguments) -> None:
         _look(arguments, budget)
         return
     from transformer.maps.report import page as report
-    from transformer.maps.report import server as serve
+    from transformer.maps.report import server
     from transformer.runs.directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
     directory, against = run.path, _other_run(arguments.against, run.path)
     if arguments.serve:
-        serve.serve(
+        server.serve(
             directory,
             lambda version: report.render(directory, budget, against=against, version=version),
             also=[] if against is None else [against],
-            port=serve.PORT if arguments.port is None else arguments.port,
+            port=server.PORT if arguments.port is None else arguments.port,
             announce=lambda url: print(f"Open {url} in a browser of this machine; Ctrl-C ends it.", flush=True),
         )
         return

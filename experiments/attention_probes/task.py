@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from experiments.attention_probes.corpora import open_corpus
 from experiments.attention_probes.marked_texts import Corpus, Counted, Words, accuracies
+from experiments.attention_probes.sentence_corpora import Agreement, Coreference, CoreferenceByClue
+from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrieval, Sorting, TwoPlaces
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Examples, Looked, UserError
+from transformer.config import BatchRows, Examples, Looked, UserError, from_config, nearest
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.datasets.options import whole_numbers
 from transformer.models.interface import CONTINUATION, FILLING, Input, Interface
 from transformer.tasks.attention_mass import head_of_most, mass_sums
 from transformer.tasks.contract import (
@@ -37,6 +39,31 @@ from transformer.tasks.contract import (
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss
 from transformer.tasks.plain import PlainTask, check_rows, check_sentences, look_over, most_probable, refuse_decoding
+
+CORPORA: Mapping[str, type] = {
+    "coreference": Coreference,
+    "coreference_by_clue": CoreferenceByClue,
+    "agreement": Agreement,
+    "two_places": TwoPlaces,
+    "retrieval": Retrieval,
+    "sorting": Sorting,
+    "brackets": Brackets,
+    "motifs": Motifs,
+}
+
+
+def open_corpus(dataset: str) -> Corpus:
+    """The corpus of a name such as "brackets" or "brackets/kinds=2,depth=4".
+
+    Errors: UserError for an unknown name or number, and for numbers that cannot be.
+    """
+    name, _, options = dataset.partition("/")
+    if name not in CORPORA:
+        raise UserError(f"config.task.dataset={dataset!r} is no corpus: {nearest(name, CORPORA)}")
+    first = dataclasses.fields(CORPORA[name])[0]
+    corpus: Corpus = from_config(CORPORA[name], whole_numbers(name, options, f"{first.name}={first.default}"), name)
+    return corpus
+
 
 PAD = 0
 # The axes of maps of a text over itself.
@@ -59,7 +86,7 @@ class MarkedTextsConfig:
     """Batches of `rows` texts of a corpus, drawn anew at every step; one text in eight is never trained on.
 
     `dataset`: the name of a corpus, with numbers of its own, such as "brackets/kinds=2,depth=4"
-    (experiments.attention_probes.corpora). Models that read the past alone are asked for what follows each word, those
+    (experiments.attention_probes.task). Models that read the past alone are asked for what follows each word, those
     that read the `whole` text for what stands at it. `examples` held-out texts are evaluated, and `probed` mapped: the
     page calls heads by what they read in these, so that a few which ask once each would call them wrong.
 

@@ -23,9 +23,9 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import Places
-from transformer.layers.lengths import target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import target_lengths
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree, Stateless
 from transformer.models.family import Family, Operations

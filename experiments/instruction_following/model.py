@@ -17,9 +17,9 @@ from transformer.config import UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
 from transformer.layers.beams import as_rows, by_example, repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
 from transformer.models.family import Family, Operations

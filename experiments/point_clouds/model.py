@@ -20,10 +20,10 @@ from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_positions
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig, blocks_of
 from transformer.models.contract import Aux, Inputs, Model

@@ -17,8 +17,8 @@ from transformer.axes import place
 from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
-from transformer.layers.lengths import real_positions, target_lengths
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_positions, target_lengths
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
 from transformer.models.family import Family, Operations

@@ -15,8 +15,8 @@ from transformer.attention.capture import Capture, Captured, capture_at, capture
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.layers.convolution import Convolution2D, Window
-from transformer.layers.grid_attention import GridAttention, attention_operations
 from transformer.layers.grid_encoder import GridEncoderConfig
+from transformer.layers.image_grid_attention import GridAttention, attention_operations
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.stateful_norm import BatchNorm, SpectralNorm

@@ -18,9 +18,9 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
-from transformer.layers.lengths import target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import target_lengths
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
 from transformer.models.family import Family, Operations

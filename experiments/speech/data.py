@@ -11,10 +11,9 @@ from jaxtyping import Float
 
 from experiments.speech.synthetic_speech import Voice
 from transformer.config import UserError, from_config, nearest
-from transformer.data.datasets.archives import members_of, unread_members
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.overlap import said_of_overlap
-from transformer.data.datasets.user_files import joined, located, said_of_left_out
+from transformer.data.datasets.user_files import joined, located, members_of, said_of_left_out, unread_members
 from transformer.data.wav import read_wav
 from transformer.layers.audio import RATE
 

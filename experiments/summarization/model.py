@@ -18,9 +18,9 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialization import Role
-from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree, Stateless
 from transformer.models.family import Family, Operations

@@ -12,8 +12,8 @@ from jaxtyping import UInt8
 from experiments.visual_question_answering.data import Question, Terms, words_of
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
-from transformer.data.datasets.archives import told_of
 from transformer.data.datasets.image_files import decode
+from transformer.data.datasets.user_files import told_of
 from transformer.json_files import read_value
 
 _COLOURS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")

@@ -16,9 +16,9 @@ from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import Look, Places, as_layers, site_of, weigh
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_positions
 from transformer.models.contract import Aux, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import ANSWERING, Interface

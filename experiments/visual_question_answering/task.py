@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from experiments.visual_question_answering.data import Question, QuestionSet, Terms, words_of
-from experiments.visual_question_answering.datasets import check_name, open_questions
-from experiments.visual_question_answering.easy_vqa_data import made_up
+from experiments.visual_question_answering.drawn_scenes import scene_questions
+from experiments.visual_question_answering.easy_vqa_data import easy_vqa, made_up
 from experiments.visual_question_answering.metrics import AXES, looks, places_of, report, report_looks
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Looked
+from transformer.config import BatchRows, Looked, UserError, nearest
 from transformer.data.batches import Source
 from transformer.data.images import unscaled
 from transformer.models.interface import ANSWERING, Input, Interface, Modality
@@ -24,6 +24,35 @@ from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import PlainTask, check_rows, look_over, most_probable, real_rows, refuse_decoding
+
+KNOWN = ("scenes", "easy_vqa")
+
+
+def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
+    """Open a set of questions about pictures.
+
+    `name` is one of: "scenes" or "scenes/fewest=4,test=500", drawn here
+    (experiments.visual_question_answering.drawn_scenes); "easy_vqa", whose files lie in `data_dir`
+    (experiments.visual_question_answering.easy_vqa_data).
+
+    Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
+    """
+    check_name(name)
+    kind, _, options = name.partition("/")
+    return scene_questions(options) if kind == "scenes" else easy_vqa(data_dir)
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of no set.
+
+    Errors: UserError.
+    """
+    kind, _, options = name.partition("/")
+    if kind not in KNOWN:
+        raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, KNOWN)}")
+    if options and kind == "easy_vqa":
+        raise UserError(f"config.task.dataset={name!r}: easy_vqa has no options")
+
 
 # What launch.generate is asked: the number of a picture of the test split, and a question about it.
 _ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)

@@ -12,7 +12,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.costs.chips import TOPOLOGIES
-from transformer.costs.pods import mesh_search as searching
+from transformer.costs.pods import mesh_search
 from transformer.costs.pods.aot import Proof, largest_of, prove, said_to_need, topology_of
 from transformer.costs.pods.mesh_search import Candidate, Tried, advise, candidates, meshes, search
 from transformer.costs.program import Total, totals
@@ -211,9 +211,9 @@ def test_advice_for_divided_experts_keeps_them_divided() -> None:
 
 def test_a_mesh_divides_the_experts_part_of_the_state_by_their_axis() -> None:
     model = experiment().model
-    formulas = searching._Formulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
+    formulas = mesh_search._Formulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
     sharding = ShardingConfig(data=1, fsdp=2, expert=3, rules="fsdp")
-    assert formulas.least_bytes(sharding, searching.Remat.FULL) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
+    assert formulas.least_bytes(sharding, mesh_search.Remat.FULL) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
 
 
 def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
@@ -268,7 +268,7 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
         fits = policy == "attention" or experiment.sharding.fsdp == 1
         return proof._replace(memory=None, program=object()) if fits else proof  # type: ignore[arg-type]
 
-    monkeypatch.setattr(searching, "prove", proven)
+    monkeypatch.setattr(mesh_search, "prove", proven)
     found = list(search(experiment(), "cpu:2", 10))
     assert all(isinstance(each, Tried) for each in found)
     assert [(each.candidate.sharding.fsdp, each.candidate.remat.value) for each in found if each.proof.fits] == [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.archives import members_of, told_of
+from transformer.data.datasets.user_files import members_of, told_of
 
 NAME = re.compile(r"(\w+)\.txt")
 

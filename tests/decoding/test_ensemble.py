@@ -19,8 +19,7 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.interface import Input, Interface
 from transformer.models.recurrent import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
-from transformer.training import restore as reading
-from transformer.training import train as training
+from transformer.training import restore, train
 from transformer.training.config import resolve
 from transformer.training.evaluate import Probe, compile_evaluations, view_of
 from transformer.training.restore import load, load_ensemble
@@ -74,8 +73,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "measured", lambda assembly, pulse: [])
-        patch.setattr(training, "probe_of", nothing_seen)
+        patch.setattr(train, "measured", lambda assembly, pulse: [])
+        patch.setattr(train, "probe_of", nothing_seen)
         for name, symbols, model in (
             ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
             ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
@@ -92,7 +91,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0}
             config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
             config |= {"task": task, "model": model, "optimizer": optimizer}
-            training.train(resolve(config), folder / name)
+            train.train(resolve(config), folder / name)
             found.append(folder / name)
     return found
 
@@ -123,7 +122,7 @@ def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_pat
     config = json.loads((runs[0] / "config.json").read_text())
     config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
     config["task"] |= {"evaluated_parameters": "mean"}
-    training.train(resolve(config | {"steps": 4}), tmp_path / "averaged")
+    train.train(resolve(config | {"steps": 4}), tmp_path / "averaged")
     _, assembly, state = load(tmp_path / "averaged")
     _, other, of_other = load(runs[1])
     averaged = view_of(assembly.model, state, "mean").variables
@@ -158,7 +157,7 @@ def test_runs_that_do_not_fit_are_refused_in_one_line(
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
     assert "cannot join an ensemble with" in capsys.readouterr().err
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "_tokenizer", lambda workdir: str(workdir).encode())
+        patched.setattr(restore, "_tokenizer", lambda workdir: str(workdir).encode())
         with pytest.raises(UserError, match="its tokenizer is another"):
             load_ensemble(runs[:2])
     kept = (runs[1] / "tokenizer.json").read_text()

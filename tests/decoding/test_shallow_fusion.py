@@ -26,7 +26,7 @@ from transformer.models.contract import Aux, Cache, Model, Variables
 from transformer.models.interface import Input, Interface
 from transformer.models.registry import build, model_config
 from transformer.tasks.text_task import TextTask
-from transformer.training import restore as reading
+from transformer.training import restore
 from transformer.training.config import resolve
 from transformer.training.train import train
 
@@ -123,10 +123,10 @@ def test_what_cannot_read_along_is_refused(
         task=Mock(spec=TextTask, interface=Interface({}, {}, output="next tokens")),
         model=SimpleNamespace(max_length=8),
     )
-    monkeypatch.setattr(reading, "load", lambda *_, **__: (None, words, None))
+    monkeypatch.setattr(restore, "load", lambda *_, **__: (None, words, None))
     heard = SimpleNamespace(task=Transcription(SpokenDigitsConfig(spelling=spelling)), model=None)
     with pytest.raises(UserError, match=said):
-        reading.weighed_by((None, heard, None), "words", weight)
+        restore.weighed_by((None, heard, None), "words", weight)
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ from tests.faults.subject import config, differences, forked, result, use_cache
 from tests.training.small_run import Killed
 from transformer.runs import checkpoint
 from transformer.training import config as experiment
-from transformer.training import loop
-from transformer.training import train as training
+from transformer.training import loop, train
 from transformer.training.state import TrainState
 from transformer.training.writers.contract import NullSink
 from transformer.training.writers.jsonl import JsonLines
@@ -66,23 +65,23 @@ def _stopped_and_resumed(values: dict[str, Any], run: Path, cache: Path, plant: 
     resolved = experiment.resolve(values)
     if plant is not None:
         with contextlib.suppress(Killed):
-            training.train(resolved, run, sink=Stopped())
+            train.train(resolved, run, sink=Stopped())
     with pytest.MonkeyPatch.context() as patch:
         if plant:
             PLANTS[plant](patch)
-        training.train(resolved, run)
+        train.train(resolved, run)
 
 
 def _resumed_with(change: Callable[[TrainState], TrainState]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        resume = training.resume
+        resume = train.resume
 
         def changed(*arguments: Any) -> Any:
             resumed = resume(*arguments)
             assert resumed is not None
             return resumed._replace(state=change(resumed.state))
 
-        patch.setattr(training, "resume", changed)
+        patch.setattr(train, "resume", changed)
 
     return plant
 
@@ -124,7 +123,7 @@ def _unverified(patch: pytest.MonkeyPatch) -> None:
 
 def _gradient(patch: pytest.MonkeyPatch) -> None:
     """A gradient of one step with one bit flipped reaches the parameters as one that is too large by a little."""
-    compiled = training.compile_step
+    compiled = train.compile_step
 
     def corrupted(*arguments: Any) -> Any:
         step = compiled(*arguments)
@@ -138,7 +137,7 @@ def _gradient(patch: pytest.MonkeyPatch) -> None:
         run.lower = step.lower  # type: ignore[attr-defined]
         return run
 
-    patch.setattr(training, "compile_step", corrupted)
+    patch.setattr(train, "compile_step", corrupted)
 
 
 def _dropped_line(patch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,8 @@ from transformer.config import UserError
 from transformer.models.contract import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
-from transformer.training import build as assembly
+from transformer.training import build, partitioning, rollback
 from transformer.training import config as experiment
-from transformer.training import partitioning as mesh
-from transformer.training import rollback as rewinding
 from transformer.training.batches import Vetted
 from transformer.training.rollback import Rewind
 from transformer.training.train import train
@@ -107,12 +105,12 @@ def attacks(folder: Path, seed: int) -> Iterator[tuple[str, list[str]]]:
 @contextlib.contextmanager
 def one_device() -> Iterator[None]:
     """Runs on one device, whatever the number of those that there are."""
-    before = assembly.make_placement
-    assembly.make_placement = lambda config: mesh.one_device()  # type: ignore[assignment]
+    before = build.make_placement
+    build.make_placement = lambda config: partitioning.one_device()  # type: ignore[assignment]
     try:
         yield
     finally:
-        assembly.make_placement = before
+        build.make_placement = before
 
 
 @contextlib.contextmanager
@@ -122,11 +120,11 @@ def spoilt(numbers: Collection[int], spoil: Callable[[Batch], Batch]) -> Iterato
     def vetted(source: Any, *more: Any) -> Vetted:
         return Vetted(Poisoned(source, numbers, spoil), *more)
 
-    rewinding.Vetted = vetted  # type: ignore[misc,assignment]
+    rollback.Vetted = vetted  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        rewinding.Vetted = Vetted  # type: ignore[misc]
+        rollback.Vetted = Vetted  # type: ignore[misc]
 
 
 def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict[str, np.ndarray]:
@@ -134,7 +132,7 @@ def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict
     resolved = experiment.resolve(values)
     with contextlib.closing(Checkpoints.reading(run / "checkpoints")) as checkpoints:
         at = checkpoints.latest() if step is None else step
-        state, _ = checkpoints.restore(at, assembly.assemble(resolved, run).abstract)  # type: ignore[arg-type]
+        state, _ = checkpoints.restore(at, build.assemble(resolved, run).abstract)  # type: ignore[arg-type]
     return {
         path: np.asarray(leaf) for path, leaf in by_path(state._replace(key=jax.random.key_data(state.key))).items()
     }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.huggingface import safetensors_files as tensor_files
+from transformer.huggingface import safetensors_files
 
 Header = dict[str, Any]
 
@@ -40,7 +40,7 @@ def second(begin: int, end: int) -> Header:
 
 def test_a_sound_header_is_believed(tmp_path: Path) -> None:
     file = write(tmp_path / "model.safetensors", header_of() | {"__metadata__": {"format": "pt"}})
-    found = tensor_files.read_header(file)
+    found = safetensors_files.read_header(file)
     assert {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()} == {
         "first": ("F32", (2, 3)),
         "second": ("F16", (4,)),
@@ -75,7 +75,7 @@ def test_a_sound_header_is_believed(tmp_path: Path) -> None:
 def test_a_header_that_lies_is_refused(tmp_path: Path, header: Header | bytes, said: str) -> None:
     file = write(tmp_path / "model.safetensors", header)
     with pytest.raises(UserError, match=rf"model\.safetensors is damaged.*{said}") as caught:
-        tensor_files.read_header(file)
+        safetensors_files.read_header(file)
     assert "\n" not in str(caught.value)
 
 
@@ -90,20 +90,20 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, header: Header | bytes, s
 def test_lengths_that_lie_are_refused(tmp_path: Path, data: int, length: int | None, said: str) -> None:
     file = write(tmp_path / "model.safetensors", header_of(), data, length)
     with pytest.raises(UserError, match=said):
-        tensor_files.read_header(file)
+        safetensors_files.read_header(file)
 
 
 def test_a_hole_between_tensors_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "model.safetensors", second(28, 36), data=36)
     with pytest.raises(UserError, match="4 bytes before tensor 'second' belong to none"):
-        tensor_files.read_header(file)
+        safetensors_files.read_header(file)
 
 
 def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
     for size in (0, 5, 8):
         (tmp_path / "model.safetensors").write_bytes(bytes(size))
         with pytest.raises(UserError, match="damaged"):
-            tensor_files.read_header(tmp_path / "model.safetensors")
+            safetensors_files.read_header(tmp_path / "model.safetensors")
 
 
 # What a pickle that opens a file for writing consists of, behind its protocol.
@@ -118,45 +118,45 @@ def test_a_pickle_is_refused_and_never_run(
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_bytes(bytes([0x80, protocol]) + OPENS_RAN)
     with pytest.raises(UserError, match=f"{name} holds a pickle, which can run code; convert it to safetensors"):
-        tensor_files.open_folder(tmp_path)
+        safetensors_files.open_folder(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_zip_of_pickles_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"PK\x03\x04" + bytes(60))
     with pytest.raises(UserError, match="holds a pickle"):
-        tensor_files.open_folder(tmp_path)
+        safetensors_files.open_folder(tmp_path)
 
 
 def test_a_header_may_begin_with_the_bytes_of_a_pickle(tmp_path: Path) -> None:
     text = json.dumps(header_of()).encode()
     file = write(tmp_path / "model.safetensors", text.ljust(0x0280))
     assert file.read_bytes().startswith(b"\x80\x02")
-    assert set(tensor_files.read_header(file)) == {"first", "second"}
+    assert set(safetensors_files.read_header(file)) == {"first", "second"}
 
 
 def test_what_was_written_is_read_back_in_its_own_type(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     types = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
     written = {name: generator.standard_normal((2, 3)).astype(kind) for name, kind in types.items()}
-    tensor_files.write(tmp_path / "model.safetensors", written)
-    headers = tensor_files.open_folder(tmp_path)
-    for name, tensor in tensor_files.read(headers, list(written)):
-        assert tensor_files.FLOATS[headers[name].dtype] == name == str(tensor.dtype)
+    safetensors_files.write(tmp_path / "model.safetensors", written)
+    headers = safetensors_files.open_folder(tmp_path)
+    for name, tensor in safetensors_files.read(headers, list(written)):
+        assert safetensors_files.FLOATS[headers[name].dtype] == name == str(tensor.dtype)
         assert tensor.tobytes() == written[name].tobytes()
 
 
 def shards(folder: Path, where: dict[str, Any]) -> Path:
-    tensor_files.write(folder / "one.safetensors", {"a": np.ones(2, np.float32)})
-    tensor_files.write(folder / "two.safetensors", {"b": np.zeros(3, np.float32)})
+    safetensors_files.write(folder / "one.safetensors", {"a": np.ones(2, np.float32)})
+    safetensors_files.write(folder / "two.safetensors", {"b": np.zeros(3, np.float32)})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     return folder
 
 
 def test_shards_are_read_as_one(tmp_path: Path) -> None:
-    headers = tensor_files.open_folder(shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
+    headers = safetensors_files.open_folder(shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
     assert {name: tensor.shape for name, tensor in headers.items()} == {"a": (2,), "b": (3,)}
-    assert dict(tensor_files.read(headers, ["b", "a"]))["a"].tolist() == [1, 1]
+    assert dict(safetensors_files.read(headers, ["b", "a"]))["a"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -170,18 +170,18 @@ def test_shards_are_read_as_one(tmp_path: Path) -> None:
 )
 def test_an_index_that_lies_is_refused(tmp_path: Path, where: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        tensor_files.open_folder(shards(tmp_path, where))
+        safetensors_files.open_folder(shards(tmp_path, where))
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
-    tensor_files.write(tmp_path / "two.safetensors", {"b": np.zeros(3, np.float32), "a": np.zeros(2, np.float32)})
+    safetensors_files.write(tmp_path / "two.safetensors", {"b": np.zeros(3, np.float32), "a": np.zeros(2, np.float32)})
     with pytest.raises(UserError, match=r"tensor 'a' twice, in one\.safetensors and in two\.safetensors"):
-        tensor_files.open_folder(tmp_path)
+        safetensors_files.open_folder(tmp_path)
 
 
 def test_a_folder_without_tensors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no model\.safetensors"):
-        tensor_files.open_folder(tmp_path)
+        safetensors_files.open_folder(tmp_path)
     with pytest.raises(UserError, match="is no folder"):
-        tensor_files.open_folder(tmp_path / "absent")
+        safetensors_files.open_folder(tmp_path / "absent")

@@ -19,8 +19,7 @@ from tests.training import small_run
 from tests.training.small_run import without_clock
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 from transformer.studies.sweeps.trials import Trial, make_trial
-from transformer.training import build as assembly
-from transformer.training import partitioning as mesh
+from transformer.training import build, partitioning
 from transformer.training.config import with_overrides
 
 
@@ -315,7 +314,7 @@ def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) ->
 def test_a_study_that_is_trained_is_what_its_files_say_and_a_cell_reproduces_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(ablate, "run_workers", work_in_this_process)
     monkeypatch.setattr(ablate, "become_worker", lambda: None)
-    monkeypatch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
+    monkeypatch.setattr(build, "make_placement", lambda config: partitioning.one_device())  # meshes have their tests
     file = write_study(
         tmp_path / "study.py",
         {**small_run.CONFIG, "seed": 1},

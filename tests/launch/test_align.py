@@ -11,9 +11,7 @@ from launch import align, cli
 from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation
 from transformer.tasks.aligned_texts import alignment_of, read_aligned
-from transformer.training import build as assembly
-from transformer.training import partitioning as mesh
-from transformer.training import train as training
+from transformer.training import build, partitioning, train
 from transformer.training.config import resolve
 from transformer.training.restore import load
 from transformer.training.run_setup import measured
@@ -42,12 +40,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     folder = tmp_path_factory.mktemp("align") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
+        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())  # meshes have their tests
         # What else is measured takes longer to compile than all else here.
-        patch.setattr(
-            training, "measured", lambda *given: [each for each in measured(*given) if each.name == "alignment"]
-        )
-        training.train(resolve(config), folder)
+        patch.setattr(train, "measured", lambda *given: [each for each in measured(*given) if each.name == "alignment"])
+        train.train(resolve(config), folder)
     return folder
 
 

@@ -17,8 +17,7 @@ from tests.launch.test_sweep import CONFIG
 from tests.training.small_run import without_clock
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
-from transformer.training import build as assembly
-from transformer.training import partitioning as mesh
+from transformer.training import build, partitioning
 
 # Together what the slow test tries one by one.
 MANY = "a[b] *?~$HOME#%20;c:d&'e\"漢字{f}=,@!..."
@@ -42,7 +41,7 @@ REFUSED = ("a\\b", "logs:", "a.__lock")
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharding has its tests."""
-    monkeypatch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
+    monkeypatch.setattr(build, "make_placement", lambda config: partitioning.one_device())
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def plain(folder: Path) -> dict[str, Any]:
     """What is found under a plain path."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
+        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
         return found_under("plain")
 
 

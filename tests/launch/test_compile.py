@@ -11,8 +11,7 @@ import pytest
 from launch import cli, compile, pods
 from launch.config_files import CHECKOUT, load_config
 from transformer.costs.compiler import parse_topology
-from transformer.costs.pods import aot as proving
-from transformer.costs.pods import mesh_search as search
+from transformer.costs.pods import aot, mesh_search
 from transformer.training.config import resolve
 
 CONFIG = """
@@ -91,12 +90,12 @@ def test_a_users_mistake_is_told_before_anything_compiles(
 def test_what_does_not_fit_ends_with_1_and_says_what_would_help(
     config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def on_a_smaller_device(*given: Any) -> proving.Proof:
+    def on_a_smaller_device(*given: Any) -> aot.Proof:
         found = real(*given)
         return found._replace(memory=(found.needed or 0) - 1)
 
-    real = proving.prove
-    monkeypatch.setattr(proving, "prove", on_a_smaller_device)
+    real = aot.prove
+    monkeypatch.setattr(aot, "prove", on_a_smaller_device)
     with pytest.raises(SystemExit) as left:
         cli.run(compile.COMMAND, compile.main, [config])
     assert left.value.code == 1
@@ -115,7 +114,7 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
     assert [row.endswith("fits") for row in rows] == [True, True]
     assert best.startswith("the best: --config.sharding.rules=")
     assert said.err.count("compiled ") == 2
-    assert len(search.meshes(resolve(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
+    assert len(mesh_search.meshes(resolve(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
     words = best.removeprefix("the best: ").split()
     assert cli.run(compile.COMMAND, compile.main, [config, *words]) == 0
 

@@ -15,8 +15,7 @@ from launch import cli, compile, evaluate, generate, maps, sizes, sweep, train
 from tests import documented
 from transformer.maps.store import MapStore
 from transformer.studies.sweeps.trial_store import Ledger, State
-from transformer.training import build as assembly
-from transformer.training import partitioning as mesh
+from transformer.training import build, partitioning
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}
@@ -46,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert not folder.is_relative_to(ROOT)
     documented.write(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())  # meshes have their tests
+        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())  # meshes have their tests
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
         yield folder

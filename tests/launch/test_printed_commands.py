@@ -22,7 +22,7 @@ from launch.train import what_next
 from tests.training.written_run import CONFIG, MODEL, with_params, write_run
 from transformer.runs.directory import RunDirectory
 from transformer.studies.sweeps.trials import make_trial
-from transformer.training import rollback as rewinding
+from transformer.training import rollback
 from transformer.training.config import resolve
 from transformer.training.conversion import export_run
 from transformer.training.rollback import Rewind
@@ -87,7 +87,7 @@ def test_how_a_run_without_a_checkpoint_is_trained(
 def test_how_batches_that_are_not_finite_are_left_out(own: tuple[Path, dict[str, Any]]) -> None:
     run, config = own
     opened: Any = SimpleNamespace(experiment=resolve(config), directory=RunDirectory(run))
-    ((name, *words),) = printed(rewinding._command(opened, Rewind(4, 3)))
+    ((name, *words),) = printed(rollback._command(opened, Rewind(4, 3)))
     arguments = parse(launch.train.COMMAND, words)
     assert (name, arguments.workdir, arguments.rewind, arguments.skip) == ("train", str(run), 4, 3)
 

@@ -35,8 +35,8 @@ from transformer.layers.attention_cell import (
 )
 from transformer.layers.beams import as_rows, by_example, repeat_rows
 from transformer.layers.initialization import RecurrentInitialisation
-from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.module import Builder, Functional, Module
+from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 
 B, K, Q, WIDTH, MEMORY = 3, 5, 4, 4, 6

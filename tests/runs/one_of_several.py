@@ -24,15 +24,14 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.maps.plan import StoredMaps, keep, levels_of
 from transformer.maps.store import MapStore
-from transformer.runs import distributed as processes
+from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.checksums import differing, digests
 from transformer.tasks.labels import Labels
-from transformer.training import build as assembly
+from transformer.training import build, train
 from transformer.training import config as experiment
-from transformer.training import train as training
 from transformer.training.init_from import initialised
-from transformer.training.writers import open_writers as files
+from transformer.training.writers import open_writers
 from transformer.training.writers.maps import BackgroundMaps
 
 SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
@@ -101,7 +100,7 @@ def some_maps() -> dict[str, StoredMaps]:
 def check_refusal(folder: Path) -> str:
     """What is said of a directory that another run holds."""
     try:
-        with processes.claimed(folder / "held", {}):
+        with distributed.claimed(folder / "held", {}):
             return "it was free"
     except UserError as error:
         return str(error)
@@ -150,12 +149,12 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
             content[-1 - len(content) // 3] ^= 64
             file.write_bytes(content)
 
-    processes.decided(damage)
+    distributed.decided(damage)
     sound = saved.newest_sound(lambda step: saved.restore(step, abstract(state_of(step, mesh)))[0])
     assert sound is not None
     assert same(sound.value, 1)
     saved.tell(sound, set_aside=True)
-    names = processes.decided(lambda: sorted(entry.name for entry in (folder / "gone_back").iterdir()))
+    names = distributed.decided(lambda: sorted(entry.name for entry in (folder / "gone_back").iterdir()))
     saved.close()
     return [sound.step, sorted(sound.damaged), names]
 
@@ -163,7 +162,7 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
 def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
     made = experiment.resolve(config | {"initialise_from": {"run": str(folder / "several")}})
-    setting = assembly.assemble(made, folder / "several")
+    setting = build.assemble(made, folder / "several")
     state, _ = initialised(made.initialise_from, setting, jax.random.key(1), folder / "begun")
     wanted = Checkpoints.reading(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[0]
     pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
@@ -184,7 +183,7 @@ def check_maps(folder: Path) -> None:
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     writers = jax.process_index(), jax.process_count()
-    store = processes.in_turn(lambda: MapStore.open(folder / "maps", (SITE,), LABELS, "", writers=writers))
+    store = distributed.in_turn(lambda: MapStore.open(folder / "maps", (SITE,), LABELS, "", writers=writers))
     for step in (1, 2):
         store.write(step, jax.tree.map(divided, some_maps()))
 
@@ -215,17 +214,17 @@ def main(folder: Path, *more: str) -> None:
     }
     check_maps(folder)
     config = json.loads((folder / "config.json").read_text())
-    training.train(experiment.resolve(config), folder / "several")
+    train.train(experiment.resolve(config), folder / "several")
     if "killed" in more:
         found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
     if "killed" in more:
-        files.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
-        training.train(experiment.resolve(config), folder / "killed")
+        open_writers.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+        train.train(experiment.resolve(config), folder / "killed")
 
 
 if __name__ == "__main__":
-    processes.start(heartbeat=10)
+    distributed.start(heartbeat=10)
     try:
         main(Path(sys.argv[1]), *sys.argv[2:])
     except BaseException:

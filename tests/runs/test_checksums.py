@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from transformer.runs import checksums as digest
+from transformer.runs import checksums
 from transformer.runs.checksums import differing, digests
 
 WIDTH = 1 << 64
@@ -55,7 +55,7 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(1).normal(size=(5, 40, 3)).astype(np.float32)
     expected = digest_by_hand(array)
     for block in (2, 7, 16, 64, 1000):
-        monkeypatch.setattr(digest, "_BLOCK", block)
+        monkeypatch.setattr(checksums, "_BLOCK", block)
         assert of(array) == expected
         assert of(np.asfortranarray(array)) == expected
 

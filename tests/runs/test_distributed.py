@@ -16,22 +16,19 @@ import jax
 import numpy as np
 import pytest
 
-from tests.runs import one_of_several as several
+from tests.runs import one_of_several
 from tests.runs.test_checksums import digest_by_hand
 from tests.training import small_run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.contract import by_path
-from transformer.runs import distributed as launchers
-from transformer.runs import distributed as processes
+from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import HEADS, read_records
-from transformer.training import build as assembly
+from transformer.training import build, partitioning, train
 from transformer.training import config as experiment
-from transformer.training import partitioning as mesh
-from transformer.training import train as training
 
 CONFIG: dict[str, Any] = {
     **small_run.CONFIG,
@@ -82,14 +79,14 @@ def together(scenario: Scenario, folder: Path, root: Path) -> list[Ended]:
         **os.environ,
         "PYTHONPATH": str(root),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
-        processes.ADDRESS: f"127.0.0.1:{free_port()}",
-        processes.COUNT: str(count),
+        distributed.ADDRESS: f"127.0.0.1:{free_port()}",
+        distributed.COUNT: str(count),
     }
     command = [sys.executable, "-m", "tests.runs.one_of_several", str(folder), *["killed"] * killed]
     started = []
     with contextlib.ExitStack() as stack:
         for index in range(count):
-            own = {**environment, processes.INDEX: str(index)}
+            own = {**environment, distributed.INDEX: str(index)}
             out = stack.enter_context((folder / f"said-{index}.txt").open("w"))
             started.append(subprocess.Popen(command, cwd=root, env=own, stdout=out, stderr=subprocess.STDOUT))
             stack.callback(started[-1].kill)
@@ -101,7 +98,7 @@ def together(scenario: Scenario, folder: Path, root: Path) -> list[Ended]:
 def one_device() -> Iterator[None]:
     """Here all is on one device, to compare with."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
+        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
         yield
 
 
@@ -109,7 +106,7 @@ def one_device() -> Iterator[None]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of a single process."""
     folder = tmp_path_factory.mktemp("alone")
-    training.train(experiment.resolve(CONFIG), folder / "run")
+    train.train(experiment.resolve(CONFIG), folder / "run")
     return folder / "run"
 
 
@@ -128,7 +125,7 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("several")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     saved = Checkpoints(folder / "from_one", keep=1)
-    saved.save(1, several.state_of(1, several.mesh_of(jax.devices()[:8])), {})
+    saved.save(1, one_of_several.state_of(1, one_of_several.mesh_of(jax.devices()[:8])), {})
     saved.close()
     with RunDirectory.claim(folder / "held", {}):
         ended = together(scenario, folder, root)
@@ -167,8 +164,8 @@ def assert_same_run(run: Path, reference: Path) -> None:
 def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     """The arrays of the last checkpoint, restored onto so many devices."""
     made = experiment.resolve(CONFIG)
-    placement = mesh.make_placement(made.sharding, jax.devices()[:devices])
-    setting = assembly.assemble(made, run, placement)
+    placement = partitioning.make_placement(made.sharding, jax.devices()[:devices])
+    setting = build.assemble(made, run, placement)
     checkpoints = Checkpoints.reading(run / "checkpoints")
     assert checkpoints.latest() == CONFIG["steps"]
     state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract)
@@ -199,12 +196,12 @@ def test_their_checkpoints_are_anybodys(group: Several, alone: Path) -> None:
     reader = Checkpoints.reading(group.folder / "from_several")
     assert reader.steps() == [2, 3]
     for devices in (1, 2, 4, 8):
-        shapes = several.abstract(several.state_of(3, several.mesh_of(jax.devices()[:devices])))
+        shapes = one_of_several.abstract(one_of_several.state_of(3, one_of_several.mesh_of(jax.devices()[:devices])))
         state, metadata = reader.restore(3, shapes)
-        assert several.same(state, 3)
+        assert one_of_several.same(state, 3)
         assert metadata == {"step": 3}
     manifest = json.loads((group.folder / "from_several" / "3" / "manifest" / "metadata").read_text())
-    for name, array in several.values(3).items():
+    for name, array in one_of_several.values(3).items():
         assert manifest["leaves"][name]["digest"] == digest_by_hand(array)
     of_one, of_eight, other = (
         final_state(group.folder / "several", 1),
@@ -222,7 +219,7 @@ def test_they_begin_a_run_together_with_the_parameters_of_another(group: Several
 
 
 def test_digests_depend_on_no_sharding_and_find_what_is_wrong_anywhere(group: Several) -> None:
-    expected = {name: digest_by_hand(array) for name, array in several.values(1).items()}
+    expected = {name: digest_by_hand(array) for name, array in one_of_several.values(1).items()}
     for found in group.found:
         assert found["digests"]["digests"] == expected
         assert found["digests"]["sound"] == []
@@ -231,9 +228,9 @@ def test_digests_depend_on_no_sharding_and_find_what_is_wrong_anywhere(group: Se
 
 
 def test_their_maps_are_those_of_one_bit_for_bit(group: Several, tmp_path: Path) -> None:
-    plain = MapStore.open(tmp_path / "maps", (several.SITE,), several.LABELS, "")
+    plain = MapStore.open(tmp_path / "maps", (one_of_several.SITE,), one_of_several.LABELS, "")
     for step in (1, 2):
-        plain.write(step, several.some_maps())
+        plain.write(step, one_of_several.some_maps())
     store = MapStore.existing(group.folder / "maps")
     assert store.steps == plain.steps
     for step in plain.steps:
@@ -253,39 +250,39 @@ def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Severa
     assert any("Error" in each.said or "heartbeat" in each.said for each in group.ended[:-1])
     killed = group.folder / "killed"
     assert Checkpoints.reading(killed / "checkpoints").latest() == 2
-    assert read_records(killed / "metrics.jsonl")[-1]["step"] <= several.DIES
-    training.train(experiment.resolve(CONFIG), killed)  # on another number of processes
+    assert read_records(killed / "metrics.jsonl")[-1]["step"] <= one_of_several.DIES
+    train.train(experiment.resolve(CONFIG), killed)  # on another number of processes
     assert_same_run(killed, alone)
 
 
-GIVEN = {processes.ADDRESS: "10.0.0.2:8476", processes.COUNT: "4", processes.INDEX: "3"}
+GIVEN = {distributed.ADDRESS: "10.0.0.2:8476", distributed.COUNT: "4", distributed.INDEX: "3"}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({processes.INDEX: None}, f"{processes.ADDRESS} and {processes.COUNT} without {processes.INDEX}"),
-        ({processes.ADDRESS: None, processes.COUNT: ""}, f"{processes.INDEX} without {processes.ADDRESS} and"),
-        ({processes.ADDRESS: "10.0.0.2"}, r"JAX_COORDINATOR_ADDRESS=10\.0\.0\.2 is no HOST:PORT"),
-        ({processes.ADDRESS: "host:99999"}, "is no HOST:PORT"),
-        ({processes.COUNT: "four"}, "JAX_NUM_PROCESSES=four must be a whole number"),
-        ({processes.INDEX: "-1"}, "JAX_PROCESS_ID=-1 must be a whole number from 0 on"),
-        ({processes.INDEX: "4"}, "JAX_PROCESS_ID=4 must be from 0 to JAX_NUM_PROCESSES - 1, which is 3"),
+        ({distributed.INDEX: None}, f"{distributed.ADDRESS} and {distributed.COUNT} without {distributed.INDEX}"),
+        ({distributed.ADDRESS: None, distributed.COUNT: ""}, f"{distributed.INDEX} without {distributed.ADDRESS} and"),
+        ({distributed.ADDRESS: "10.0.0.2"}, r"JAX_COORDINATOR_ADDRESS=10\.0\.0\.2 is no HOST:PORT"),
+        ({distributed.ADDRESS: "host:99999"}, "is no HOST:PORT"),
+        ({distributed.COUNT: "four"}, "JAX_NUM_PROCESSES=four must be a whole number"),
+        ({distributed.INDEX: "-1"}, "JAX_PROCESS_ID=-1 must be a whole number from 0 on"),
+        ({distributed.INDEX: "4"}, "JAX_PROCESS_ID=4 must be from 0 to JAX_NUM_PROCESSES - 1, which is 3"),
     ],
 )
 def test_what_is_given_by_halves_or_cannot_be_is_refused(changes: dict[str, str | None], said: str) -> None:
     environment = {name: value for name, value in (GIVEN | changes).items() if value is not None}
     with pytest.raises(UserError, match=said):
-        processes.start(environment=environment)
+        distributed.start(environment=environment)
 
 
 def test_flags_come_before_the_environment() -> None:
     with pytest.raises(UserError, match="--coordinator and --processes without --process"):
-        processes.start("10.0.0.2:8476", 4, environment=GIVEN)
+        distributed.start("10.0.0.2:8476", 4, environment=GIVEN)
     with pytest.raises(UserError, match="--process=4 must be from 0 to --processes - 1"):
-        processes.start("10.0.0.2:8476", 4, 4, environment=GIVEN)
+        distributed.start("10.0.0.2:8476", 4, 4, environment=GIVEN)
     with pytest.raises(UserError, match="--heartbeat=0 must be at least 1"):
-        processes.start(heartbeat=0, environment={})
+        distributed.start(heartbeat=0, environment={})
 
 
 # What mpirun of Open MPI 4.1 and of 5.0.11 set, of what matters here.
@@ -311,7 +308,7 @@ def has_mpi4py(monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
     world = SimpleNamespace(Get_size=lambda: size)
     mpi = SimpleNamespace(COMM_WORLD=world, Get_library_version=lambda: "MPICH Version:      4.2")
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
-    monkeypatch.setattr(launchers, "find_spec", lambda name: None if size is None else name)
+    monkeypatch.setattr(distributed, "find_spec", lambda name: None if size is None else name)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +335,7 @@ def has_mpi4py(monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
             {"cluster_detection_method": "slurm"},
         ),
         (
-            {**GIVEN, processes.ADDRESS: "127.0.0.1:8476"},
+            {**GIVEN, distributed.ADDRESS: "127.0.0.1:8476"},
             {
                 "coordinator_address": "127.0.0.1:8476",
                 "num_processes": 4,
@@ -347,7 +344,7 @@ def has_mpi4py(monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
                 "coordinator_bind_address": "127.0.0.1:8476",
             },
         ),
-        ({processes.COUNT: "1"}, None),
+        ({distributed.COUNT: "1"}, None),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, None),  # a batch script, not a task of it
         (OPEN_MPI_4, {"cluster_detection_method": "ompi"}),
         ({**OPEN_MPI_4, "OMPI_COMM_WORLD_SIZE": "1"}, None),
@@ -366,10 +363,10 @@ def test_what_starts_the_processes_is_recognised(
     asked: list[dict[str, Any]] = []
     updated: dict[str, Any] = {}
     has_mpi4py(monkeypatch, 2)
-    monkeypatch.setattr(processes, "_listen_to_this_machine", lambda: None)
+    monkeypatch.setattr(distributed, "_listen_to_this_machine", lambda: None)
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
     monkeypatch.setattr(jax.config, "update", updated.__setitem__)
-    assert processes.start(heartbeat=20, environment=environment) == (settings is not None)
+    assert distributed.start(heartbeat=20, environment=environment) == (settings is not None)
     assert asked == ([] if settings is None else [{**settings, "heartbeat_timeout_seconds": 20}])
     # Else the process would live on when it is told to end.
     assert settings is None or updated["jax_enable_preemption_service"] is False
@@ -388,7 +385,7 @@ def test_what_starts_the_processes_is_recognised(
 def test_open_mpi_5_needs_an_mpi4py_of_its_own(monkeypatch: pytest.MonkeyPatch, size: int | None, says: str) -> None:
     has_mpi4py(monkeypatch, size)
     with pytest.raises(UserError) as caught:
-        processes.start(environment=OPEN_MPI_5)
+        distributed.start(environment=OPEN_MPI_5)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--processes=$OMPI_COMM_WORLD_SIZE --process=$OMPI_COMM_WORLD_RANK" in str(caught.value)
@@ -421,14 +418,14 @@ def test_a_process_of_several_whose_launcher_is_not_known_does_not_train_alone(
 ) -> None:
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: pytest.fail("it joined"))
     with pytest.raises(UserError) as caught:
-        processes.start(environment=environment)
+        distributed.start(environment=environment)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert not processes.start(processes=1, environment=environment)
-    assert not processes.start(environment={**environment, processes.COUNT: "1"})
+    assert not distributed.start(processes=1, environment=environment)
+    assert not distributed.start(environment={**environment, distributed.COUNT: "1"})
     alone = {name: "1" if value.isdecimal() and int(value) > 1 else value for name, value in environment.items()}
     if "PMI_SIZE" in alone or "WORLD_SIZE" in alone:
-        assert not processes.start(environment=alone)
+        assert not distributed.start(environment=alone)
 
 
 def test_a_tpu_without_its_pod_is_one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -437,14 +434,14 @@ def test_a_tpu_without_its_pod_is_one_process(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
-    monkeypatch.setattr(processes, "find_spec", lambda name: name == "libtpu")
-    assert not processes.start(environment={}, files=tmp_path)
+    monkeypatch.setattr(distributed, "find_spec", lambda name: name == "libtpu")
+    assert not distributed.start(environment={}, files=tmp_path)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "accel0").touch()
-    assert not processes.start(environment={}, files=tmp_path)
-    assert not processes.start(environment={"JAX_PLATFORMS": "cpu"}, files=tmp_path)
+    assert not distributed.start(environment={}, files=tmp_path)
+    assert not distributed.start(environment={"JAX_PLATFORMS": "cpu"}, files=tmp_path)
     with pytest.raises(ValueError, match="coordinator_address"):
-        processes.start(environment=GIVEN)
+        distributed.start(environment=GIVEN)
 
 
 def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -460,18 +457,18 @@ def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.Mon
         return decide()
 
     monkeypatch.setattr(RunDirectory, "claim", claim)
-    monkeypatch.setattr(processes, "decided", decided)
-    with processes.claimed(tmp_path, {}):
+    monkeypatch.setattr(distributed, "decided", decided)
+    with distributed.claimed(tmp_path, {}):
         # gloo gives a process 30 seconds to come to the first exchange; a lease is watched for 60.
         assert calls == ["together", "together", "claim"]
 
 
 def test_one_process_decides_for_itself() -> None:
-    assert processes.primary()
-    assert processes.decided(lambda: [1, 2]) == [1, 2]
-    assert processes.in_turn(lambda: {"a"}) == {"a"}
+    assert distributed.primary()
+    assert distributed.decided(lambda: [1, 2]) == [1, 2]
+    assert distributed.in_turn(lambda: {"a"}) == {"a"}
     with pytest.raises(UserError, match="no"):
-        processes.decided(lambda: (_ for _ in ()).throw(UserError("no")))
+        distributed.decided(lambda: (_ for _ in ()).throw(UserError("no")))
 
 
 def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
@@ -493,7 +490,7 @@ def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
             [sys.executable, "-c", program, "3", "4"],
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)}
-            | {processes.ADDRESS: f"127.0.0.1:{port}", processes.COUNT: "2", processes.INDEX: str(index)},
+            | {distributed.ADDRESS: f"127.0.0.1:{port}", distributed.COUNT: "2", distributed.INDEX: str(index)},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

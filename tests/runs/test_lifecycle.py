@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from transformer.runs import lifecycle as telling
-from transformer.runs import watchdog
+from transformer.runs import lifecycle, watchdog
 from transformer.runs.exit_codes import AGAIN, Stopped
 from transformer.runs.lifecycle import News
 from transformer.runs.preemption import Held, Pulse
@@ -63,21 +62,21 @@ class Service:
     def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
         with self.changed:
             if key in self.kept and not allow_overwrite:
-                raise telling.jax.errors.JaxRuntimeError("ALREADY_EXISTS")
+                raise lifecycle.jax.errors.JaxRuntimeError("ALREADY_EXISTS")
             self.kept[key] = value
             self.changed.notify_all()
 
     def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
         with self.changed:
             if not self.changed.wait_for(lambda: key in self.kept, timeout_in_ms / 1000):
-                raise telling.jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED")
+                raise lifecycle.jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED")
             return self.kept[key]
 
 
 def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypatch: pytest.MonkeyPatch) -> None:
     index = threading.local()
-    monkeypatch.setattr(telling.jax, "process_index", lambda: index.value)
-    monkeypatch.setattr(telling.jax, "process_count", lambda: 3)
+    monkeypatch.setattr(lifecycle.jax, "process_index", lambda: index.value)
+    monkeypatch.setattr(lifecycle.jax, "process_count", lambda: 3)
     service, pulses = Service(), [Pulse() for _ in range(3)]
     threads = []
     for number, pulse in enumerate(pulses):
@@ -240,8 +239,8 @@ def test_who_is_behind_is_told(others: tuple[int, bool]) -> None:
         f"headwise/hung/{name}": json.dumps({"place": place, "what": f"step {place[0]}"})
         for name, place in told.items()
     }
-    assert telling._standing(texts) == "; furthest behind: process 1 (step 11)"
-    assert "none is behind" in telling._standing({key: texts["headwise/hung/0"] for key in texts})
+    assert lifecycle._standing(texts) == "; furthest behind: process 1 (step 11)"
+    assert "none is behind" in lifecycle._standing({key: texts["headwise/hung/0"] for key in texts})
 
 
 def test_a_unit_that_waits_is_further_than_one_at_work_and_not_as_far_as_the_next() -> None:

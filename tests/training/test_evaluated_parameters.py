@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 import transformer
 from launch import cli, generate
 from tests.training.written_run import CONFIG, with_average, with_params, write_run
-from transformer.interpret import show as probed
+from transformer.interpret import show
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.training.conversion import export_run
@@ -64,11 +64,11 @@ def test_what_is_generated_and_its_maps(same: Callable[[Shown], None], capsys: p
 def test_the_page_of_a_checkpoint(same: Callable[[Shown], None], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[np.ndarray] = []
     monkeypatch.setattr(
-        probed, "write_report", lambda run, budget, maps: seen.append(MapStore.existing(maps).read(SITE, 0))
+        show, "write_report", lambda run, budget, maps: seen.append(MapStore.existing(maps).read(SITE, 0))
     )
 
     def shown(run: Path) -> dict[str, Any]:
-        probed.report_of_checkpoint(RunDirectory.open(run))
+        show.report_of_checkpoint(RunDirectory.open(run))
         return {"maps": seen.pop()}
 
     same(shown)

@@ -13,10 +13,8 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.models import registry as models
 from transformer.tasks.contract import Report
-from transformer.training import build as assembly
+from transformer.training import build, run_setup, train
 from transformer.training import config as experiment
-from transformer.training import run_setup as programs
-from transformer.training import train as training
 from transformer.training.partitioning import ShardingConfig, make_placement, shard_batch
 from transformer.training.step import Step
 
@@ -65,7 +63,7 @@ class Trained(NamedTuple):
 
     case: Case
     folder: Path
-    setting: assembly.Assembly
+    setting: build.Assembly
     step: Step
 
 
@@ -82,19 +80,19 @@ def of_nothing(model: Any, evaluations: Any, placement: Any) -> list[Any]:
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A run, and the step that it compiled: two tests look at the one program."""
     folder = tmp_path_factory.mktemp("heads") / "run"
-    kept: list[tuple[assembly.Assembly, Step]] = []
+    kept: list[tuple[build.Assembly, Step]] = []
 
-    def keeping(resolved: experiment.Experiment, setting: assembly.Assembly) -> Step:
-        kept.append((setting, assembly.compile_step(resolved, setting)))
+    def keeping(resolved: experiment.Experiment, setting: build.Assembly) -> Step:
+        kept.append((setting, build.compile_step(resolved, setting)))
         return kept[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
         placement = make_placement(ShardingConfig(), jax.devices()[: request.param.devices])
-        patch.setattr(assembly, "make_placement", lambda config: placement)
-        patch.setattr(training, "compile_step", keeping)
+        patch.setattr(build, "make_placement", lambda config: placement)
+        patch.setattr(train, "compile_step", keeping)
         # Evaluations would only be compiled here.
-        patch.setattr(programs, "compile_evaluations", of_nothing)
-        training.train(experiment.resolve(request.param.config), folder)
+        patch.setattr(run_setup, "compile_evaluations", of_nothing)
+        train.train(experiment.resolve(request.param.config), folder)
     ((setting, step),) = kept
     return Trained(request.param, folder, setting, step)
 
@@ -130,7 +128,7 @@ def test_micro_batches_add_up_to_the_statistics_of_the_batch(trained: Trained) -
     inputs = {name: batch[name] for name in task.interface.inputs}
     look = jax.jit(lambda variables, inputs: quiet.apply(variables, inputs, train=False, capture=capture)[1].maps)
     expected = look(variables, inputs)
-    _, metrics = assembly.compile_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
+    _, metrics = build.compile_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
     assert set(metrics.maps) == set(trained.case.sites)
     for site, captured in metrics.maps.items():
         for name, mean in captured.means().items():

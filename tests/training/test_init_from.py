@@ -29,13 +29,9 @@ from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.directory import RunDirectory
 from transformer.studies.ablations import fairness
 from transformer.tasks.contract import Report
-from transformer.training import build as assembly
+from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
-from transformer.training import init_from as initialise_from
 from transformer.training import partitioning as mesh
-from transformer.training import run_setup as programs
-from transformer.training import train as training
-from transformer.training import vmapped
 from transformer.training.init_from import InitialiseFrom, initialised
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunSinks
@@ -86,13 +82,13 @@ def of_nothing(model: Any, evaluations: Any, *more: Any) -> list[Any]:
 def one_device() -> Iterator[None]:
     """Sharding has a test of its own; maps and evaluations are not looked at here, and compiled for nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (assembly, vmapped):
+        for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.one_device())
-        for module in (training, vmapped):
+        for module in (train, vmapped):
             patch.setattr(module, "open_sinks", lambda *arguments, **named: RunSinks(()))
-        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
-        patch.setattr(programs, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
-        patch.setattr(programs, "compile_evaluations", of_nothing)
+        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
+        patch.setattr(run_setup, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
+        patch.setattr(run_setup, "compile_evaluations", of_nothing)
         yield
 
 
@@ -100,7 +96,7 @@ def one_device() -> Iterator[None]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run."""
     folder = tmp_path_factory.mktemp("runs") / "source"
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     return folder
 
 
@@ -110,10 +106,10 @@ def resolved(source: Path, *rules: str, **changes: Any) -> experiment.Experiment
     return experiment.resolve({**CONFIG, "name": "fine-tuned", "seed": 5, "initialise_from": origin, **changes})
 
 
-def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainState, initialise_from.Report]:
+def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainState, init_from.Report]:
     """The state that a run begins with, the one that it would begin with alone, and what is said of it."""
     folder.mkdir(exist_ok=True)
-    setting = assembly.assemble(made, folder)
+    setting = build.assemble(made, folder)
     key = jax.random.key(made.run.seed)
     state, report = initialised(made.initialise_from, setting, key, folder)
     assert report is not None
@@ -123,7 +119,7 @@ def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainS
 @functools.cache
 def shapes_in(source: Path) -> TrainState:
     """The shapes of the source's state."""
-    return assembly.assemble(experiment.resolve(CONFIG), source).abstract
+    return build.assemble(experiment.resolve(CONFIG), source).abstract
 
 
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
@@ -235,7 +231,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     fresh = "unembedding/* = fresh"
     made = resolved(origin, fresh)
     seen: list[dict[str, np.ndarray]] = []
-    inner = training.run
+    inner = train.run
 
     def watched(state: TrainState, *arguments: Any, **named: Any) -> None:
         seen.append(params(state))
@@ -252,9 +248,9 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     def killed(state: TrainState, *arguments: Any, **named: Any) -> None:
         watched(state, *arguments, **named | {"save": stopped(named["save"])})
 
-    monkeypatch.setattr(training, "run", killed)
+    monkeypatch.setattr(train, "run", killed)
     with pytest.raises(Killed):
-        training.train(made, tmp_path / "run")
+        train.train(made, tmp_path / "run")
     assert f"initialised from {origin} at step {STEPS}" in capsys.readouterr().out
     directory = RunDirectory.open(tmp_path / "run")
     assert directory.facts()["initialised_from"]["fresh"] == {"unembedding/kernel": fresh}
@@ -265,10 +261,10 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     assert after.latest() == 1
     # What it began from is read no more: it may be gone, but it is still what the config says.
     shutil.rmtree(origin)
-    monkeypatch.setattr(training, "run", watched)
+    monkeypatch.setattr(train, "run", watched)
     with pytest.raises(UserError, match=r"holds a run with config\.initialise_from\.step=null, not 1"):
-        training.train(resolved(origin, fresh, origin={"step": 1}), tmp_path / "run")
-    training.train(made, tmp_path / "run")
+        train.train(resolved(origin, fresh, origin={"step": 1}), tmp_path / "run")
+    train.train(made, tmp_path / "run")
     out = capsys.readouterr().out
     assert "resuming from step 1" in out
     assert "initialised from" not in out
@@ -282,12 +278,12 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
     for tokenizer in (False, True):
         made = resolved(source, task=task, origin={"tokenizer": tokenizer})
         if tokenizer:
-            initialise_from.bring_tokenizer(made.initialise_from, tmp_path)
+            init_from.bring_tokenizer(made.initialise_from, tmp_path)
             assert (tmp_path / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
             assert begun(made, tmp_path)[2].source.notes == ()
         else:
             with pytest.raises(UserError, match=r"config\.task\.tokenizer=given.*config\.initialise_from\.tokenizer"):
-                assembly.assemble(made, tmp_path)
+                build.assemble(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
     _, _, report = begun(resolved(source), tmp_path)
     assert report.lines()[-1].startswith(f"  note: {source} has another tokenizer: row n of a table of tokens")
@@ -333,7 +329,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_an_ablation_says_with_what_its_arms_begin(source: Path, tmp_path: Path) -> None:
     made = resolved(source)
-    task = assembly.assemble(made, tmp_path).task
+    task = build.assemble(made, tmp_path).task
     found = {path: np.asarray(leaf) for path, leaf in by_path(fairness.initial_parameters(made, task)).items()}
     assert_same(found, stored(source))
 
@@ -368,12 +364,12 @@ def test_a_mistake_is_told_in_one_line_before_anything_compiles(
     def compiled(*arguments: Any, **named: Any) -> None:
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(assembly, "compile_once", lambda *arguments: compiled)
+    monkeypatch.setattr(build, "compile_once", lambda *arguments: compiled)
     folder = tmp_path / "new"
     with pytest.raises(
         UserError, match=r"config\.initialise_from.*" + says.replace("RUNS", re.escape(str(tmp_path)))
     ) as told:
-        training.train(experiment.resolve({**CONFIG, "model": LARGER, "initialise_from": origin}), folder)
+        train.train(experiment.resolve({**CONFIG, "model": LARGER, "initialise_from": origin}), folder)
     assert "\n" not in str(told.value)
     assert not folder.exists() or {entry.name for entry in folder.iterdir()} <= {"lock"}  # a corrected one can start
 
@@ -480,7 +476,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     config = InitialiseFrom(str(folder), tokenizer=True)
     with pytest.raises(UserError, match=r"has no 'head/kernel' for the parameter head/kernel \(16, 3\)"):
         initialised(config, toy, jax.random.key(0), tmp_path)
-    initialise_from.bring_tokenizer(config, tmp_path)
+    init_from.bring_tokenizer(config, tmp_path)
     config = dataclasses.replace(config, rules=("head/* = fresh",))
     state, report = initialised(config, toy, jax.random.key(0), tmp_path)
     assert report is not None
@@ -542,8 +538,8 @@ def test_what_was_learned_at_one_scale_is_not_gone_on_with_at_another(tmp_path: 
 
     def check(lora: LoraConfig | None, *rules: str) -> None:
         config = InitialiseFrom(str(run), rules=rules)
-        prepared = initialise_from.prepare(config, model.model, model.abstract.variables, tmp_path / "new")
-        initialise_from.check_scale(prepared, lora)
+        prepared = init_from.prepare(config, model.model, model.abstract.variables, tmp_path / "new")
+        init_from.check_scale(prepared, lora)
 
     check(LoraConfig(2, alpha=3.0))
     check(LoraConfig(2, alpha=8.0), "query/lora/* = fresh")
@@ -571,4 +567,4 @@ def test_without_a_run_to_begin_from_nothing_is_read(tmp_path: Path) -> None:
     assert report is None
     assert state.variables.params["w"].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match="'state/w' has the path of a leaf of the state"):
-        initialise_from.flat(Variables({"state": {"w": 1}}, {"w": 2}))
+        init_from.flat(Variables({"state": {"w": 1}}, {"w": 2}))

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.training.small_run import CONFIG
 from transformer.config import UserError
-from transformer.training import build as assembly
+from transformer.training import build
 from transformer.training.config import resolve
 from transformer.training.partitioning import one_device
 from transformer.training.preflight import check_room, memory_of
@@ -55,10 +55,10 @@ def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[Any, Any, float | None]] = []
-    monkeypatch.setattr(assembly, "check_room", lambda *sizes: given.append(sizes))
+    monkeypatch.setattr(build, "check_room", lambda *sizes: given.append(sizes))
     for accumulate in (1, 2):
         config = resolve({**CONFIG, "accumulate": accumulate, "precision": {"parameters": "bfloat16"}})
-        assembly.preflight(config, assembly.assemble(config, tmp_path, one_device()))
+        build.preflight(config, build.assemble(config, tmp_path, one_device()))
     (state, alone, _), (_, summed, _) = given
     moments = [leaf for leaf in jax.tree.leaves(state.optimisers) if leaf.ndim]
     kinds = [{leaf.dtype.name for leaf in jax.tree.leaves(tree)} for tree in (moments, state.averages, summed)]

@@ -11,7 +11,7 @@ import pytest
 from tests.training.test_heads import THREE_SITES
 from transformer.costs.program import Collective, read_program
 from transformer.maps.store import MapStore
-from transformer.training import build as assembly
+from transformer.training import build
 from transformer.training import config as experiment
 from transformer.training.evaluate import compile_probe
 from transformer.training.partitioning import ShardingConfig, make_placement
@@ -59,7 +59,7 @@ def look_on(
     """One look on a mesh, at a first state where none is given."""
     folder.mkdir()
     placement = make_placement(config, jax.devices()[: math.prod(config.sizes().values())])
-    setting = assembly.assemble(resolved, folder, placement)
+    setting = build.assemble(resolved, folder, placement)
     asked = {"config": resolved.maps, "times": 1, "parameters": "raw"}
     plan, probe = compile_probe(setting.model, setting.task, setting.abstract, placement, **asked)
     state = drawn(setting.abstract) if state is None else state

@@ -25,14 +25,8 @@ from transformer.runs.exit_codes import Failed, Stopped
 from transformer.runs.records import read_records
 from transformer.storage.sealed import sealed
 from transformer.tasks.contract import Report
-from transformer.training import build as assembly
-from transformer.training import checkpointing as saving
+from transformer.training import build, checkpointing, partitioning, provenance, restore, run_setup, train
 from transformer.training import config as experiment
-from transformer.training import partitioning as mesh
-from transformer.training import provenance
-from transformer.training import restore as reading
-from transformer.training import run_setup as programs
-from transformer.training import train as training
 from transformer.training.rollback import Rewind
 from transformer.training.state import TrainState
 from transformer.training.writers import open_writers as files
@@ -69,8 +63,8 @@ def workdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
-        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
+        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
+        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -94,14 +88,14 @@ def stopped(workdirs: Path) -> Path:
     """A run that was killed behind its checkpoint, and resumed: its metrics went further than its checkpoint."""
     folder = workdirs / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Console", console_killed_at(STOPPED))
+        patch.setattr(train, "Console", console_killed_at(STOPPED))
         with pytest.raises(Killed):
-            training.train(experiment.resolve(CONFIG), folder)
+            train.train(experiment.resolve(CONFIG), folder)
     assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
     assert Checkpoints.reading(folder / "checkpoints").latest() == SAVED
     assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     return folder
 
 
@@ -112,7 +106,7 @@ def half(stopped: Path, workdirs: Path) -> Path:
 
 
 def final_state(folder: Path) -> TrainState:
-    setting = assembly.assemble(experiment.resolve(CONFIG), folder)
+    setting = build.assemble(experiment.resolve(CONFIG), folder)
     checkpoints = Checkpoints.reading(folder / "checkpoints")
     assert checkpoints.latest() == STEPS
     return checkpoints.restore(STEPS, setting.abstract)[0]
@@ -166,7 +160,7 @@ def assert_one_store(alone: Path, other: Path) -> None:
 
 def stop_before(unit: str, folder: Path, **asked: Any) -> None:
     with pytest.raises(Stopped):
-        training.train(experiment.resolve(CONFIG), folder, pulse=Until(unit), **asked)
+        train.train(experiment.resolve(CONFIG), folder, pulse=Until(unit), **asked)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +182,7 @@ class KilledMaps(Maps):
 @pytest.mark.parametrize(
     ("name", "killed"),
     [
-        ("Console", (training, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
+        ("Console", (train, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
         ("Maps", (files, KilledMaps)),  # in the midst of reporting
     ],
 )
@@ -200,9 +194,9 @@ def test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_report
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(killed[0], name, killed[1])
         with pytest.raises(Killed):
-            training.train(experiment.resolve(CONFIG), folder)
+            train.train(experiment.resolve(CONFIG), folder)
     assert SAVED in MapStore.existing(folder / "maps").steps
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     assert_one_state(alone[0], folder)
     assert_one_record(alone[0], folder)
     assert_one_store(alone[0], folder)
@@ -213,16 +207,16 @@ def test_a_step_that_a_run_comes_back_to_is_reported_again(alone: tuple[Path, st
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
     stop_before(f"the maps of step {STEPS}", folder)
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     assert_one_record(alone[0], folder)
     shutil.copytree(folder, tmp_path / "longer")
     stop_before(f"the maps of step {STEPS}", folder, rewind=Rewind(SAVED, 0))
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     assert_one_state(alone[0], folder)
     assert_one_record(alone[0], folder)
     assert_one_store(alone[0], folder)
     # What the end of a shorter run has measured stays where the run is made longer.
-    training.train(experiment.resolve(config(steps=STEPS + 2)), tmp_path / "longer")
+    train.train(experiment.resolve(config(steps=STEPS + 2)), tmp_path / "longer")
     assert without_clock(tmp_path / "longer")[: len(without_clock(alone[0]))] == without_clock(alone[0])
 
 
@@ -232,7 +226,7 @@ def test_a_copy_by_hard_links_shares_nothing_that_is_written(
     folder, before = tmp_path / "run", contents(half, ".")
     shutil.copytree(half, folder, copy_function=os.link)
     assert (half / "metrics.jsonl").stat().st_nlink > 1
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     assert contents(half, ".") == before
     assert_one_state(alone[0], folder)
 
@@ -244,7 +238,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
     if what == "maps":
-        make = programs.probe_of
+        make = run_setup.probe_of
 
         def spoilt_probe(*given: Any) -> Any:
             plan, probe = make(*given)
@@ -257,11 +251,11 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
 
             return plan, spoilt
 
-        monkeypatch.setattr(training, "probe_of", spoilt_probe)
+        monkeypatch.setattr(train, "probe_of", spoilt_probe)
     else:
-        monkeypatch.setattr(saving.Saver, "first_not_finite", lambda self, state: "optimisers/x")
+        monkeypatch.setattr(checkpointing.Saver, "first_not_finite", lambda self, state: "optimisers/x")
     with pytest.raises(Failed, match=rf"at step \d.*--rewind={SAVED} --skip=\d$"):
-        training.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve(CONFIG), folder)
 
 
 def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -> None:
@@ -271,7 +265,7 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
     (folder / "config.json").unlink()
     assert RunDirectory.open(folder).config() == json.loads(content)
     with pytest.raises(UserError, match=r"config\.seed=3, not 4"):
-        training.train(experiment.resolve(config(seed=4)), folder)
+        train.train(experiment.resolve(config(seed=4)), folder)
     claim = RunDirectory.claim(folder, experiment.resolve(CONFIG).to_config())
     with claim as directory:
         assert not directory.fresh
@@ -286,11 +280,11 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
 def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
-    training.train(experiment.resolve(CONFIG), folder, rewind=Rewind(SAVED, 1))
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder, rewind=Rewind(SAVED, 1))
+    train.train(experiment.resolve(CONFIG), folder)
     (folder / "rewinding.json").unlink()
     with pytest.raises(UserError, match=rf"no longer has all batches that the run up to .* step {STEPS} has left out"):
-        training.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve(CONFIG), folder)
 
 
 def test_neither_tensorflow_nor_torch_is_imported_by_a_run(alone: tuple[Path, str]) -> None:
@@ -302,7 +296,7 @@ def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixt
     lasting = ("metrics.jsonl", "maps", "checkpoints", "tensorboard", "config.json", *text)
     before = contents(stopped, *lasting)
     assert len(before) > 10
-    training.train(experiment.resolve(CONFIG), stopped)
+    train.train(experiment.resolve(CONFIG), stopped)
     assert contents(stopped, *lasting) == before
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
 
@@ -313,8 +307,8 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     resolved = experiment.resolve(config(**changes))
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
-        training.train(resolved, folder)
+        patch.setattr(run_setup, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
+        train.train(resolved, folder)
     (mine,) = without_clock(folder, "train")
     theirs = without_clock(stopped)[0]
     assert mine["step"] == theirs["step"] == 2
@@ -340,7 +334,7 @@ def _nothing(state: TrainState) -> Report:
 def test_a_changed_config_is_refused_and_loses_nothing(half: Path, changes: Any, says: str) -> None:
     before = contents(half, ".")
     with pytest.raises(UserError, match=says):
-        training.train(experiment.resolve(config(**changes)), half)
+        train.train(experiment.resolve(config(**changes)), half)
     assert contents(half, ".") == before
 
 
@@ -350,7 +344,7 @@ def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> No
     fewer = experiment.resolve(config(steps=2, log_every=2, checkpoint_every=2))
     records = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError, match=rf"config\.steps=2 is behind the run's checkpoint of step {SAVED}"):
-        training.train(fewer, folder)
+        train.train(fewer, folder)
     assert (folder / "metrics.jsonl").read_bytes() == records
 
 
@@ -367,7 +361,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
         r"shape \(1, 32, 16\) of float32 in the checkpoint and shape \(1, 64, 16\) of float32 in this run"
     )
     with pytest.raises(UserError, match=says):
-        training.train(other, folder)
+        train.train(other, folder)
     assert contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl") == kept
 
 
@@ -396,9 +390,9 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     def stopped_at_once(*arguments: Any, **more: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(training, "run", stopped_at_once)
+    monkeypatch.setattr(train, "run", stopped_at_once)
     with pytest.raises(Killed):
-        training.train(experiment.resolve(config(maps_every=1)), folder)
+        train.train(experiment.resolve(config(maps_every=1)), folder)
     store = MapStore.existing(folder / "maps")
     assert (store.tiers.rows, store.tiers.top, store.steps) == (3, 0, (0, 2, 4))
 
@@ -413,9 +407,9 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
         look.sink.maps(6, {})  # which no store takes
         raise FloatingPointError("loss is nan at step 7")
 
-    monkeypatch.setattr(training, "run", diverged)
+    monkeypatch.setattr(train, "run", diverged)
     with pytest.raises(FloatingPointError, match="loss is nan"):
-        training.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve(CONFIG), folder)
 
 
 def finished(alone: tuple[Path, str], folder: Path) -> Path:
@@ -432,7 +426,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_befo
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     file.write_bytes(content)
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     said = capsys.readouterr()
     assert f"resuming from step {SAVED}" in said.out
     (line,) = [line for line in said.err.splitlines() if "is damaged" in line]
@@ -453,7 +447,7 @@ def test_where_all_checkpoints_are_damaged_one_line_says_so_and_nothing_changes(
         (folder / "checkpoints" / str(step) / "manifest" / "metadata").write_text("{}")
     before = contents(folder, "checkpoints", "metrics.jsonl", "maps")
     with pytest.raises(UserError, match=r"8 is damaged: .*; those of steps 4 are as well: put back a copy"):
-        training.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve(CONFIG), folder)
     assert contents(folder, "checkpoints", "metrics.jsonl", "maps") == before
 
 
@@ -475,7 +469,7 @@ def test_a_run_that_lost_its_checkpoints_is_refused(alone: tuple[Path, str], tmp
     before = contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps")
     for _ in range(2):
         with pytest.raises(UserError, match=r"has lost its checkpoints: .* step 8.*put them back, or choose another"):
-            training.train(experiment.resolve(CONFIG), folder)
+            train.train(experiment.resolve(CONFIG), folder)
     assert contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps") == before
 
 
@@ -489,9 +483,9 @@ def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str]
         r"config\.optimizer\.learning_rate=0\.01"
     )
     with pytest.raises(UserError, match=says):
-        training.train(experiment.resolve(changed), folder)
+        train.train(experiment.resolve(changed), folder)
     with pytest.raises(UserError, match=says):
-        reading.load(folder)
+        restore.load(folder)
 
 
 def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[Path, str], tmp_path: Path) -> None:
@@ -523,7 +517,7 @@ def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, mon
         look.sink.flush()
         save(state._replace(step=state.step + 1, variables=jax.tree.unflatten(structure, leaves)), {})
 
-    monkeypatch.setattr(training, "run", spoilt)
+    monkeypatch.setattr(train, "run", spoilt)
     with pytest.raises(FloatingPointError, match=r"variables/params/.* is not finite at step 5: this state is not"):
-        training.train(experiment.resolve(CONFIG), folder)
+        train.train(experiment.resolve(CONFIG), folder)
     assert Checkpoints.reading(folder / "checkpoints").steps() == [SAVED]

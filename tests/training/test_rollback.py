@@ -16,8 +16,7 @@ from transformer.models.interface import Input, Interface
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import Failed, NotFinite
 from transformer.storage.sealed import sealed
-from transformer.training import rollback as rewinding
-from transformer.training import vmapped
+from transformer.training import rollback, vmapped
 from transformer.training.batches import BadBatch
 from transformer.training.rollback import (
     Rewind,
@@ -187,9 +186,9 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
         file.parent.mkdir(parents=True)
         file.touch()
     (trial.run.directory.checkpoints / "610").mkdir()  # of a save under way
-    monkeypatch.setattr(rewinding.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(rollback.jax, "process_count", lambda: 2)
     trial.run.checkpoints = None  # which all processes ask together
-    monkeypatch.setattr(rewinding, "decided", None)
+    monkeypatch.setattr(rollback, "decided", None)
     found = leads_past(NotFinite(630, "optimisers/x is not finite at step 630"), trial.run)
     assert str(found).endswith("start each of its 2 processes again with --rewind=500 --skip=130")
 

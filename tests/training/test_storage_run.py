@@ -25,11 +25,8 @@ from transformer.storage import lease
 from transformer.storage.contract import Lost
 from transformer.storage.locate import locate
 from transformer.tasks.contract import Report
-from transformer.training import build as assembly
+from transformer.training import build, partitioning, run_setup, train
 from transformer.training import config as experiment
-from transformer.training import partitioning as mesh
-from transformer.training import run_setup as programs
-from transformer.training import train as training
 from transformer.training.init_from import bring_tokenizer, initialised
 from transformer.training.restore import load
 from transformer.training.state import TrainState
@@ -68,9 +65,9 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        patch.setattr(assembly, "make_placement", lambda config: mesh.one_device())
-        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
-        patch.setattr(programs, "compile_evaluations", evaluated)
+        patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
+        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
+        patch.setattr(run_setup, "compile_evaluations", evaluated)
         yield server
 
 
@@ -78,7 +75,7 @@ def server() -> Iterator[BucketServer]:
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run on a disk."""
     folder = tmp_path_factory.mktemp("runs") / "disk"
-    training.train(experiment.resolve(CONFIG), folder)
+    train.train(experiment.resolve(CONFIG), folder)
     return folder
 
 
@@ -87,12 +84,12 @@ def run(server: BucketServer) -> Path:
     """A run in the bucket that was stopped behind its checkpoint, and resumed."""
     run = locate("gs://bucket/runs/one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Console", console_killed_at(STOPPED))
+        patch.setattr(train, "Console", console_killed_at(STOPPED))
         with pytest.raises(Killed):
-            training.train(experiment.resolve(CONFIG), run)
+            train.train(experiment.resolve(CONFIG), run)
     assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
     assert MapStore.existing(run / "maps").steps == (0, 1, 2, 3)
-    training.train(experiment.resolve(CONFIG), run)
+    train.train(experiment.resolve(CONFIG), run)
     return run
 
 
@@ -127,7 +124,7 @@ def test_a_finished_run_trains_nothing_and_holds_no_lease(
 ) -> None:
     lasting = {name for name in server.names() if "log.txt" not in name and "environment" not in name}
     before = {name: server.objects["bucket", name].content for name in lasting}
-    training.train(experiment.resolve(CONFIG), run)
+    train.train(experiment.resolve(CONFIG), run)
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
     assert {name: server.objects["bucket", name].content for name in lasting} == before
     assert not [name for name in server.names() if name.endswith("/lock")]
@@ -170,7 +167,7 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
     assert str(run).startswith("gs:")
     made = experiment.resolve(CONFIG | {"initialise_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
     bring_tokenizer(made.initialise_from, tmp_path)
-    setting = assembly.assemble(made, tmp_path)
+    setting = build.assemble(made, tmp_path)
     state, report = initialised(made.initialise_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
     assert (report.source.step, report.source.notes) == (STEPS, ())
@@ -196,7 +193,7 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
                 (held,) = [each for name, each in lease._held.items() if name == "runs/robbed"]
                 held._lost = "was taken over by process 1 on host other"
 
-    monkeypatch.setattr(training, "Console", Robbed)
+    monkeypatch.setattr(train, "Console", Robbed)
     with pytest.raises(Lost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"):
-        training.train(experiment.resolve(CONFIG), "gs://bucket/runs/robbed")
+        train.train(experiment.resolve(CONFIG), "gs://bucket/runs/robbed")
     assert not [name for name in server.names("runs/robbed/checkpoints") if "commit_success" in name]

@@ -22,13 +22,9 @@ from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import NotFinite
 from transformer.runs.records import read_records
-from transformer.training import build as assembly
-from transformer.training import checkpointing as saving
+from transformer.training import build, checkpointing, partitioning, run_setup, vmapped
 from transformer.training import config as experiment
-from transformer.training import partitioning as mesh
-from transformer.training import run_setup as programs
 from transformer.training import train as training
-from transformer.training import vmapped
 from transformer.training.checkpointing import resume_together
 from transformer.training.run_setup import OpenRun
 from transformer.training.update_guard import Diverged
@@ -51,9 +47,9 @@ RUNS = {name: resolved(name=name, **changes) for name, changes in LANES.items()}
 @pytest.fixture(scope="module", autouse=True)
 def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (assembly, vmapped):
-            patch.setattr(module, "make_placement", lambda config: mesh.one_device())
-        patch.setattr(programs, "peak_flops", lambda devices: 1e9)
+        for module in (build, vmapped):
+            patch.setattr(module, "make_placement", lambda config: partitioning.one_device())
+        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -120,7 +116,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 def states_differ(one: Path, other: Path) -> list[str]:
     """The leaves of the last states that are not those of the other, beyond rounding."""
-    abstract = assembly.assemble(RUNS["one"], one).abstract
+    abstract = build.assemble(RUNS["one"], one).abstract
     states = [Checkpoints.reading(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
     here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
     scales = {path: 1e-4 * max(np.abs(leaf).max(initial=0), 1e-6) for path, leaf in here.items()}
@@ -290,7 +286,7 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(UserError, match="differ in shape at step 1"):
             train({"a": RUNS["one"], "b": RUNS["two"]}, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(vmapped, "make_placement", mesh.make_placement)
+    monkeypatch.setattr(vmapped, "make_placement", partitioning.make_placement)
     with pytest.raises(UserError, match=r"on one device, not by 1 on 8: leave one device visible"):
         train(RUNS, tmp_path / "several")
 
@@ -342,13 +338,13 @@ def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
 def test_a_state_that_is_not_finite_ends_its_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = saving.Saver.first_not_finite
+    found = checkpointing.Saver.first_not_finite
 
-    def spoilt(self: saving.Saver, state: Any) -> str | None:
+    def spoilt(self: checkpointing.Saver, state: Any) -> str | None:
         last = int(state.step) == STEPS and self._run.directory.path.name == "two"
         return "optimisers/x" if last else found(self, state)
 
-    monkeypatch.setattr(saving.Saver, "first_not_finite", spoilt)
+    monkeypatch.setattr(checkpointing.Saver, "first_not_finite", spoilt)
     assert train(RUNS, tmp_path) == [vmapped.Ended(None), vmapped.Ended(STEPS)]
     assert f"optimisers/x is not finite at step {STEPS}" in capsys.readouterr().out
 

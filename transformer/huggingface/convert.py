@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import UserError, choice
-from transformer.huggingface import bert, gpt, llama, marian, preprocessor, t5, vit, xlnet
-from transformer.huggingface import safetensors_files as tensor_files
+from transformer.huggingface import bert, gpt, llama, marian, preprocessor, safetensors_files, t5, vit, xlnet
 from transformer.huggingface.family import Config, Family, Inexpressible
 from transformer.huggingface.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
 from transformer.huggingface.safetensors_files import FLOATS, Tensor
@@ -64,7 +63,7 @@ def open_folder(folder: Path, dtype: str = "float32") -> Published:
     Errors: UserError for a family or a config that our models cannot express, naming the key and its value; for a
     tensor that is missing, unknown or of another shape, naming it; for a pickle or a damaged file.
     """
-    headers = tensor_files.open_folder(folder)
+    headers = safetensors_files.open_folder(folder)
     config = read_config(folder)
     family = choice(str(config.get("model_type")), FAMILIES, f"{folder / CONFIG}: model_type")
     try:
@@ -115,7 +114,7 @@ def write_folder(
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
         config[name] = number
     claim_folder(folder, "--to")
-    tensor_files.write(folder / tensor_files.WEIGHTS, to_tensors(slots, params))
+    safetensors_files.write(folder / safetensors_files.WEIGHTS, to_tensors(slots, params))
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     return family
@@ -212,7 +211,7 @@ def _check(slots: list[Slot], names: FileNames, headers: Mapping[str, Tensor]) -
 
 def _read(slots: list[Slot], names: FileNames, headers: Mapping[str, Tensor], dtype: str) -> PyTree:
     ours = {names.tensors[slot.tensor]: slot.tensor for slot in slots}
-    tensors = ((ours[name], tensor) for name, tensor in tensor_files.read(headers, list(ours)))
+    tensors = ((ours[name], tensor) for name, tensor in safetensors_files.read(headers, list(ours)))
     return from_tensors(slots, tensors, jnp.dtype(dtype))
 
 
@@ -222,7 +221,7 @@ def _check_aliases(family: Family, names: FileNames, headers: Mapping[str, Tenso
         original = names.tensors.get(family.aliases[alias], name)
         if original == name:
             continue
-        tensors = dict(tensor_files.read(headers, [name, original]))
+        tensors = dict(safetensors_files.read(headers, [name, original]))
         if not np.array_equal(tensors[name], tensors[original], equal_nan=True):
             raise UserError(f"the tensor {name!r} is not {original!r} once more, as its config.json has it")
 

@@ -20,9 +20,9 @@ from transformer.config import UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.initialization import Role, ScoreInitialisation
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
+from transformer.layers.padding import real_positions
 
 PyTree = Any
 Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment | None]"]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.axes import place
 from transformer.config import Range, UserError
-from transformer.layers.lengths import real_positions
+from transformer.layers.padding import real_positions
 
 RATE = 8000
 """Samples a second of all sound here; what was recorded at another rate is read at this one."""

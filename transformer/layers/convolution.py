@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.axes import place
 from transformer.layers.initialization import Role
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
+from transformer.layers.padding import real_positions
 
 
 class Padding(enum.Enum):

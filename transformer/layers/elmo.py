@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Layers, UserError
 from transformer.layers.embedding import Embedding
-from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Module
+from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 
 

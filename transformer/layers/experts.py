@@ -19,9 +19,9 @@ from transformer.axes import place, placement
 from transformer.config import UserError
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialization import Role
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module, Params, one_by_one
+from transformer.layers.padding import real_positions
 
 # Below it a deviation counts as this much, so that the gradient of a quotient by it stays finite.
 _LEAST_DEVIATION = 1e-6

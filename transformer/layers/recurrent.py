@@ -14,9 +14,9 @@ from transformer.attention.dropout import check_rate, dropout
 from transformer.axes import place
 from transformer.config import Layers, UserError
 from transformer.layers.initialization import RecurrentInitialisation, Role
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
+from transformer.layers.padding import real_positions
 
 
 class Cell(enum.Enum):

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.dropout import dropout
 from transformer.config import Layers
-from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.models import recurrent_decoder
 from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model

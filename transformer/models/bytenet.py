@@ -17,10 +17,10 @@ from transformer.layers.beams import as_rows, by_example
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialization import Initialisation, Initialise
-from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
 from transformer.layers.norm import LayerNorm
+from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface

@@ -12,8 +12,8 @@ from transformer.attention.capture import Capture, Captured, capture_at, capture
 from transformer.attention.dropout import dropout
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.layers.grid_attention import GridAttention, attention_operations
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
+from transformer.layers.image_grid_attention import GridAttention, attention_operations
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import LayerNorm

@@ -21,9 +21,9 @@ from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
 from transformer.layers.initialization import Initialisation, Initialise, Role
-from transformer.layers.lengths import real_lengths, real_positions, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
+from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length

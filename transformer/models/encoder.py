@@ -15,9 +15,9 @@ from transformer.config import Heads, Layers, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import embedding_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
-from transformer.layers.lengths import real_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.padding import real_lengths
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations

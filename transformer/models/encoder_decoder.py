@@ -16,8 +16,8 @@ from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import BlockAux, Memory, by_layer, each_layer, run_layers, windowed
 from transformer.layers.flops import embedding_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialise, deepnorm_encoder_decoder
-from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_lengths, target_lengths
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model
 from transformer.models.family import Family, Operations

@@ -29,9 +29,9 @@ from transformer.layers.attention_cell import (
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialization import Initialisation, Initialise, ScoreInitialisation
-from transformer.layers.lengths import real_lengths, target_lengths
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.padding import real_lengths, target_lengths
 from transformer.layers.recurrent import Cell, CellState, Direction, Links, RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations

@@ -18,9 +18,9 @@ from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations

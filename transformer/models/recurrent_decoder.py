@@ -20,9 +20,9 @@ from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.initialization import Initialisation, Initialise
-from transformer.layers.lengths import real_positions
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
+from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.state_history import Tape, TapeLayer
 from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless

@@ -17,8 +17,8 @@ from transformer.layers.block import Layer, in_order, run_layers, windowed
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import cross_operations, network_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, Role, deepnorm
-from transformer.layers.lengths import real_positions
 from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_positions
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring

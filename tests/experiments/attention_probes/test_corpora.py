@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from experiments.attention_probes.corpora import CORPORA, open_corpus
 from experiments.attention_probes.marked_texts import Counted, accuracies
 from experiments.attention_probes.sentence_corpora import BY_CLUE, BY_PRONOUN, NOUNS
+from experiments.attention_probes.task import CORPORA, open_corpus
 from transformer.config import UserError
 
 TEXTS = 60

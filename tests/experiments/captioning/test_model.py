@@ -14,8 +14,7 @@ from experiments.captioning.model import FAMILY, SITE, CaptionerConfig, Looking
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from tests.oracles.places import places, softmax
-from transformer.attention import STATISTICS, Capture
-from transformer.attention import normalizers as normalisers
+from transformer.attention import STATISTICS, Capture, normalizers
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
@@ -186,7 +185,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
                 chosen = way[jnp.argmax(of_steps == key)]
                 return 1e6 * jnp.broadcast_to(jax.nn.one_hot(chosen, shape[-1], dtype=dtype), shape)
 
-            monkeypatch.setattr(normalisers, "drawn", forced)
+            monkeypatch.setattr(normalizers, "drawn", forced)
             logits, aux = model.apply(Variables(params, {}), inputs, train=True, key=key)
             told = token_log_likelihood(logits, jnp.asarray(LABELS[None]))
             estimate = reinforce(told, jnp.ones((1, 2), bool), aux.extras, jnp.asarray(baseline), 0.0)

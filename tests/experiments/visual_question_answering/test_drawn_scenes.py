@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.datasets import open_questions
 from experiments.visual_question_answering.drawn_scenes import ONE_HOP, RELATIONAL, SceneQuestions, ask
+from experiments.visual_question_answering.task import open_questions
 from transformer.config import UserError
 from transformer.data.scenes import COLOURS, Item, SceneKind
 from transformer.data.synthetic_glyphs import SHAPES

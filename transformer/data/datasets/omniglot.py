@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import UserError
-from transformer.data.datasets.archives import members_of, unread_members
 from transformer.data.datasets.image_files import MOST_BYTES, Resizing, decode, stacked
-from transformer.data.datasets.user_files import located, said_of_left_out
+from transformer.data.datasets.user_files import located, members_of, said_of_left_out, unread_members
 from transformer.data.images import Pictures
 
 # Of the twenty people who drew every character the last validate and test.

@@ -12,8 +12,7 @@ import tokenizers
 import tokenizers.decoders
 
 from transformer.config import Range, UserError, check_several, nearest
-from transformer.data.tokenizers.labels import label_tokens
-from transformer.data.tokenizers.pieces import CONTINUES, WORD_START, Writing, bytes_of, writing_of
+from transformer.data.tokenizers.pieces import CONTINUES, WORD_START, Writing, bytes_of, label_tokens, writing_of
 from transformer.storage.locate import storage_of
 
 ROLES = ("pad", "begin", "end", "unknown", "mask")
@@ -148,7 +147,7 @@ class Tokenizer:
         return [self.backend.id_to_token(int(number)) or "<unknown>" for number in ids]
 
     def labels(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of a text as a person reads them (transformer.data.tokenizers.labels), the same for every writing.
+        """The tokens of a text as a person reads them (transformer.data.tokenizers.pieces), the same for every writing.
 
         Pieces that are plain text stand as they are.
         """

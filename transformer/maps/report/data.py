@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.attention import capture as pooling
+from transformer.attention import capture
 from transformer.attention.sites import Site
 from transformer.config import UserError, flatten
 from transformer.data.png import SIGNATURE
@@ -113,7 +113,7 @@ def _picture(directory: RunDirectory, name: str) -> str | None:
 
 def evenly(total: int, kept: int) -> list[int]:
     """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
-    return [total - 1] if kept == 1 else list(pooling.evenly(total, kept))
+    return [total - 1] if kept == 1 else list(capture.evenly(total, kept))
 
 
 def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:

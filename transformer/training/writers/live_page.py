@@ -37,14 +37,13 @@ class LivePage(NullSink):
 
 def _serve(workdir: Path) -> None:
     """Serve the page of a run until its process ends, however it ends."""
-    from transformer.maps.report import page as report
-    from transformer.maps.report import server as serve
+    from transformer.maps.report import page, server
 
     threading.Thread(target=_end_with_the_run, daemon=True).start()
     os.nice(10)
-    serve.serve(
+    server.serve(
         workdir,
-        lambda version: report.render(workdir, version=version),
+        lambda version: page.render(workdir, version=version),
         port=0,
         announce=lambda url: print(f"Open {url} in a browser of this machine: the page follows the run.", flush=True),
     )

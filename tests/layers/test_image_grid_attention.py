@@ -6,7 +6,7 @@ import numpy as np
 
 from tests import programs
 from transformer.attention import Capture
-from transformer.layers.grid_attention import GridAttention
+from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.module import Functional
 
 CHANNELS, ROWS, COLUMNS = 8, 3, 2
