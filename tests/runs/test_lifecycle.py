@@ -116,7 +116,7 @@ def test_a_watchdog_ends_what_hangs_and_nothing_that_goes_on(patient: bool, capf
             assert ended.wait(timeout=60)
     said = capfd.readouterr().err
     assert ended.is_set() != patient
-    for word in ("process 1 of 2 on", "in: step 9; furthest behind: process 0", "test_attended.py"):
+    for word in ("process 1 of 2 on", "in: step 9; furthest behind: process 0", "test_lifecycle.py"):
         assert (word in said) != patient
 
 
