@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.capture import Capture, capture_at, capture_weights, captured_at
-from transformer.attention.dropout import check_rate
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normaliser
+from transformer.attention.rng import check_rate
 from transformer.attention.sites import Axis, Site, Values
 from transformer.axes import place
 from transformer.config import UserError

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.capture import Capture, capture_at, capture_weights, captured_at
-from transformer.attention.dropout import check_rate
 from transformer.attention.masks import Mask
+from transformer.attention.rng import check_rate
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Layers, UserError

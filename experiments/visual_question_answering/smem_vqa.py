@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.dropout import check_rate, dropout
-from transformer.attention.rng import drawn
+from transformer.attention.rng import check_rate, drawn, dropout
 from transformer.config import Hops, Positive
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig

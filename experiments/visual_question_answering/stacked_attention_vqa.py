@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.rng import check_rate, dropout
 from transformer.config import Hops, Positive
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig

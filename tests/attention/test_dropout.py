@@ -10,10 +10,10 @@ import pytest
 
 from transformer.attention.api import attend
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import check_rate, dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normaliser, Reweighting
 from transformer.attention.positions import Position, Shaw
+from transformer.attention.rng import check_rate, dropout
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import ENTROPY, LARGEST_WEIGHT
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
+from transformer.attention.rng import dropout
 from transformer.axes import placed
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding, LearnedPositions

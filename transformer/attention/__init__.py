@@ -6,7 +6,6 @@ public too. Every name below is to be imported from this package; no submodule h
 
 from transformer.attention.api import PreparedKeys, attend, prepare_keys, read, score
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at, one_layer
-from transformer.attention.dropout import dropout
 from transformer.attention.masks import (
     Mask,
     clear_keys,
@@ -38,6 +37,7 @@ from transformer.attention.positions import (
     rotary,
     sinusoidal,
 )
+from transformer.attention.rng import dropout
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
 from transformer.attention.sites import Axis, AxisKind, Site, between
 from transformer.attention.spec import AttentionSpec, Backend, Parameters

@@ -19,12 +19,12 @@ from transformer.attention.checks import (
     check_queries,
     check_weights,
 )
-from transformer.attention.dropout import dropout
 from transformer.attention.fields import pytree, static
 from transformer.attention.kernels import attend_products, log_sum_products
 from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
 from transformer.attention.normalizers import Reweighting, gaussian, log_sum_exp, normalise
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
+from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of, repeat_heads
 from transformer.attention.sharded import Program, attend_sharded, shards_of
 from transformer.attention.spec import AttentionSpec, Backend, Parameters

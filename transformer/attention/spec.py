@@ -5,9 +5,9 @@ import enum
 from typing import NamedTuple
 
 from transformer.attention.arguments import check_member, check_positive
-from transformer.attention.dropout import check_rate
 from transformer.attention.normalizers import Normaliser, Reweighting
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
+from transformer.attention.rng import check_rate
 from transformer.attention.scores import SCORES, Score, ScoreFunction
 
 

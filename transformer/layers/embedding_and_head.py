@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.dropout import dropout
 from transformer.attention.positions import sinusoidal
+from transformer.attention.rng import dropout
 from transformer.axes import place
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.initialization import Role

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.blocks import Initializer
-from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.rng import check_rate, dropout
 from transformer.axes import place
 from transformer.config import Layers, UserError
 from transformer.layers.initialization import RecurrentInitialisation, Role

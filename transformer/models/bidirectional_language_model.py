@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
+from transformer.attention.rng import dropout
 from transformer.config import Layers
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions

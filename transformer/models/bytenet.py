@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import check_rate, dropout
+from transformer.attention.rng import check_rate, dropout
 from transformer.axes import place
 from transformer.config import UserError
 from transformer.layers.beams import as_rows, by_example

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
+from transformer.attention.rng import dropout
 from transformer.config import UserError
 from transformer.layers.beams import repeat_rows
 from transformer.layers.convolution import Padding

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, captured_at
-from transformer.attention.dropout import dropout
+from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage

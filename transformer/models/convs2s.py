@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.dropout import check_rate, dropout
 from transformer.attention.masks import Mask
+from transformer.attention.rng import check_rate, dropout
 from transformer.attention.sites import Axis, Site
 from transformer.attention.spec import AttentionSpec
 from transformer.axes import place

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at, one_layer
-from transformer.attention.dropout import check_rate, dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.rng import check_rate, dropout
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import Heads, Layers, UserError

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
-from transformer.attention.dropout import check_rate, dropout
 from transformer.attention.masks import Mask
+from transformer.attention.rng import check_rate, dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Layers, UserError

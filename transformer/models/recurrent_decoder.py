@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights
-from transformer.attention.dropout import check_rate, dropout
 from transformer.attention.masks import Mask
+from transformer.attention.rng import check_rate, dropout
 from transformer.attention.sites import Axis, Site
 from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import scan_steps

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.dropout import dropout
 from transformer.attention.positions import Position
+from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Heads, Layers, UserError
 from transformer.layers.block import Layer, in_order, run_layers, windowed
