@@ -136,7 +136,7 @@ def test_a_run_is_loaded_without_its_data(folders: dict[str, Path], read: dict[s
     with pytest.raises(UserError, match=r"lab\.mine.*is code from outside"):
         transformer.load(run)
     (run / "config.json").write_text(json.dumps({**config, "task": {"name": "experiments.neural_turing_machine.task"}}))
-    with pytest.raises(UserError, match="task, experiments.neural_turing_machine.task, reads no sentences"):
+    with pytest.raises(UserError, match=r"task, experiments\.neural_turing_machine\.task, reads no sentences"):
         transformer.load(run)
 
 
