@@ -95,6 +95,10 @@ class Exports[T]:
             )
         return exported
 
+    def all_names(self) -> list[str]:
+        """The names of all that the package and the projects of this checkout export."""
+        return [*self.names(), *self.names_of_projects()]
+
     def names(self) -> list[str]:
         """The names of all that the package exports."""
         path = importlib.import_module(self._package).__path__
@@ -102,7 +106,7 @@ class Exports[T]:
 
     def names_of_projects(self) -> list[str]:
         """The dotted paths of all that the projects of this checkout export; none in an installed library."""
-        said = re.compile(rf"^{self._attribute}\b[^=\n]* = ", re.MULTILINE)
+        said = re.compile(rf"^{self._attribute} = {self._kind.__name__}\b", re.MULTILINE)
         files = [file for file in sorted(PROJECTS.glob("*/*.py")) if said.search(file.read_text(encoding="utf-8"))]
         return [f"experiments.{file.parent.name}.{file.stem}" for file in files]
 
@@ -128,7 +132,7 @@ class Exports[T]:
         return isinstance(getattr(module, self._attribute, None), self._kind)
 
     def _advice(self, name: str) -> str:
-        names = [*self.names(), *self.names_of_projects()]
+        names = self.all_names()
         close = closest(str(name), names)
         known = ", ".join((*close, *sorted(set(names) - set(close))))
         meant = f"did you mean {close[0]!r}? " if close else ""

@@ -293,11 +293,11 @@ OF_TASK = {case.config["task"]["name"]: case.config["task"] for case in CASES}
 
 
 def test_every_family_and_every_task_is_in_the_table() -> None:
-    assert set(FAMILIES.names()) <= set(OF_FAMILY)
-    assert set(TASKS.names()) <= set(OF_TASK)
+    assert set(FAMILIES.all_names()) <= set(OF_FAMILY)
+    assert set(TASKS.all_names()) <= set(OF_TASK)
 
 
-@pytest.mark.parametrize("task", TASKS.names())
+@pytest.mark.parametrize("task", TASKS.all_names())
 def test_a_family_that_does_not_serve_a_task_is_refused(task: str, tmp_path: Path) -> None:
     for family, model in OF_FAMILY.items():
         experiment = resolve({"name": "pair", "steps": 1, "task": OF_TASK[task], "model": model, "optimizer": {}})

@@ -18,7 +18,7 @@ from transformer.training.optimizer import Algorithm
 from transformer.training.partitioning import one_device
 
 QUICK = ("language_modeling x recurrent_decoder", "classification x recurrent_classifier")
-READERS = {name: tasks.TASKS[name].reader for name in tasks.TASKS.names()}
+READERS = {name: tasks.TASKS[name].reader for name in tasks.TASKS.all_names()}
 READ = [
     case
     for case in CASES

@@ -49,11 +49,11 @@ def build(config: Any, interface: Interface, precision: Precision) -> Model:
     name = name_of(config)
     wanted, family = interface.signature, FAMILIES[name]
     if wanted is not None and wanted not in family.serves:
-        able = [other for other in FAMILIES.names() if wanted in FAMILIES[other].serves]
+        able = [other for other in FAMILIES.all_names() if wanted in FAMILIES[other].serves]
         served = "; ".join(sorted(map(str, family.serves))) or "nothing"
         raise UserError(
             f"config.model.family={name} serves {served}, but the task asks for {wanted}: "
-            + (f"say config.model.family={' or '.join(able)}" if able else "no family of this library serves that")
+            + (f"say config.model.family={' or '.join(able)}" if able else "no family serves that")
         )
     return family.build(config, interface, precision)
 
