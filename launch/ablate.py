@@ -72,9 +72,9 @@ def main(arguments: Arguments) -> None:
     _checks_on_cpu()
     from transformer.studies.ablations.arms import plan
     from transformer.studies.ablations.initial_gradients import check_stacks
-    from transformer.training.writers.tracking import asked_for
+    from transformer.training.writers.tracking import requested_trackers
 
-    asked_for(arguments.trackers)
+    requested_trackers(arguments.trackers)
     planned = plan(spec, arguments.config)
     if not arguments.report:
         check_stacks(arguments.config, spec)
@@ -89,7 +89,7 @@ def _work(arguments: Arguments) -> None:
     from transformer.storage.locate import locate
     from transformer.studies.sweeps.trial_store import Ledger
     from transformer.studies.sweeps.trials import check_recorded
-    from transformer.training.writers.tracking import asked_for
+    from transformer.training.writers.tracking import requested_trackers
     from transformer.trust import names_in
 
     ledger = Ledger.existing(locate(arguments.workdir))
@@ -104,7 +104,7 @@ def _work(arguments: Arguments) -> None:
         vectorise=arguments.vectorise,
         data_dir=arguments.data_dir,
         vouched=vouched,
-        trackers=asked_for(arguments.trackers),
+        trackers=requested_trackers(arguments.trackers),
     )
 
 

@@ -20,7 +20,7 @@ from launch.output import Output, discard
 from launch.parsing import help_text, parse
 from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
-from transformer.runs.exit_codes import AGAIN, Failed, Stopped
+from transformer.runs.exit_codes import RESTARTABLE, Failed, Stopped
 
 _SHOWN = 1000
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
@@ -61,7 +61,7 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         return 2
     except Stopped as stopped:
         print(f"{stopped}; start the same command again to go on", file=sys.stderr)
-        return AGAIN
+        return RESTARTABLE
     except Failed as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 1

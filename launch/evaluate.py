@@ -42,7 +42,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate, print."""
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.restore import load_ensemble, weighed_by
+    from transformer.training.restore import load_ensemble, with_language_model
 
     changes = {
         "data_dir": arguments.data_dir,
@@ -56,7 +56,7 @@ def main(arguments: Arguments) -> None:
     given = {name: value for name, value in changes.items() if value is not None}
     runs = [arguments.workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, given, arguments.trusted)
-    _, assembly, state = weighed_by(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    _, assembly, state = with_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")

@@ -54,14 +54,14 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Print the answers, and the path of the page."""
     texts = texts_of(arguments)
-    from transformer.maps.report.page import render_alone, write_page
-    from transformer.maps.report.single_text import store_alone
+    from transformer.maps.report.page import render_single_text, write_page
+    from transformer.maps.report.single_text import store_single_text
     from transformer.models.contract import count_parameters
     from transformer.storage.locate import locate
     from transformer.tasks.contract import Request
     from transformer.training.config import config_hash
     from transformer.training.evaluate import view_of
-    from transformer.training.restore import load_ensemble, weighed_by
+    from transformer.training.restore import load_ensemble, with_language_model
 
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
@@ -70,7 +70,7 @@ def main(arguments: Arguments) -> None:
     decoding["words"] = tuple(arguments.weighed.split(",")) if arguments.weighed else None
     runs: list[str | Path] = [workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
-    experiment, assembly, state = weighed_by(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    experiment, assembly, state = with_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
     view = view_of(assembly.model, state, experiment.evaluated_parameters)
     # An empty line has no answer; a text that was given as one has what the task makes of it.
     by_line = arguments.text is None and arguments.prompt_file is None
@@ -91,9 +91,11 @@ def main(arguments: Arguments) -> None:
     if arguments.maps and assembly.model.sites:
         folder = _new_folder(workdir / "generated")
         looked = (assembly.model.sites, answers.labels, answers.look)
-        store, _ = store_alone(folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step))
+        store, _ = store_single_text(
+            folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step)
+        )
         config, parameters = experiment.to_config(), count_parameters(state.variables.params)
-        page = write_page(folder / "report.html", render_alone(store, experiment.run.name, config, parameters))
+        page = write_page(folder / "report.html", render_single_text(store, experiment.run.name, config, parameters))
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
 
 

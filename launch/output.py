@@ -39,9 +39,9 @@ class Output:
         if self._needed:
             error.filename = "the standard output"
             raise error
-        from transformer.runs.preemption import say
+        from transformer.runs.preemption import write_stderr
 
-        say(f"the standard output cannot be written: {error.strerror}; the run goes on")
+        write_stderr(f"the standard output cannot be written: {error.strerror}; the run goes on")
 
 
 def discard(stream: TextIO) -> None:

@@ -68,10 +68,10 @@ def main(arguments: Arguments) -> None:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.records import parse_metric
     from transformer.studies.sweeps.progress import best_done, look, summarise, write_csv
-    from transformer.training.writers.tracking import asked_for
+    from transformer.training.writers.tracking import requested_trackers
 
     metric = parse_metric(arguments.metric)
-    trackers = asked_for(arguments.trackers)
+    trackers = requested_trackers(arguments.trackers)
     sweep = _sweep(arguments)
     ledger, total = sweep.ledger, sweep.total
     if arguments.worker:

@@ -55,36 +55,50 @@ def main(arguments: Arguments) -> None:
     if arguments.show_config:
         from transformer.training.config import show
 
-        print(show(values, (*arguments.overrides, *(() if arguments.data_dir is None else ("task.data_dir",)))))
+        given = arguments.overrides if arguments.data_dir is None else (*arguments.overrides, "task.data_dir")
+        print(show(values, given))
         return
-    from transformer.runs.distributed import told
-    from transformer.runs.lifecycle import attended
+    from transformer.runs.distributed import announce
+    from transformer.runs.lifecycle import run_lifecycle
     from transformer.storage.locate import locate
-    from transformer.training.writers.tracking import asked_for, tracking
+    from transformer.training.writers.tracking import open_trackers, requested_trackers
 
     if arguments.watchdog is not None and not arguments.watchdog >= 0:
         raise UserError(f"--watchdog={arguments.watchdog} must be a number of seconds, or 0 for none")
     workdir = locate(arguments.workdir)
-    tracked = tracking(asked_for(arguments.trackers), workdir, told)
-    where = arguments.coordinator, arguments.processes, arguments.process
+    lifecycle = run_lifecycle(
+        arguments.coordinator,
+        arguments.processes,
+        arguments.process,
+        heartbeat=arguments.heartbeat,
+        watchdog=arguments.watchdog,
+    )
+    trackers = open_trackers(requested_trackers(arguments.trackers), workdir, announce)
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
-    with tracked as sinks, attended(*where, heartbeat=arguments.heartbeat, watchdog=arguments.watchdog) as pulse:
+    with trackers as sinks, lifecycle as monitor:
         from transformer.data.datasets.preparation import downloads
         from transformer.runs.distributed import primary
         from transformer.training.config import resolve
         from transformer.training.rollback import Rewind
         from transformer.training.train import train
-        from transformer.training.writers.contract import Sinks
+        from transformer.training.writers.contract import OptionalSink, Sinks
 
         if arguments.serve:
-            from transformer.training.writers.contract import OptionalSink
             from transformer.training.writers.live_page import LivePage
 
             sinks = (*sinks, OptionalSink("the page of --serve", lambda: LivePage(workdir)))
-        asked = (arguments.rewind, arguments.skip or 0)
-        rewind = None if asked == (None, 0) else Rewind(*asked)
+        rewind = None
+        if arguments.rewind is not None or arguments.skip:
+            rewind = Rewind(arguments.rewind, arguments.skip or 0)
         with downloads(arguments.vouched):
-            train(resolve(values), workdir, profile=arguments.profile, sink=Sinks(*sinks), pulse=pulse, rewind=rewind)
+            train(
+                resolve(values),
+                workdir,
+                profile=arguments.profile,
+                sink=Sinks(*sinks),
+                monitor=monitor,
+                rewind=rewind,
+            )
         if primary():
             print(what_next(workdir, values), flush=True)
 

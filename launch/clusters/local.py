@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 from launch.clusters.training import DRY_RUN, Training, shown, start, train_command
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
-from transformer.runs.exit_codes import AGAIN
+from transformer.runs.exit_codes import RESTARTABLE
 
 COMMAND = Command(
     name="clusters.local",
@@ -156,8 +156,8 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
             _send(started, signal.SIGKILL)
             deadline = time.monotonic() + GRACE
         time.sleep(LOOK)
-    if all(child.returncode == AGAIN for child in started):
-        return AGAIN
+    if all(child.returncode == RESTARTABLE for child in started):
+        return RESTARTABLE
     failed = _failed(started)
     return code or (failed[1] if failed else 0)
 

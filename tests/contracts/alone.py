@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from tests.contracts.cases import Case
-from transformer.training.build import compile_once, numbers_of
+from transformer.training.build import compile_once, hyperparameters_of
 from transformer.training.config import Experiment
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, make_optimizer
@@ -40,6 +40,6 @@ class Alone:
         drawn = jax.random.key(key)
         variables = self.case.variables(self.setting, drawn)
         given = () if variables is None else (variables,)
-        state = self.initialise(numbers_of(experiment, self.setting.task), drawn, *given)
+        state = self.initialise(hyperparameters_of(experiment, self.setting.task), drawn, *given)
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return jax.device_put(state, jax.devices()[0])

@@ -14,7 +14,7 @@ from transformer.axes import Placement
 from transformer.models.contract import Variables, by_path
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import Experiment, resolve
-from transformer.training.init_from import InitialiseFrom, take
+from transformer.training.init_from import InitialiseFrom, variables_from_source
 from transformer.training.optimizer import Algorithm
 from transformer.training.state import TrainState
 from transformer.training.train import train
@@ -319,7 +319,9 @@ class Case:
             return None
         folder = source_run(self.name)
         origin = InitialiseFrom(run=folder.name, rules=self.rules)
-        return take(origin, setting.model, setting.abstract.variables, lambda: setting.initialise(key).variables)[0]
+        return variables_from_source(
+            origin, setting.model, setting.abstract.variables, lambda: setting.initialise(key).variables
+        )[0]
 
 
 @functools.cache

@@ -25,18 +25,18 @@ from transformer.maps.store import MapStore
 from transformer.models.contract import by_path
 from transformer.models.registry import FAMILIES
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.preemption import Pulse
+from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, synthetic
-from transformer.training.batches import Vetted
-from transformer.training.build import Assembly, assemble, preflight
+from transformer.training.batches import CheckedBatches
+from transformer.training.build import Assembly, assemble, check_before_compiling
 from transformer.training.config import resolve
 from transformer.training.evaluate import compile_evaluations, compile_probe
 from transformer.training.initial_state import trained_parameters
-from transformer.training.loop import Cadence, Look, Measured, run
+from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
 from transformer.training.partitioning import one_device
 from transformer.training.state import TrainState, key_for
-from transformer.training.vmapped import StackedBatches, stack_states, take_run, vectorise
+from transformer.training.vmapped import StackedBatches, stack_states, take_run, vmap_step
 from transformer.training.writers.contract import NullSink, Sinks
 from transformer.training.writers.maps import Maps
 
@@ -70,11 +70,11 @@ class Trial:
     def __init__(self, alone: Alone, folder: Path, *, watched: bool):
         self.alone, self.case, self.setting, self.folder = alone, alone.case, alone.setting, folder
         experiment = alone.experiment
-        preflight(
+        check_before_compiling(
             dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
             self.setting,
         )
-        self.evaluations: list[Measured] = self.measured() if watched or self.case.metric[0] != "train" else []
+        self.evaluations: list[LoopEvaluation] = self.measured() if watched or self.case.metric[0] != "train" else []
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
         self.first = alone.initial(experiment)
         half, steps = self.case.steps // 2, self.case.steps
@@ -95,13 +95,13 @@ class Trial:
             alone.step, alone.initial(experiment), steps, half=half, maps=maps, save=self.save
         )
 
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[LoopEvaluation]:
         """The first evaluation of its task, and how its maps align."""
         chosen = self.setting.evaluations
         chosen = [*chosen[:1], *[each for each in chosen[1:] if each.name == "alignment"]]
         compiled = compile_evaluations(self.setting.model, chosen, self.setting.placement)
         return [
-            Measured(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
+            LoopEvaluation(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
             for evaluation, evaluate in zip(chosen, compiled, strict=True)
         ]
 
@@ -112,17 +112,17 @@ class Trial:
         self, step: Any, state: TrainState, steps: int, *, half: int = 0, maps: Any = None, save: Any = None
     ) -> tuple[TrainState, list[Record]]:
         recorder = Recorder()
-        state = run(
+        state = train_loop(
             state,
             step,
-            Vetted(self.setting.task.source(seed=5), self.setting.task.interface),
+            CheckedBatches(self.setting.task.source(seed=5), self.setting.task.interface),
             steps=steps,
-            look=Look(
+            reporter=Reporter(
                 Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),
                 self.evaluations,
                 self.probe,
                 Sinks(recorder, *([maps] if maps else [])),
-                Pulse(),
+                ProgressMonitor(),
             ),
             save=save or (lambda state, progress: None),
         )
@@ -195,7 +195,7 @@ def vectorised(trial: Trial) -> None:
     """
     task, step = trial.setting.task, trial.alone.step
     states = [trial.alone.initial(trial.case.descending(lane.rate), lane.key) for lane in LANES]
-    together = jax.jit(vectorise(trial.alone.made(1 if trial.case.sampled else MICRO_BATCHES)))
+    together = jax.jit(vmap_step(trial.alone.made(1 if trial.case.sampled else MICRO_BATCHES)))
     state = stack_states(states, trial.setting.placement)
     batches = StackedBatches([task.source(lane.key) for lane in LANES])
     for number in range(VECTORISED):

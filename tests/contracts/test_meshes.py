@@ -17,7 +17,7 @@ from transformer.config import UserError
 from transformer.models.contract import by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Task
-from transformer.training.build import Assembly, compile_once, numbers_of
+from transformer.training.build import Assembly, compile_once, hyperparameters_of
 from transformer.training.config import Experiment
 from transformer.training.initial_state import init_state
 from transformer.training.partitioning import (
@@ -97,7 +97,9 @@ class Run:
         experiment = descending(case)
         self.setting: Assembly = case.assemble(experiment, folder, placement)
         model, task, made = self.setting.model, self.setting.task, self.setting.optimisers
-        make = functools.partial(init_state, model, task, made, experiment.averages, numbers_of(experiment, task))
+        make = functools.partial(
+            init_state, model, task, made, experiment.averages, hyperparameters_of(experiment, task)
+        )
         placement = self.setting.placement
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
         self.initialise = compile_once(make, placement, self.shardings)

@@ -15,7 +15,7 @@ from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
 from transformer.training.partitioning import ShardingConfig, batch_sharding, make_placement, state_shardings, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
@@ -69,7 +69,9 @@ def training(
     model = build(config, interface, Precision(compute=compute))
     by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup=0)
     task, optimisers = NextToken(), {"language": make_optimizer(by_adam, 10)}
-    make = functools.partial(init_state, model, task, optimisers, {}, dict.fromkeys(optimisers, hyper_of(by_adam)))  # type: ignore[arg-type]
+    make = functools.partial(
+        init_state, model, task, optimisers, {}, dict.fromkeys(optimisers, hyperparameters(by_adam))
+    )  # type: ignore[arg-type]
     abstract = jax.eval_shape(make, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement)
     placed = jax.tree.map(

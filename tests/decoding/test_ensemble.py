@@ -23,7 +23,7 @@ from transformer.training import restore, train
 from transformer.training.config import resolve
 from transformer.training.evaluate import Probe, compile_evaluations, view_of
 from transformer.training.restore import load, load_ensemble
-from transformer.training.run_setup import probe_of
+from transformer.training.run_setup import compile_run_probe
 
 INTERFACE = Interface({"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens")
 SOURCE = np.array([[3, 4, 5, 2], [6, 2, 0, 0]], np.int32)
@@ -64,7 +64,7 @@ def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
 
 def nothing_seen(*given: Any) -> Probe:
     """The probe of a model without sites."""
-    return Probe(dataclasses.replace(probe_of(*given).plan, sites=()), lambda state: {})
+    return Probe(dataclasses.replace(compile_run_probe(*given).plan, sites=()), lambda state: {})
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "measured", lambda assembly, pulse: [])
-        patch.setattr(train, "probe_of", nothing_seen)
+        patch.setattr(train, "compile_loop_evaluations", lambda assembly, monitor: [])
+        patch.setattr(train, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
             ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
             ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
@@ -157,7 +157,7 @@ def test_runs_that_do_not_fit_are_refused_in_one_line(
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
     assert "cannot join an ensemble with" in capsys.readouterr().err
     with monkeypatch.context() as patched:
-        patched.setattr(restore, "_tokenizer", lambda workdir: str(workdir).encode())
+        patched.setattr(restore, "_tokenizer_file", lambda workdir: str(workdir).encode())
         with pytest.raises(UserError, match="its tokenizer is another"):
             load_ensemble(runs[:2])
     kept = (runs[1] / "tokenizer.json").read_text()

@@ -126,7 +126,7 @@ def test_what_cannot_read_along_is_refused(
     monkeypatch.setattr(restore, "load", lambda *_, **__: (None, words, None))
     heard = SimpleNamespace(task=Transcription(SpokenDigitsConfig(spelling=spelling)), model=None)
     with pytest.raises(UserError, match=said):
-        restore.weighed_by((None, heard, None), "words", weight)
+        restore.with_language_model((None, heard, None), "words", weight)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ import numpy as np
 
 from launch.config_files import load_config
 from transformer.config import UserError, flatten
-from transformer.training.build import Assembly, assemble, compile_step, count_flops
+from transformer.training.build import Assembly, assemble, compile_step, flops_formula
 from transformer.training.config import resolve, with_overrides
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
         step = compile_step(experiment, assembly)
         state = assembly.initialise(jax.random.key(experiment.run.seed))
         batches = assembly.task.source(experiment.run.seed)
-        flops = count_flops(experiment, assembly)
+        flops = flops_formula(experiment, assembly)
         steps = []
         for index in range(STEPS):
             batch = batches[index]

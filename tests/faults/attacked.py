@@ -18,22 +18,22 @@ from typing import Any
 import launch.train
 from launch.cli import run
 from launch.platform import leave
-from transformer.runs.preemption import Pulse, say
+from transformer.runs.preemption import ProgressMonitor, write_stderr
 
 
 def attack(plan: dict[str, Any]) -> None:
     """Let the fault happen once, where the plan says."""
     if int(os.environ.get("JAX_PROCESS_ID", "0")) != plan["process"]:
         return
-    beat, done = Pulse.beat, threading.Event()
+    beat, done = ProgressMonitor.begin, threading.Event()
 
-    def watched(pulse: Pulse, what: str, **more: Any) -> None:
-        beat(pulse, what, **more)
+    def watched(monitor: ProgressMonitor, what: str, **more: Any) -> None:
+        beat(monitor, what, **more)
         if what.startswith(plan["unit"]) and not done.is_set():
             done.set()
             act(plan)
 
-    Pulse.beat = watched  # type: ignore[method-assign]
+    ProgressMonitor.begin = watched  # type: ignore[method-assign]
 
 
 def act(plan: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def send(plan: dict[str, Any], number: signal.Signals) -> None:
 
 def note(plan: dict[str, Any]) -> None:
     """Write when it happened."""
-    say(f"fault at {time.time():.3f}: {plan['act']} in {plan['unit']}")
+    write_stderr(f"fault at {time.time():.3f}: {plan['act']} in {plan['unit']}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from transformer.studies.sweeps.trial_store import Ledger
 from transformer.studies.sweeps.trials import named
 from transformer.training import config as experiment
 from transformer.training.checkpointing import resume
-from transformer.training.run_setup import opened
+from transformer.training.run_setup import open_runs
 
 KINDS = ("deleted", "halved", "emptied")
 STEPS = 10
@@ -164,7 +164,7 @@ def _looked_at(run: Path, values: dict[str, Any]) -> Found:
 def _resumed(run: Path, values: dict[str, Any]) -> tuple[int, Any]:
     recorded = RunDirectory.open(run).config()
     with _data_of(run, Path(values["task"]["dataset"])):
-        with opened([experiment.resolve(recorded)], [run]) as (assembly, (opened_run,)):
+        with open_runs([experiment.resolve(recorded)], [run]) as (assembly, (opened_run,)):
             resumed = resume(opened_run, assembly)
             assert resumed is not None
         manifest = json.loads((run / "checkpoints" / str(resumed.step) / "manifest" / "metadata").read_bytes())

@@ -28,7 +28,7 @@ from transformer.storage.sealed import sealed, unsealed
 from transformer.studies.ablations.metadata import About
 from transformer.studies.sweeps.trial_store import AttemptLine, OutcomeFile, TrialLine
 from transformer.studies.sweeps.worker import Gain
-from transformer.training.provenance import SavedBeside
+from transformer.training.provenance import CheckpointMetadata
 from transformer.training.rollback import RecordedRewind
 
 _D = "--workdir={run}"
@@ -124,7 +124,12 @@ KINDS = (
         ("evaluate", "sizes", "train", "from"),
     ),
     Kind(
-        "translation", "checkpoints/*/manifest/metadata", SavedBeside, ("metadata",), _manifest, ("train", "evaluate")
+        "translation",
+        "checkpoints/*/manifest/metadata",
+        CheckpointMetadata,
+        ("metadata",),
+        _manifest,
+        ("train", "evaluate"),
     ),
     Kind("translation", "maps/zarr.json", StoreFile, ("attributes",), _sealed_attributes, ("maps", "train")),
     Kind("translation", "maps/written-1.json", WrittenFile, (), _sealed, ("maps", "train")),

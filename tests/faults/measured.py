@@ -14,24 +14,24 @@ from typing import Any
 import launch.train
 from launch.cli import run
 from launch.platform import leave
-from transformer.runs.preemption import Pulse
+from transformer.runs.preemption import ProgressMonitor
 
 seen: list[tuple[int, int, int, int]] = []
 
 
 def measure() -> None:
     """Look before every tenth step."""
-    beat = Pulse.beat
+    beat = ProgressMonitor.begin
 
-    def watched(pulse: Pulse, what: str, **more: Any) -> None:
-        beat(pulse, what, **more)
+    def watched(monitor: ProgressMonitor, what: str, **more: Any) -> None:
+        beat(monitor, what, **more)
         step = re.fullmatch(r"step (\d+)", what)
         if step and int(step[1]) % 10 == 0:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             bytes_ = pages * os.sysconf("SC_PAGE_SIZE")
             seen.append((int(step[1]), bytes_, len(os.listdir("/proc/self/fd")), threading.active_count()))
 
-    Pulse.beat = watched  # type: ignore[method-assign]
+    ProgressMonitor.begin = watched  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
 from transformer.training import build, partitioning, rollback
 from transformer.training import config as experiment
-from transformer.training.batches import Vetted
+from transformer.training.batches import CheckedBatches
 from transformer.training.rollback import Rewind
 from transformer.training.train import train
 from transformer.training.update_guard import Diverged
@@ -117,14 +117,14 @@ def one_device() -> Iterator[None]:
 def spoilt(numbers: Collection[int], spoil: Callable[[Batch], Batch]) -> Iterator[None]:
     """Runs whose sources are spoilt."""
 
-    def vetted(source: Any, *more: Any) -> Vetted:
-        return Vetted(Poisoned(source, numbers, spoil), *more)
+    def vetted(source: Any, *more: Any) -> CheckedBatches:
+        return CheckedBatches(Poisoned(source, numbers, spoil), *more)
 
     rollback.Vetted = vetted  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        rollback.Vetted = Vetted  # type: ignore[misc]
+        rollback.Vetted = CheckedBatches  # type: ignore[misc]
 
 
 def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict[str, np.ndarray]:

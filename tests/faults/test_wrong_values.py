@@ -31,8 +31,8 @@ from transformer.studies.ablations.metadata import read_about, write_about
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 from transformer.studies.sweeps.trials import check_recorded, make_trial
 from transformer.studies.sweeps.worker import Gain, _note_gain
-from transformer.training.init_from import _reading
-from transformer.training.provenance import check_saved
+from transformer.training.init_from import _reading_checkpoints
+from transformer.training.provenance import check_metadata
 from transformer.training.rollback import recorded_rewind
 
 # How many of them are refused at least, where some of it may be anything or a wrong line is told and left out.
@@ -129,7 +129,7 @@ def _read_maps(folder: Path) -> None:
 def _read_checkpoint(folder: Path) -> None:
     run = RunDirectory(folder)
     checkpoints = Checkpoints.reading(run.checkpoints)
-    check_saved(checkpoints.metadata(1), folder, 1)
+    check_metadata(checkpoints.metadata(1), folder, 1)
     checkpoints.restore(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
 
 
@@ -202,7 +202,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
     os.mkfifo(sweep / "ledger" / "pipe")
 
     def begin_from(folder: Path) -> None:
-        with _reading(folder, str(folder)):
+        with _reading_checkpoints(folder, str(folder)):
             pass
 
     for read, folder in ((RunDirectory.open, run), (begin_from, run), (Ledger.existing, sweep)):

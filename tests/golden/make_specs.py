@@ -16,7 +16,7 @@ from transformer.layers.module import Precision
 from transformer.models.contract import by_path
 from transformer.models.interface import Interface
 from transformer.models.registry import build, model_config
-from transformer.training.partitioning import ShardingConfig, is_names, make_placement
+from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
 FILE = Path(__file__).with_name("specs.json")
 SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "max_length": 16}
@@ -52,7 +52,7 @@ def specs(model: str, placement: Placement) -> dict[str, str]:
     """The mesh axis of every dimension of every parameter; "-" where it is whole."""
     interface = Interface({}, {"tokens": 32, "joint": 32}, pad=0, begin=1, end=2)
     built = build(model_config(MODELS[model]), interface, Precision())
-    names, shapes = by_path(built.axes().params, is_names), by_path(built.functional.shapes())
+    names, shapes = by_path(built.axes().params, is_axis_names), by_path(built.functional.shapes())
     return {
         path: " ".join(axis or "-" for axis in placement.even_spec(axes, shapes[path].shape))
         for path, axes in names.items()

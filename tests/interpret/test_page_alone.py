@@ -16,7 +16,7 @@ from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.waiting import wait_until
 from transformer.attention.capture import Capture, Captured
 from transformer.interpret.load import Loaded
-from transformer.interpret.show import Looked
+from transformer.interpret.show import AttentionPage
 from transformer.tasks.plain import look_over
 
 pytestmark = pytest.mark.browser
@@ -29,7 +29,7 @@ def model(folders: dict[str, Path]) -> Loaded:
 
 
 @pytest.fixture(scope="module")
-def looked(model: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Looked:
+def looked(model: Loaded, tmp_path_factory: pytest.TempPathFactory) -> AttentionPage:
     return model.look(TEXT, page=tmp_path_factory.mktemp("page") / "page.html", vectors=True)
 
 
@@ -41,7 +41,7 @@ def captured(model: Loaded) -> Captured:
     return look_over(model._view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
 
 
-def test_a_page_of_one_sentence_is_of_that_sentence(looked: Looked, visit: Any) -> None:  # noqa: F811
+def test_a_page_of_one_sentence_is_of_that_sentence(looked: AttentionPage, visit: Any) -> None:  # noqa: F811
     page = visit(looked.path)
     assert page.locator("h1").inner_text() == "tiny-gpt2"
     assert page.locator("#text").inner_text() == TEXT
@@ -65,7 +65,7 @@ def test_a_page_of_one_sentence_is_of_that_sentence(looked: Looked, visit: Any) 
 
 
 @pytest.mark.parametrize("width", [400, pytest.param(1400, marks=pytest.mark.slow)])
-def test_slanted_labels_do_not_run_into_each_other(looked: Looked, visit: Any, width: int) -> None:  # noqa: F811
+def test_slanted_labels_do_not_run_into_each_other(looked: AttentionPage, visit: Any, width: int) -> None:  # noqa: F811
     page = visit(looked.path, shown=False)
     page.set_viewport_size({"width": width, "height": 800})
     wait_until(page, "width => document.querySelector('#detail svg')?.clientWidth < width", arg=width)
@@ -79,7 +79,7 @@ def test_slanted_labels_do_not_run_into_each_other(looked: Looked, visit: Any, w
 
 
 def test_weights_times_values_are_shown_as_shares_of_their_rows(
-    looked: Looked,
+    looked: AttentionPage,
     captured: Captured,
     visit: Any,  # noqa: F811
     tmp_path: Path,
@@ -104,7 +104,7 @@ def saved_table(page: Any, directory: Path) -> str:
 
 
 def test_a_querys_products_sum_to_logits_beside_the_maps_own_weights(
-    looked: Looked,
+    looked: AttentionPage,
     captured: Captured,
     visit: Any,  # noqa: F811
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_querys_products_sum_to_logits_beside_the_maps_own_weights(
 
 def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_asked_for(
     model: Loaded,
-    looked: Looked,
+    looked: AttentionPage,
     visit: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_aske
 
 
 def test_the_page_works_in_a_frame_as_notebooks_show_it(
-    looked: Looked,
+    looked: AttentionPage,
     visit: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:

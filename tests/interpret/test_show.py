@@ -13,7 +13,7 @@ import pytest
 import transformer
 from transformer.config import UserError
 from transformer.interpret.load import Loaded
-from transformer.interpret.show import Looked, in_notebook
+from transformer.interpret.show import AttentionPage, in_notebook
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_look_is_a_file_whose_path_is_told(model: Loaded, tmp_path: Path, caps
 def test_a_page_without_a_name_is_a_new_file_and_one_that_cannot_be_written_is_refused(
     model: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    looked = Looked("title", "page")
+    looked = AttentionPage("title", "page")
     path = looked.saved().path
     assert path is not None
     assert path.read_text() == "page"

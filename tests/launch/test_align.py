@@ -14,7 +14,7 @@ from transformer.tasks.aligned_texts import alignment_of, read_aligned
 from transformer.training import build, partitioning, train
 from transformer.training.config import resolve
 from transformer.training.restore import load
-from transformer.training.run_setup import measured
+from transformer.training.run_setup import compile_loop_evaluations
 
 DATASET = "reversal/length=4,symbols=6,train=64,validation=8,test=9"
 
@@ -42,7 +42,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "make_placement", lambda config: partitioning.one_device())  # meshes have their tests
         # What else is measured takes longer to compile than all else here.
-        patch.setattr(train, "measured", lambda *given: [each for each in measured(*given) if each.name == "alignment"])
+        patch.setattr(
+            train,
+            "compile_loop_evaluations",
+            lambda *given: [each for each in compile_loop_evaluations(*given) if each.name == "alignment"],
+        )
         train.train(resolve(config), folder)
     return folder
 

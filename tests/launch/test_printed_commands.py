@@ -87,7 +87,7 @@ def test_how_a_run_without_a_checkpoint_is_trained(
 def test_how_batches_that_are_not_finite_are_left_out(own: tuple[Path, dict[str, Any]]) -> None:
     run, config = own
     opened: Any = SimpleNamespace(experiment=resolve(config), directory=RunDirectory(run))
-    ((name, *words),) = printed(rollback._command(opened, Rewind(4, 3)))
+    ((name, *words),) = printed(rollback._rewind_command(opened, Rewind(4, 3)))
     arguments = parse(launch.train.COMMAND, words)
     assert (name, arguments.workdir, arguments.rewind, arguments.skip) == ("train", str(run), 4, 3)
 

@@ -23,7 +23,7 @@ from transformer.runs import directory
 from transformer.runs.checkpoint_files import _sha256
 from transformer.studies.scaling_laws import _directories
 from transformer.training.conversion import export_run
-from transformer.training.init_from import open_source
+from transformer.training.init_from import open_init_source
 
 TRUST = f"--trust=lab.retired,{CONFIG['task']['dataset']}"
 COMMANDS = {
@@ -130,7 +130,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "maps --against": lambda run: _other_run(str(run), run.parent) and "a run",
     "scaled runs": lambda run: [path.name for path in _directories([run])],
     "trials": lambda run: [path.name for path in _directories([run.parent.parent])],
-    "initialise_from": lambda run: sorted(open_source(str(run), None, "", None).leaves),
+    "initialise_from": lambda run: sorted(open_init_source(str(run), None, "", None).leaves),
     "advice": lambda run: refusal_of(run.parent),
 }
 

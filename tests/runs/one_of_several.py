@@ -30,7 +30,7 @@ from transformer.runs.checksums import differing, digests
 from transformer.tasks.labels import Labels
 from transformer.training import build, train
 from transformer.training import config as experiment
-from transformer.training.init_from import initialised
+from transformer.training.init_from import initial_state
 from transformer.training.writers import open_writers
 from transformer.training.writers.maps import BackgroundMaps
 
@@ -100,7 +100,7 @@ def some_maps() -> dict[str, StoredMaps]:
 def check_refusal(folder: Path) -> str:
     """What is said of a directory that another run holds."""
     try:
-        with distributed.claimed(folder / "held", {}):
+        with distributed.claim_run_directory(folder / "held", {}):
             return "it was free"
     except UserError as error:
         return str(error)
@@ -149,12 +149,12 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
             content[-1 - len(content) // 3] ^= 64
             file.write_bytes(content)
 
-    distributed.decided(damage)
+    distributed.run_on_primary(damage)
     sound = saved.newest_sound(lambda step: saved.restore(step, abstract(state_of(step, mesh)))[0])
     assert sound is not None
     assert same(sound.value, 1)
     saved.tell(sound, set_aside=True)
-    names = distributed.decided(lambda: sorted(entry.name for entry in (folder / "gone_back").iterdir()))
+    names = distributed.run_on_primary(lambda: sorted(entry.name for entry in (folder / "gone_back").iterdir()))
     saved.close()
     return [sound.step, sorted(sound.damaged), names]
 
@@ -163,7 +163,7 @@ def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
     made = experiment.resolve(config | {"initialise_from": {"run": str(folder / "several")}})
     setting = build.assemble(made, folder / "several")
-    state, _ = initialised(made.initialise_from, setting, jax.random.key(1), folder / "begun")
+    state, _ = initial_state(made.initialise_from, setting, jax.random.key(1), folder / "begun")
     wanted = Checkpoints.reading(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[0]
     pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
     return int(state.step) == 0 and all(
@@ -183,7 +183,7 @@ def check_maps(folder: Path) -> None:
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     writers = jax.process_index(), jax.process_count()
-    store = distributed.in_turn(lambda: MapStore.open(folder / "maps", (SITE,), LABELS, "", writers=writers))
+    store = distributed.primary_first(lambda: MapStore.open(folder / "maps", (SITE,), LABELS, "", writers=writers))
     for step in (1, 2):
         store.write(step, jax.tree.map(divided, some_maps()))
 
@@ -224,7 +224,7 @@ def main(folder: Path, *more: str) -> None:
 
 
 if __name__ == "__main__":
-    distributed.start(heartbeat=10)
+    distributed.join_processes(heartbeat=10)
     try:
         main(Path(sys.argv[1]), *sys.argv[2:])
     except BaseException:

@@ -273,16 +273,16 @@ GIVEN = {distributed.ADDRESS: "10.0.0.2:8476", distributed.COUNT: "4", distribut
 def test_what_is_given_by_halves_or_cannot_be_is_refused(changes: dict[str, str | None], said: str) -> None:
     environment = {name: value for name, value in (GIVEN | changes).items() if value is not None}
     with pytest.raises(UserError, match=said):
-        distributed.start(environment=environment)
+        distributed.join_processes(environment=environment)
 
 
 def test_flags_come_before_the_environment() -> None:
     with pytest.raises(UserError, match="--coordinator and --processes without --process"):
-        distributed.start("10.0.0.2:8476", 4, environment=GIVEN)
+        distributed.join_processes("10.0.0.2:8476", 4, environment=GIVEN)
     with pytest.raises(UserError, match="--process=4 must be from 0 to --processes - 1"):
-        distributed.start("10.0.0.2:8476", 4, 4, environment=GIVEN)
+        distributed.join_processes("10.0.0.2:8476", 4, 4, environment=GIVEN)
     with pytest.raises(UserError, match="--heartbeat=0 must be at least 1"):
-        distributed.start(heartbeat=0, environment={})
+        distributed.join_processes(heartbeat=0, environment={})
 
 
 # What mpirun of Open MPI 4.1 and of 5.0.11 set, of what matters here.
@@ -363,10 +363,10 @@ def test_what_starts_the_processes_is_recognised(
     asked: list[dict[str, Any]] = []
     updated: dict[str, Any] = {}
     has_mpi4py(monkeypatch, 2)
-    monkeypatch.setattr(distributed, "_listen_to_this_machine", lambda: None)
+    monkeypatch.setattr(distributed, "_listen_on_loopback", lambda: None)
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: asked.append(given))
     monkeypatch.setattr(jax.config, "update", updated.__setitem__)
-    assert distributed.start(heartbeat=20, environment=environment) == (settings is not None)
+    assert distributed.join_processes(heartbeat=20, environment=environment) == (settings is not None)
     assert asked == ([] if settings is None else [{**settings, "heartbeat_timeout_seconds": 20}])
     # Else the process would live on when it is told to end.
     assert settings is None or updated["jax_enable_preemption_service"] is False
@@ -385,7 +385,7 @@ def test_what_starts_the_processes_is_recognised(
 def test_open_mpi_5_needs_an_mpi4py_of_its_own(monkeypatch: pytest.MonkeyPatch, size: int | None, says: str) -> None:
     has_mpi4py(monkeypatch, size)
     with pytest.raises(UserError) as caught:
-        distributed.start(environment=OPEN_MPI_5)
+        distributed.join_processes(environment=OPEN_MPI_5)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--processes=$OMPI_COMM_WORLD_SIZE --process=$OMPI_COMM_WORLD_RANK" in str(caught.value)
@@ -418,14 +418,14 @@ def test_a_process_of_several_whose_launcher_is_not_known_does_not_train_alone(
 ) -> None:
     monkeypatch.setattr(jax.distributed, "initialize", lambda **given: pytest.fail("it joined"))
     with pytest.raises(UserError) as caught:
-        distributed.start(environment=environment)
+        distributed.join_processes(environment=environment)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert not distributed.start(processes=1, environment=environment)
-    assert not distributed.start(environment={**environment, distributed.COUNT: "1"})
+    assert not distributed.join_processes(processes=1, environment=environment)
+    assert not distributed.join_processes(environment={**environment, distributed.COUNT: "1"})
     alone = {name: "1" if value.isdecimal() and int(value) > 1 else value for name, value in environment.items()}
     if "PMI_SIZE" in alone or "WORLD_SIZE" in alone:
-        assert not distributed.start(environment=alone)
+        assert not distributed.join_processes(environment=alone)
 
 
 def test_a_tpu_without_its_pod_is_one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -435,13 +435,13 @@ def test_a_tpu_without_its_pod_is_one_process(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setattr(distributed, "find_spec", lambda name: name == "libtpu")
-    assert not distributed.start(environment={}, files=tmp_path)
+    assert not distributed.join_processes(environment={}, files=tmp_path)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "accel0").touch()
-    assert not distributed.start(environment={}, files=tmp_path)
-    assert not distributed.start(environment={"JAX_PLATFORMS": "cpu"}, files=tmp_path)
+    assert not distributed.join_processes(environment={}, files=tmp_path)
+    assert not distributed.join_processes(environment={"JAX_PLATFORMS": "cpu"}, files=tmp_path)
     with pytest.raises(ValueError, match="coordinator_address"):
-        distributed.start(environment=GIVEN)
+        distributed.join_processes(environment=GIVEN)
 
 
 def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -457,18 +457,18 @@ def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.Mon
         return decide()
 
     monkeypatch.setattr(RunDirectory, "claim", claim)
-    monkeypatch.setattr(distributed, "decided", decided)
-    with distributed.claimed(tmp_path, {}):
+    monkeypatch.setattr(distributed, "run_on_primary", decided)
+    with distributed.claim_run_directory(tmp_path, {}):
         # gloo gives a process 30 seconds to come to the first exchange; a lease is watched for 60.
         assert calls == ["together", "together", "claim"]
 
 
 def test_one_process_decides_for_itself() -> None:
     assert distributed.primary()
-    assert distributed.decided(lambda: [1, 2]) == [1, 2]
-    assert distributed.in_turn(lambda: {"a"}) == {"a"}
+    assert distributed.run_on_primary(lambda: [1, 2]) == [1, 2]
+    assert distributed.primary_first(lambda: {"a"}) == {"a"}
     with pytest.raises(UserError, match="no"):
-        distributed.decided(lambda: (_ for _ in ()).throw(UserError("no")))
+        distributed.run_on_primary(lambda: (_ for _ in ()).throw(UserError("no")))
 
 
 def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
@@ -477,9 +477,9 @@ def test_the_last_word_of_a_process_is_its_exit_code(root: Path) -> None:
         "import sys\n"
         "from transformer.runs import distributed\n"
         "from launch.platform import leave\n"
-        "distributed.start(heartbeat=10)\n"
+        "distributed.join_processes(heartbeat=10)\n"
         "import jax\n"
-        "distributed.decided(lambda: 0)\n"
+        "distributed.run_on_primary(lambda: 0)\n"
         "from tests.runs.listening import addresses\n"
         "print(*addresses(), flush=True)\n"
         "leave(int(sys.argv[1 + jax.process_index()]))\n"

@@ -1,4 +1,4 @@
-"""What attends to a training process: the pulse that can be ended, the signals that end it, and the watchdog."""
+"""What attends to a training process: the monitor that can be ended, the signals that end it, and the watchdog."""
 
 import json
 import os
@@ -13,41 +13,41 @@ from typing import Any
 import pytest
 
 from transformer.runs import lifecycle, watchdog
-from transformer.runs.exit_codes import AGAIN, Stopped
-from transformer.runs.lifecycle import News
-from transformer.runs.preemption import Held, Pulse
+from transformer.runs.exit_codes import RESTARTABLE, Stopped
+from transformer.runs.lifecycle import RunMessages
+from transformer.runs.preemption import HoldPoint, ProgressMonitor
 
 
 def test_a_pulse_ends_behind_the_unit_that_it_is_told() -> None:
-    pulse = Pulse()
+    monitor = ProgressMonitor()
     for unit in range(1, 4):
-        pulse.beat(f"step {unit}", makes=True)
-    assert pulse.hold() == Held(3, True)
-    pulse.end_behind(4)
-    pulse.beat("step 4")
+        monitor.begin(f"step {unit}", makes=True)
+    assert monitor.hold() == HoldPoint(3, True)
+    monitor.end_behind(4)
+    monitor.begin("step 4")
     with pytest.raises(Stopped, match="before step 5"):
-        pulse.beat("step 5")
+        monitor.begin("step 5")
 
 
 def test_a_pulse_that_is_held_waits_until_the_end_is_known() -> None:
-    pulse = Pulse()
-    pulse.beat("the maps of step 0")
-    pulse.beat("step 1", makes=True)
-    assert pulse.hold() == Held(2, False)  # the first step is not done
+    monitor = ProgressMonitor()
+    monitor.begin("the maps of step 0")
+    monitor.begin("step 1", makes=True)
+    assert monitor.hold() == HoldPoint(2, False)  # the first step is not done
     done: list[str] = []
 
     def go_on() -> None:
-        pulse.beat("step 2")
-        done.append(pulse.what)
+        monitor.begin("step 2")
+        done.append(monitor.what)
         with pytest.raises(Stopped):
-            pulse.beat("step 3")
+            monitor.begin("step 3")
         done.append("stopped")
 
     thread = threading.Thread(target=go_on)
     thread.start()
     time.sleep(0.05)
     assert done == []
-    pulse.end_behind(3)
+    monitor.end_behind(3)
     thread.join(timeout=60)
     assert done == ["step 2", "stopped"]
 
@@ -77,15 +77,15 @@ def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypat
     index = threading.local()
     monkeypatch.setattr(lifecycle.jax, "process_index", lambda: index.value)
     monkeypatch.setattr(lifecycle.jax, "process_count", lambda: 3)
-    service, pulses = Service(), [Pulse() for _ in range(3)]
+    service, pulses = Service(), [ProgressMonitor() for _ in range(3)]
     threads = []
-    for number, pulse in enumerate(pulses):
+    for number, monitor in enumerate(pulses):
         for unit in range(number + 2):
-            pulse.beat(f"step {unit + 1}", makes=True)
+            monitor.begin(f"step {unit + 1}", makes=True)
 
-        def agree(number: int = number, pulse: Pulse = pulse) -> None:
+        def agree(number: int = number, monitor: ProgressMonitor = monitor) -> None:
             index.value = number
-            one = News(pulse)
+            one = RunMessages(monitor)
             one._client = service
             if number == 1:
                 one.stop("SIGTERM")
@@ -96,20 +96,22 @@ def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypat
         threads[-1].start()
     for thread in threads:
         thread.join(timeout=60)
-    for number, pulse in enumerate(pulses):
+    for number, monitor in enumerate(pulses):
         for unit in range(number + 2, 4):
-            pulse.beat(f"step {unit + 1}")
+            monitor.begin(f"step {unit + 1}")
         with pytest.raises(Stopped, match="before step 5"):
-            pulse.beat("step 5")
+            monitor.begin("step 5")
 
 
 @pytest.mark.parametrize("patient", [True, False])
 def test_a_watchdog_ends_what_hangs_and_nothing_that_goes_on(patient: bool, capfd: pytest.CaptureFixture[str]) -> None:
-    pulse, ended = Pulse(), threading.Event()
-    pulse.beat("step 1", makes=True)
-    with watchdog.watched(pulse, 0.5, "process 1 of 2", lambda what: "; furthest behind: process 0", ended.set):
+    monitor, ended = ProgressMonitor(), threading.Event()
+    monitor.begin("step 1", makes=True)
+    with watchdog.watchdog_thread(
+        monitor, 0.5, "process 1 of 2", lambda what: "; furthest behind: process 0", ended.set
+    ):
         for unit in range(2, 10):
-            pulse.beat(f"step {unit}")
+            monitor.begin(f"step {unit}")
             time.sleep(0.1)
         assert not ended.is_set()
         if not patient:
@@ -121,15 +123,15 @@ def test_a_watchdog_ends_what_hangs_and_nothing_that_goes_on(patient: bool, capf
 
 
 def test_a_watchdog_waits_long_for_what_was_slow_and_for_the_first_step() -> None:
-    pulse = Pulse()
-    assert watchdog.patience(pulse, 5.0) == watchdog.patience(pulse, None) == watchdog.FIRST
+    monitor = ProgressMonitor()
+    assert watchdog.time_limit(monitor, 5.0) == watchdog.time_limit(monitor, None) == watchdog.FIRST
     for unit in ("step 1", "step 2"):
-        pulse.beat(unit, makes=True)
-        assert watchdog.patience(pulse, 5.0) == watchdog.FIRST
-    pulse.beat("step 3")
-    assert (watchdog.patience(pulse, 5.0), watchdog.patience(pulse, None)) == (5.0, watchdog.LEAST)
-    pulse.slowest = 100.0
-    assert watchdog.patience(pulse, None) == 1000.0
+        monitor.begin(unit, makes=True)
+        assert watchdog.time_limit(monitor, 5.0) == watchdog.FIRST
+    monitor.begin("step 3")
+    assert (watchdog.time_limit(monitor, 5.0), watchdog.time_limit(monitor, None)) == (5.0, watchdog.LEAST)
+    monitor.slowest = 100.0
+    assert watchdog.time_limit(monitor, None) == 1000.0
 
 
 # A process that holds the interpreter's main thread in a lock, as one that waits for another process.
@@ -137,25 +139,25 @@ HEEDING = """
 import signal, sys, threading, time
 if sys.argv[1] == "background":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-from transformer.runs.lifecycle import News
-from transformer.runs.preemption import Pulse, begin_save, end_save, heeded, say
-pulse = Pulse()
-with heeded(News(pulse).stop):
+from transformer.runs.lifecycle import RunMessages
+from transformer.runs.preemption import ProgressMonitor, begin_save, end_save, handle_stop_signals, write_stderr
+monitor = ProgressMonitor()
+with handle_stop_signals(RunMessages(monitor).stop):
     if sys.argv[1] != "compiling":
         for unit in ("step 1", "step 2"):
-            pulse.beat(unit, makes=True)
+            monitor.begin(unit, makes=True)
     if sys.argv[1] == "saving":
         begin_save()
-    say("ready")
+    write_stderr("ready")
     if sys.argv[1] == "saving":
         sys.stdin.readline()
-        say("saved")
+        write_stderr("saved")
         end_save()
     if sys.argv[1] in ("stuck", "saving", "compiling"):
         threading.Lock().acquire() and threading.Event().wait()
     while True:
         time.sleep(0.05)
-        pulse.beat("step")
+        monitor.begin("step")
 """
 
 
@@ -164,7 +166,7 @@ with heeded(News(pulse).stop):
     [
         ("going", [signal.SIGTERM], 1),  # the traceback of Stopped, which no command turned into its code
         ("background", [signal.SIGINT, signal.SIGTERM], 1),
-        ("compiling", [signal.SIGINT], AGAIN),
+        ("compiling", [signal.SIGINT], RESTARTABLE),
         ("stuck", [signal.SIGTERM, signal.SIGINT], 130),
     ],
 )
@@ -239,15 +241,15 @@ def test_who_is_behind_is_told(others: tuple[int, bool]) -> None:
         f"headwise/hung/{name}": json.dumps({"place": place, "what": f"step {place[0]}"})
         for name, place in told.items()
     }
-    assert lifecycle._standing(texts) == "; furthest behind: process 1 (step 11)"
-    assert "none is behind" in lifecycle._standing({key: texts["headwise/hung/0"] for key in texts})
+    assert lifecycle._furthest_behind(texts) == "; furthest behind: process 1 (step 11)"
+    assert "none is behind" in lifecycle._furthest_behind({key: texts["headwise/hung/0"] for key in texts})
 
 
 def test_a_unit_that_waits_is_further_than_one_at_work_and_not_as_far_as_the_next() -> None:
-    pulse, places = Pulse(), []
+    monitor, places = ProgressMonitor(), []
     for _ in range(2):
-        pulse.beat("a step")
-        places.append(pulse.place)
-        pulse.waits()
-        places.append(pulse.place)
+        monitor.begin("a step")
+        places.append(monitor.place)
+        monitor.mark_waiting()
+        places.append(monitor.place)
     assert places == sorted(set(places))

@@ -26,7 +26,7 @@ from transformer.tasks.fine_tuning import (
 )
 from transformer.tasks.registry import build, synthetic, task_config
 from transformer.tasks.synthetic import abstract_batch
-from transformer.training.batches import Vetted
+from transformer.training.batches import CheckedBatches
 
 SIZES = "train=7,validation=5,test=3"
 FORMS = ("acceptability", "entailment", "similarity", "choice")
@@ -124,14 +124,14 @@ def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
 def test_a_run_takes_the_batches(problem: str, tasks: dict[str, FineTuning]) -> None:
     """A run looks over what it is fed: the number of an answer is not held against the one output of a sequence."""
     task = tasks[problem]
-    vetted = Vetted(task.source(0), task.interface)
+    vetted = CheckedBatches(task.source(0), task.interface)
     for step in range(2):
         np.testing.assert_array_equal(vetted[step]["labels"], task.source(0)[step]["labels"])
     labels = max(int(each.label) for each in task.splits["train"].texts)
     wrong = {**task.source(0)[0], "labels": np.array([labels + 1])}
     if not task.shape.scores:
         with pytest.raises(UserError, match=f"labels.0. = {labels + 1}, no token of a vocabulary of {labels + 1}"):
-            Vetted([wrong], task.interface)[0]  # type: ignore[arg-type]
+            CheckedBatches([wrong], task.interface)[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("problem", FORMS)

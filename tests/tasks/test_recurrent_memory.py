@@ -18,7 +18,7 @@ from transformer.tasks.recurrent_memory import next_memory, over_segments
 from transformer.tasks.segment_lm import TASK as SEGMENTS
 from transformer.tasks.segment_lm import SegmentLanguageModelling, SegmentLanguageModellingConfig, synthetic
 from transformer.tasks.text_data import TokenizerKind
-from transformer.training.batches import Vetted
+from transformer.training.batches import CheckedBatches
 
 
 def view_of(family: str, train: bool = False, **changes: Any) -> View:
@@ -36,7 +36,7 @@ def task_of(segments: int = 16) -> SegmentLanguageModelling:
 def test_a_run_takes_the_batches(task: Kind) -> None:
     """Places of a long segment are no tokens of a small vocabulary."""
     made = task.synthetic(task.config(vocabulary=9, context=64, rows=2), 1)
-    batch = Vetted(made.source(0), made.interface)[0]
+    batch = CheckedBatches(made.source(0), made.interface)[0]
     assert batch["tokens"].shape == (2, 64)
     assert batch.get("order", batch["index"]).max() > 9
 

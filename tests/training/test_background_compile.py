@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.training.background_compile import LOOKED_AT, Program, compiled_ahead, shapes_of
+from transformer.training.background_compile import BATCHES_SCANNED, Program, batch_shapes, compile_in_background
 from transformer.training.partitioning import one_device, shard_batch
 
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
@@ -41,8 +41,8 @@ def test_a_call_finds_its_program_compiled(compilations: list[str]) -> None:
     scale = shard_batch({"scale": np.float32(3)}, placement)["scale"]
     batches = [batch_of(length) for length in (4, 5, 4, 6)]
     scale_shape = jax.ShapeDtypeStruct((), jnp.float32, sharding=scale.sharding)
-    shapes = shapes_of(batches, 0, 4, placement)
-    with compiled_ahead(Program(function, (scale_shape, shape, False)) for shape in shapes):
+    shapes = batch_shapes(batches, 0, 4, placement)
+    with compile_in_background(Program(function, (scale_shape, shape, False)) for shape in shapes):
         while sum(name.startswith("compile") for name in compilations) < 3:
             time.sleep(0.01)
         placed = [shard_batch(batch, placement) for batch in batches]
@@ -61,10 +61,10 @@ def test_each_shape_comes_once_from_the_first_batches() -> None:
             return batch_of(4 + step % 2)
 
     source = Counting()
-    shapes = list(shapes_of(source, 3, 10**6, one_device()))
+    shapes = list(batch_shapes(source, 3, 10**6, one_device()))
     assert [shape["tokens"].shape for shape in shapes] == [(3, 5), (3, 4)]
     assert shapes[0]["tokens"].dtype == jnp.int32  # as jax keeps them
-    assert source.asked == LOOKED_AT
+    assert source.asked == BATCHES_SCANNED
 
 
 def test_what_does_not_compile_raises_where_it_is_called() -> None:
@@ -72,7 +72,7 @@ def test_what_does_not_compile_raises_where_it_is_called() -> None:
     def function(x: jax.Array) -> jax.Array:
         raise ValueError("at its trace")
 
-    with compiled_ahead([Program(function, (jax.ShapeDtypeStruct((), jnp.float32),))]):
+    with compile_in_background([Program(function, (jax.ShapeDtypeStruct((), jnp.float32),))]):
         pass
     with pytest.raises(ValueError, match="at its trace"):
         function(jnp.zeros(()))
@@ -93,7 +93,7 @@ def test_the_end_leaves_what_was_not_begun() -> None:
             taken.append(number)
             yield Slow()
 
-    with contextlib.suppress(KeyError), compiled_ahead(programs()):
+    with contextlib.suppress(KeyError), compile_in_background(programs()):
         assert begun.wait(30)
         threading.Timer(0.2, go_on.set).start()
         raise KeyError

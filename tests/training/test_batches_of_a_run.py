@@ -5,7 +5,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.models.interface import Input, Interface, Modality
-from transformer.training.batches import Vetted, merged, number_of
+from transformer.training.batches import CheckedBatches, batch_number, merge_ranges
 
 SIDE = Input((2, 3))
 INTERFACE = Interface({"source": SIDE, "target": SIDE, "lengths": Input((2,))}, {"joint": 10})
@@ -28,25 +28,27 @@ def test_a_token_of_no_vocabulary_is_refused_by_name(name: str, token: int) -> N
     tokens[1, 2] = token
     says = rf"batch 5 \(counted from 0\) has {name}\[1, 2\] = {token}, no token of a vocabulary of 10, 0 to 9"
     with pytest.raises(UserError, match=says):
-        Vetted(Numbered(**{name: tokens}), INTERFACE)[5]
+        CheckedBatches(Numbered(**{name: tokens}), INTERFACE)[5]
 
 
 def test_what_is_no_token_may_be_anything() -> None:
-    fine = Vetted(Numbered(source=np.array([[0, 9]]), lengths=np.array([11]), index=np.array([-1])), INTERFACE)[0]
+    fine = CheckedBatches(Numbered(source=np.array([[0, 9]]), lengths=np.array([11]), index=np.array([-1])), INTERFACE)[
+        0
+    ]
     assert set(fine) == {"number", "source", "lengths", "index"}
     points = Interface({"points": Input((2, 3, 2), np.float32, Modality.POINTS), "target": SIDE}, {})
-    assert Vetted(Numbered(target=np.array([[99]]), labels=np.array([[99]])), points)[0]["number"] == 0
+    assert CheckedBatches(Numbered(target=np.array([[99]]), labels=np.array([[99]])), points)[0]["number"] == 0
 
 
 def test_labels_of_classes_are_held_against_the_classes() -> None:
     classes = Interface({"tokens": SIDE}, {"tokens": 10, "classes": 2})
     with pytest.raises(UserError, match=r"labels\[1\] = 2, no token of a vocabulary of 2"):
-        Vetted(Numbered(labels=np.array([1, 2])), classes)[0]
+        CheckedBatches(Numbered(labels=np.array([1, 2])), classes)[0]
 
 
 def test_batches_that_are_left_out_are_in_no_step_and_all_others_in_one() -> None:
     passed = [(3, 2), (9, 1), (4, 3)]
-    assert merged(passed) == [(3, 4), (9, 1)]
-    batches = Vetted(Numbered(), INTERFACE, passed)
+    assert merge_ranges(passed) == [(3, 4), (9, 1)]
+    batches = CheckedBatches(Numbered(), INTERFACE, passed)
     assert [int(batches[step]["number"]) for step in range(7)] == [0, 1, 2, 7, 8, 10, 11]
-    assert [number_of(step, []) for step in range(3)] == [0, 1, 2]
+    assert [batch_number(step, []) for step in range(3)] == [0, 1, 2]

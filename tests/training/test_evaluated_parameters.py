@@ -18,7 +18,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.training.conversion import export_run
 from transformer.training.restore import load
-from transformer.training.run_setup import probe_of
+from transformer.training.run_setup import compile_run_probe
 
 SITE = "decoder/self"
 AVERAGES = {"slow": {"kind": "exponential", "patterns": ("layers/*", "embedding/*")}}
@@ -84,7 +84,7 @@ def test_the_probe_in_training(same: Callable[[Shown], None]) -> None:
         opened: Any = types.SimpleNamespace(experiment=experiment, directory=RunDirectory.open(run))
         return {
             str(place): np.asarray(leaf)
-            for place, leaf in enumerate(jax.tree.leaves(probe_of(setting, opened).run(state)))
+            for place, leaf in enumerate(jax.tree.leaves(compile_run_probe(setting, opened).run(state)))
         }
 
     same(kept)

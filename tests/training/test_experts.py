@@ -15,7 +15,13 @@ from transformer.axes import RULES, Placement, place, placed
 from transformer.config import UserError
 from transformer.layers.module import Builder, Functional, Module
 from transformer.models.contract import Aux, Model, by_path
-from transformer.training.partitioning import ShardingConfig, by_examples, shard_batch, state_shardings, with_axes
+from transformer.training.partitioning import (
+    ShardingConfig,
+    by_examples,
+    shard_batch,
+    state_shardings,
+    with_family_axes,
+)
 
 EXPERTS, WIDTH, HIDDEN, SLOTS = 4, 8, 12, 8
 # What a family would say as FAMILY.logical_axes.
@@ -69,7 +75,7 @@ def mixture(**axes: tuple[str, ...]) -> Model:
 
 
 def with_own(config: ShardingConfig, devices: int = 8) -> Placement:
-    return with_axes(on(config, devices), OWN)
+    return with_family_axes(on(config, devices), OWN)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +140,7 @@ def test_each_device_computes_its_own_experts_for_all_rows_that_are_sent_to_it()
 
 def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> None:
     own = {"slots": ("sequence",), "frames": ("expert", "sequence")}
-    here = by_examples(with_axes(on(ShardingConfig(data=2, expert=2, sequence=2, rules="sp"), 8), own))
+    here = by_examples(with_family_axes(on(ShardingConfig(data=2, expert=2, sequence=2, rules="sp"), 8), own))
     assert here.spec(("batch", "length", "slots")) == PartitionSpec(("data", "expert", "sequence"), None, None)
     assert here.spec(("experts", "expert_batch")) == PartitionSpec("expert", ("data", "sequence"))
     assert here.spec(("expert_batch", "frames")) == PartitionSpec(("data", "sequence"), "expert")
@@ -155,12 +161,12 @@ def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> No
 )
 def test_an_own_axis_that_shadows_another_or_lies_nowhere_is_refused(own: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        with_axes(on(ShardingConfig(), 8), own)
+        with_family_axes(on(ShardingConfig(), 8), own)
 
 
 def test_own_axes_change_the_rules_of_no_other_placement() -> None:
     before = dict(RULES["dp"])
-    assert with_axes(on(ShardingConfig(), 1), OWN).rules == {**before, **OWN}
+    assert with_family_axes(on(ShardingConfig(), 1), OWN).rules == {**before, **OWN}
     assert RULES["dp"] == before
 
 

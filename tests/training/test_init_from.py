@@ -32,7 +32,7 @@ from transformer.tasks.contract import Report
 from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
-from transformer.training.init_from import InitialiseFrom, initialised
+from transformer.training.init_from import InitialiseFrom, initial_state
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunSinks
 
@@ -106,12 +106,12 @@ def resolved(source: Path, *rules: str, **changes: Any) -> experiment.Experiment
     return experiment.resolve({**CONFIG, "name": "fine-tuned", "seed": 5, "initialise_from": origin, **changes})
 
 
-def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainState, init_from.Report]:
+def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainState, init_from.InitReport]:
     """The state that a run begins with, the one that it would begin with alone, and what is said of it."""
     folder.mkdir(exist_ok=True)
     setting = build.assemble(made, folder)
     key = jax.random.key(made.run.seed)
-    state, report = initialised(made.initialise_from, setting, key, folder)
+    state, report = initial_state(made.initialise_from, setting, key, folder)
     assert report is not None
     return state, setting.initialise(key), report
 
@@ -248,7 +248,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     def killed(state: TrainState, *arguments: Any, **named: Any) -> None:
         watched(state, *arguments, **named | {"save": stopped(named["save"])})
 
-    monkeypatch.setattr(train, "run", killed)
+    monkeypatch.setattr(train, "train_loop", killed)
     with pytest.raises(Killed):
         train.train(made, tmp_path / "run")
     assert f"initialised from {origin} at step {STEPS}" in capsys.readouterr().out
@@ -261,7 +261,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     assert after.latest() == 1
     # What it began from is read no more: it may be gone, but it is still what the config says.
     shutil.rmtree(origin)
-    monkeypatch.setattr(train, "run", watched)
+    monkeypatch.setattr(train, "train_loop", watched)
     with pytest.raises(UserError, match=r"holds a run with config\.initialise_from\.step=null, not 1"):
         train.train(resolved(origin, fresh, origin={"step": 1}), tmp_path / "run")
     train.train(made, tmp_path / "run")
@@ -278,7 +278,7 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
     for tokenizer in (False, True):
         made = resolved(source, task=task, origin={"tokenizer": tokenizer})
         if tokenizer:
-            init_from.bring_tokenizer(made.initialise_from, tmp_path)
+            init_from.copy_source_tokenizer(made.initialise_from, tmp_path)
             assert (tmp_path / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
             assert begun(made, tmp_path)[2].source.notes == ()
         else:
@@ -309,7 +309,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
         states.append(state)
         raise Killed
 
-    monkeypatch.setattr(vmapped, "run", stopped)
+    monkeypatch.setattr(vmapped, "train_loop", stopped)
     with pytest.raises(Killed):
         vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
     stacked = states[0]
@@ -428,7 +428,7 @@ def test_the_state_of_a_model_is_taken_as_well(tmp_path: Path) -> None:
     new = Variables({"w": numbers(3), "copy": numbers(3)}, {"mean": numbers(2), "count": np.zeros((), np.int32)})
     toy = Toy(shapes_of(new), jax.tree.map(lambda leaf: (None,) * leaf.ndim, new))
     config = InitialiseFrom(str(run), rules=("copy = w", "state/mean = fresh"))
-    state, report = initialised(config, toy, jax.random.key(0), tmp_path / "new")
+    state, report = initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables
     assert np.array_equal(found.params["w"], old.params["w"])
     assert np.array_equal(found.params["copy"], old.params["w"])
@@ -451,7 +451,7 @@ def test_parameters_come_where_they_lie(tmp_path: Path) -> None:
     }
     toy = Toy(state_of(Variables(abstract, {})), Variables({name: ("vocabulary", "embed") for name in where}, {}))
     config = InitialiseFrom(str(run), rules=("resize table",))
-    state, _ = initialised(config, toy, jax.random.key(0), tmp_path / "new")
+    state, _ = initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables.params
     for name, leaf in found.items():
         assert leaf.sharding.is_equivalent_to(abstract[name].sharding, 2), name
@@ -475,10 +475,10 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     toy = of_none(new)
     config = InitialiseFrom(str(folder), tokenizer=True)
     with pytest.raises(UserError, match=r"has no 'head/kernel' for the parameter head/kernel \(16, 3\)"):
-        initialised(config, toy, jax.random.key(0), tmp_path)
-    init_from.bring_tokenizer(config, tmp_path)
+        initial_state(config, toy, jax.random.key(0), tmp_path)
+    init_from.copy_source_tokenizer(config, tmp_path)
     config = dataclasses.replace(config, rules=("head/* = fresh",))
-    state, report = initialised(config, toy, jax.random.key(0), tmp_path)
+    state, report = initial_state(config, toy, jax.random.key(0), tmp_path)
     assert report is not None
     found = by_path(state.variables.params)
     assert_same(
@@ -495,7 +495,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).encode(["the q"]) == from_huggingface(folder).encode(["the q"])
     with RunDirectory.claim(tmp_path / "other", {}) as directory:
         Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
-    _, report = initialised(config, toy, jax.random.key(0), tmp_path / "other")
+    _, report = initial_state(config, toy, jax.random.key(0), tmp_path / "other")
     assert report is not None
     assert report.lines()[-1].startswith(f"  note: {folder} has another tokenizer")
 
@@ -507,7 +507,7 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     old = draw(lambda shape: random.normal(size=shape).astype(np.float32), {"query": shapes, "other": (2,)})
     run = saved(tmp_path / "run", Variables(old, {}), {"model": {"lora": {"rank": 2, "alpha": 3.0}}})
     plain = Variables({"query": {"kernel": old["query"]["kernel"]}, "other": old["other"]}, {})
-    state, report = initialised(InitialiseFrom(str(run)), of_none(plain), jax.random.key(0), tmp_path / "new")
+    state, report = initial_state(InitialiseFrom(str(run)), of_none(plain), jax.random.key(0), tmp_path / "new")
     low = np.einsum("lir,lrhd->lihd", *(old["query"]["lora"][name].astype(np.float64) for name in ("down", "up")))
     expected = old["query"]["kernel"] + 1.5 * low
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
@@ -518,13 +518,13 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     ]
     # With LoRA of its own it goes on with what was learned.
     again = of_none(Variables(old, {}))
-    state, report = initialised(InitialiseFrom(str(run)), again, jax.random.key(0), tmp_path / "new")
+    state, report = initial_state(InitialiseFrom(str(run)), again, jax.random.key(0), tmp_path / "new")
     assert_same({path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}, by_path(old))
     assert report is not None
     assert report.facts()["merged"] == report.facts()["unused"] == []
     # Where it begins anew it begins beside what was learned.
     anew = InitialiseFrom(str(run), rules=("query/lora/* = fresh",))
-    state, report = initialised(anew, again, jax.random.key(0), tmp_path / "new")
+    state, report = initial_state(anew, again, jax.random.key(0), tmp_path / "new")
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
     assert np.all(np.asarray(state.variables.params["query"]["lora"]["up"]) == -1)
     assert report is not None
@@ -538,8 +538,8 @@ def test_what_was_learned_at_one_scale_is_not_gone_on_with_at_another(tmp_path: 
 
     def check(lora: LoraConfig | None, *rules: str) -> None:
         config = InitialiseFrom(str(run), rules=rules)
-        prepared = init_from.prepare(config, model.model, model.abstract.variables, tmp_path / "new")
-        init_from.check_scale(prepared, lora)
+        prepared = init_from.plan_initialization(config, model.model, model.abstract.variables, tmp_path / "new")
+        init_from.check_lora_scale(prepared, lora)
 
     check(LoraConfig(2, alpha=3.0))
     check(LoraConfig(2, alpha=8.0), "query/lora/* = fresh")
@@ -557,14 +557,14 @@ def test_a_checkpoint_that_was_damaged_is_not_begun_from(tmp_path: Path) -> None
     largest.write_bytes(content)
     toy = Toy(shapes_of(old), Variables({"w": ("embed", "embed")}, {}))
     with pytest.raises(DamagedCheckpoint, match="variables/params/w"):
-        initialised(InitialiseFrom(str(run)), toy, jax.random.key(0), tmp_path / "new")
+        initial_state(InitialiseFrom(str(run)), toy, jax.random.key(0), tmp_path / "new")
 
 
 def test_without_a_run_to_begin_from_nothing_is_read(tmp_path: Path) -> None:
     old = Variables({"w": numbers(3)}, {})
     toy = Toy(shapes_of(old), Variables({"w": (None,)}, {}))
-    state, report = initialised(InitialiseFrom(), toy, jax.random.key(0), tmp_path)
+    state, report = initial_state(InitialiseFrom(), toy, jax.random.key(0), tmp_path)
     assert report is None
     assert state.variables.params["w"].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match="'state/w' has the path of a leaf of the state"):
-        init_from.flat(Variables({"state": {"w": 1}}, {"w": 2}))
+        init_from.flatten_variables(Variables({"state": {"w": 1}}, {"w": 2}))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.config import UserError
-from transformer.training.init_plan import Leaf, Taken, captures, parse, plan
+from transformer.training.init_plan import Leaf, TakenSource, captures, parse_rule, plan_parameters
 
 FLOAT = "float32"
 SOURCES = {
@@ -33,12 +33,12 @@ def planned(*rules: str, **changes: Leaf | None):
     """The plan of the targets above with some changed, by their paths with __ for /; None takes one out."""
     named = {name.replace("__", "/"): leaf for name, leaf in changes.items()}
     targets = {path: leaf for path, leaf in (TARGETS | named).items() if leaf is not None}
-    return plan(targets, SOURCES, [parse(rule) for rule in rules])
+    return plan_parameters(targets, SOURCES, [parse_rule(rule) for rule in rules])
 
 
 def test_without_rules_every_parameter_takes_the_one_of_its_path() -> None:
     made = planned()
-    assert made.taken == {path: Taken(path, leaf) for path, leaf in SOURCES.items()}
+    assert made.taken == {path: TakenSource(path, leaf) for path, leaf in SOURCES.items()}
     assert (made.fresh, made.unused, made.resized, made.cast) == ({}, (), (), ())
 
 
@@ -53,8 +53,8 @@ def test_what_is_left_fresh_renamed_resized_cast_and_unused() -> None:
         embedding__table=None,
     )
     assert made.fresh == {"classes/kernel": "classes/* = fresh"}
-    assert made.taken["decoder/query/kernel"] == Taken("layers/query/kernel", SOURCES["layers/query/kernel"])
-    assert made.taken["head/kernel"] == Taken("head/kernel", SOURCES["head/kernel"], axis=1)
+    assert made.taken["decoder/query/kernel"] == TakenSource("layers/query/kernel", SOURCES["layers/query/kernel"])
+    assert made.taken["head/kernel"] == TakenSource("head/kernel", SOURCES["head/kernel"], axis=1)
     assert (made.resized, made.cast) == (("head/kernel",), ("decoder/query/kernel",))
     assert made.unused == ("embedding/table",)
 
@@ -111,12 +111,12 @@ def test_every_parameter_is_decided_exactly_once(paths: list[str], drawn: list[t
     expected = decided_by_hand(paths, rules)
     targets = {path: Leaf((2,), FLOAT) for path in paths}
     sources = {source: Leaf((2,), FLOAT) for _, source in expected.values()} | {"spare": Leaf((), FLOAT)}
-    parsed = [parse(f"{target} = {source}") for target, source in rules]
+    parsed = [parse_rule(f"{target} = {source}") for target, source in rules]
     if {number for number, _ in expected.values()} - {None} != set(range(len(rules))):
         with pytest.raises(UserError, match=r"decides nothing|matches no parameter"):
-            plan(targets, sources, parsed)
+            plan_parameters(targets, sources, parsed)
         return
-    made = plan(targets, sources, parsed)
+    made = plan_parameters(targets, sources, parsed)
     assert sorted([*made.taken, *made.fresh]) == sorted(paths)
     for path, (_, source) in expected.items():
         assert (path in made.fresh) == (source == "fresh")
@@ -131,13 +131,13 @@ def test_every_parameter_is_decided_exactly_once(paths: list[str], drawn: list[t
 )
 def test_what_is_no_rule_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"^config\.initialise_from\.rules: .* is no rule; .*'TARGET = fresh'"):
-        parse(text)
+        parse_rule(text)
 
 
 def test_a_star_on_the_right_needs_one_on_the_left() -> None:
     with pytest.raises(UserError, match=r"'a/\* = \*/\*' has 2 \* on the right and 1 on the left"):
-        parse("a/* = */*")
-    assert parse("a/*/b = c").source == "c"
+        parse_rule("a/* = */*")
+    assert parse_rule("a/*/b = c").source == "c"
 
 
 NEW = Leaf((4, 3), FLOAT)

@@ -9,12 +9,12 @@ import pytest
 
 from transformer.attention.capture import Captured
 from transformer.runs.exit_codes import Stopped
-from transformer.runs.preemption import Pulse
+from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Report
-from transformer.training.loop import Cadence, Look, Measured, run
+from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
 from transformer.training.meter import Meter
 from transformer.training.step import Metrics
-from transformer.training.update_guard import Diverged, Patience
+from transformer.training.update_guard import Diverged, SkippedSteps
 from transformer.training.writers.contract import Sink
 
 
@@ -63,17 +63,17 @@ class Recorder:
         return [c[1] for c in self.calls if (c[0], *c[2:3])[: len(start)] == start]
 
 
-class Until(Pulse):
-    """A pulse that ends before a unit of these words."""
+class Until(ProgressMonitor):
+    """A monitor that ends before a unit of these words."""
 
     def __init__(self, words: str) -> None:
         super().__init__()
         self._words = words
 
-    def beat(self, what: str, *, makes: bool = False) -> None:
+    def begin(self, what: str, *, makes: bool = False) -> None:
         if self._words and what.startswith(self._words):
             raise Stopped(what)
-        super().beat(what, makes=makes)
+        super().begin(what, makes=makes)
 
 
 class Trial:
@@ -81,7 +81,7 @@ class Trial:
 
     def __init__(self, *, losses: Mapping[int, float] | None = None, stopped_before: str = "") -> None:
         self.losses = losses or {}
-        self.pulse = Until(stopped_before)
+        self.monitor = Until(stopped_before)
         self.saved: list[dict[str, Any]] = []
         self.sink = Recorder()
         self.fed: list[int] = []
@@ -96,9 +96,9 @@ class Trial:
         captured = Captured(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
         return Count(number), Metrics(totals, values, {"site": captured})
 
-    def measured(self, name: str, at_end: bool) -> Measured:
+    def measured(self, name: str, at_end: bool) -> LoopEvaluation:
         sample = {"output": name}
-        return Measured(
+        return LoopEvaluation(
             name, "validation" if not at_end else "test", at_end, lambda s: Report({name: s.step}, [sample])
         )
 
@@ -112,13 +112,13 @@ class Trial:
 
     def run(self, steps: int, cadence: Cadence, start: int = 0, **options: Any) -> Any:
         evaluations = [self.measured("bleu", False), self.measured("error_rate", True)]
-        look = Look(cadence, evaluations, self.probe, self.sink, self.pulse)  # type: ignore[arg-type]
-        return run(
+        reporter = Reporter(cadence, evaluations, self.probe, self.sink, self.monitor)  # type: ignore[arg-type]
+        return train_loop(
             Count(start),  # type: ignore[arg-type]
             self.step,  # type: ignore[arg-type]
             Numbers(),
             steps=steps,
-            look=look,
+            reporter=reporter,
             save=self.save,  # type: ignore[arg-type]
             **options,
         )
@@ -194,7 +194,7 @@ def test_two_steps_in_a_row_that_made_no_update_stop_a_run_that_bears_one(bad: f
     with pytest.raises(
         Diverged, match=f"steps {at - 1} to {at}, 2 in a row, made no update: loss is {bad}"
     ) as diverged:
-        trial.run(6, Cadence(log=5, evaluate=0, maps=0, checkpoint=5), meter=Meter(Patience(2).check))
+        trial.run(6, Cadence(log=5, evaluate=0, maps=0, checkpoint=5), meter=Meter(SkippedSteps(2).check))
     assert isinstance(diverged.value, FloatingPointError)
     assert (diverged.value.first, diverged.value.step) == (at - 1, at)
     assert trial.sink.steps("save") == ([5] if at > 5 else [])
@@ -235,7 +235,7 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
     rest = Trial()
     meter = Meter()
     progress = trial.saved[-1] if saved else {}
-    meter.go_on(**progress.get("window", {"steps": 0, "sums": {}}))
+    meter.restore_window(**progress.get("window", {"steps": 0, "sums": {}}))
     rest.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4), start=made, meter=meter)
     reports = {c[1]: c[3]["loss"] for t in (trial, rest) for c in t.sink.calls if c[0] == "scalars" and c[2] == "train"}
     assert reports == {2: 1.5, 4: 3.5, 6: 5.5, 8: 7.5}

@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.training import build
 from transformer.training.config import resolve
 from transformer.training.partitioning import one_device
-from transformer.training.preflight import check_room, memory_of
+from transformer.training.preflight import check_memory, device_memory
 from transformer.training.train import train
 
 
@@ -26,22 +26,22 @@ def state(size: int, over: PartitionSpec) -> dict[str, jax.ShapeDtypeStruct]:
 def test_devices_that_share_their_memory_hold_what_all_of_them_hold() -> None:
     # 4 MB: divided over the eight CPU devices they hold it once, and replicated eight times.
     divided, replicated = state(10**6, PartitionSpec("data")), state(10**6, PartitionSpec())
-    check_room(divided, (), 4e6)
-    check_room(replicated, (), 32e6)
+    check_memory(divided, (), 4e6)
+    check_memory(replicated, (), 32e6)
     for held, memory in ((divided, 3.9e6), (replicated, 31.9e6)):
         with pytest.raises(UserError, match=r"the largest array is table of 1000000"):
-            check_room(held, (), memory)
+            check_memory(held, (), memory)
     with pytest.raises(UserError):
-        check_room(divided, state(10**6, PartitionSpec("data")), 4.1e6)
-    check_room(divided, (), None)
+        check_memory(divided, state(10**6, PartitionSpec("data")), 4.1e6)
+    check_memory(divided, (), None)
 
 
 def test_the_memory_of_a_machine_is_what_it_has_and_swaps(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text("MemTotal:       1000 kB\nMemFree:  1 kB\nSwapTotal:       500 kB\n")
-    assert memory_of(jax.devices()[0], tmp_path) == 1500 * 1024
+    assert device_memory(jax.devices()[0], tmp_path) == 1500 * 1024
     (tmp_path / "proc" / "meminfo").write_text("nothing\n")
-    assert (memory_of(jax.devices()[0], tmp_path) or 0) > 1e8
+    assert (device_memory(jax.devices()[0], tmp_path) or 0) > 1e8
 
 
 def test_a_model_beyond_the_machine_leaves_no_run(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[Any, Any, float | None]] = []
-    monkeypatch.setattr(build, "check_room", lambda *sizes: given.append(sizes))
+    monkeypatch.setattr(build, "check_memory", lambda *sizes: given.append(sizes))
     for accumulate in (1, 2):
         config = resolve({**CONFIG, "accumulate": accumulate, "precision": {"parameters": "bfloat16"}})
-        build.preflight(config, build.assemble(config, tmp_path, one_device()))
+        build.check_before_compiling(config, build.assemble(config, tmp_path, one_device()))
     (state, alone, _), (_, summed, _) = given
     moments = [leaf for leaf in jax.tree.leaves(state.optimisers) if leaf.ndim]
     kinds = [{leaf.dtype.name for leaf in jax.tree.leaves(tree)} for tree in (moments, state.averages, summed)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError, from_config
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
 
 PEAK, WARMUP, STEPS, FINAL = 0.02, 7, 40, 0.1
 
@@ -35,7 +35,7 @@ FORMULAS = {
 
 
 def rates(config: OptimizerConfig, steps: int) -> np.ndarray:
-    rate = functools.partial(make_optimizer(config, steps).learning_rate, hyper=hyper_of(config))
+    rate = functools.partial(make_optimizer(config, steps).learning_rate, hyper=hyperparameters(config))
     return np.asarray(jax.vmap(rate)(jnp.arange(steps)))
 
 
@@ -75,7 +75,7 @@ def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
     """The first update, at a learning rate of 0.1."""
     config = OptimizerConfig(learning_rate=0.1, schedule=Schedule.CONSTANT, warmup=0, **fields)
     rule = make_optimizer(config, STEPS)
-    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, 0, hyper_of(config))
+    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, 0, hyperparameters(config))
     return {path: np.asarray(leaf) for path, leaf in updates.items()}
 
 
@@ -104,7 +104,7 @@ def test_momentum_adds_up() -> None:
     ones, state = {"x": jnp.ones(1)}, rule.init({"x": jnp.zeros(1)})
     moved = []
     for step in range(3):
-        updates, state = rule.update(ones, state, {"x": jnp.zeros(1)}, step, hyper_of(config))
+        updates, state = rule.update(ones, state, {"x": jnp.zeros(1)}, step, hyperparameters(config))
         moved.append(float(updates["x"][0]))
     assert moved == pytest.approx([-0.1, -0.15, -0.175])
 
@@ -119,13 +119,13 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
-    config, hyper = RULES[name], hyper_of(RULES[name])
+    config, hyper = RULES[name], hyperparameters(RULES[name])
     # The rule of other numbers, every one of them, given those of the config.
     others = dataclasses.replace(
         config, **{key: value * 0.5 for key, value in hyper.items() if key != "warmup"}, warmup=9
     )
-    assert hyper_of(others).keys() == hyper.keys()
-    assert all(hyper_of(others)[key] != value for key, value in hyper.items())
+    assert hyperparameters(others).keys() == hyper.keys()
+    assert all(hyperparameters(others)[key] != value for key, value in hyper.items())
     fixed, given = make_optimizer(config, STEPS), make_optimizer(others, STEPS)
     gradients = jax.tree.map(lambda leaf: leaf / 3, PARAMETERS)
     states = [rule.init(PARAMETERS) for rule in (fixed, given)]
@@ -142,17 +142,17 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
 
 
 def test_what_is_zero_is_no_number() -> None:
-    assert "clip_norm" not in hyper_of(OptimizerConfig())
-    assert "weight_decay" not in hyper_of(OptimizerConfig(Algorithm.ADAMW))
-    assert "beta1" not in hyper_of(OptimizerConfig(Algorithm.SGD, beta1=0.0))
-    assert "final" not in hyper_of(OptimizerConfig())
-    assert "beta2" not in hyper_of(OptimizerConfig(Algorithm.SGD))
+    assert "clip_norm" not in hyperparameters(OptimizerConfig())
+    assert "weight_decay" not in hyperparameters(OptimizerConfig(Algorithm.ADAMW))
+    assert "beta1" not in hyperparameters(OptimizerConfig(Algorithm.SGD, beta1=0.0))
+    assert "final" not in hyperparameters(OptimizerConfig())
+    assert "beta2" not in hyperparameters(OptimizerConfig(Algorithm.SGD))
 
 
 def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
     # A clip that nothing reaches: it has to fit the type of the gradients all the same.
     config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.9, beta2=0.999, clip_norm=1e6)
-    rule, hyper = make_optimizer(config, STEPS), hyper_of(config)
+    rule, hyper = make_optimizer(config, STEPS), hyperparameters(config)
     m = v = np.zeros(4)
     for kind in (jnp.float32, jnp.bfloat16):
         params = {"x": jnp.ones(4, kind)}
@@ -170,7 +170,7 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
 
 def test_the_second_moment_of_bfloat16_parameters_keeps_moving() -> None:
     config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta2=0.999)
-    rule, hyper, steps = make_optimizer(config, STEPS), hyper_of(config), 2000
+    rule, hyper, steps = make_optimizer(config, STEPS), hyperparameters(config), 2000
     params, gradients = ({"x": jnp.full(3, number, jnp.bfloat16)} for number in (1.0, 0.25))
     state = rule.init(params)
     after = jax.lax.fori_loop(0, steps, lambda _, old: rule.update(gradients, old, params, 0, hyper)[1], state)

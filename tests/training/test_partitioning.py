@@ -27,11 +27,11 @@ from transformer.tasks.losses import token_loss
 from transformer.training.build import compile_once
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
 from transformer.training.partitioning import (
     ShardingConfig,
     by_examples,
-    is_names,
+    is_axis_names,
     make_mesh,
     make_placement,
     shard_batch,
@@ -108,7 +108,7 @@ def first_state(model: Model, algorithm: Algorithm) -> Any:
         Reading(),
         made := optimisers(algorithm),
         AVERAGES,
-        dict.fromkeys(made, hyper_of(CONFIGS[algorithm])),
+        dict.fromkeys(made, hyperparameters(CONFIGS[algorithm])),
     )
 
 
@@ -171,7 +171,7 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
     abstract = abstract_state(model)
     shardings = state_shardings(model, abstract, on(FSDP, 8))
     assert jax.tree.structure(shardings) == jax.tree.structure(abstract)
-    axes = by_path(model.axes().params, is_names)
+    axes = by_path(model.axes().params, is_axis_names)
     specs = {path: sharding.spec for path, sharding in by_path(shardings.variables.params).items()}
     divided = {path for path, names in axes.items() if "embed" in names}
     assert divided

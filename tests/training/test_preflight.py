@@ -19,8 +19,8 @@ from transformer.models.interface import Input, Interface
 from transformer.tasks.contract import Evaluation, LossAux, Report
 from transformer.tasks.labels import Labels, Link
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import OptimizerConfig, hyper_of, make_optimizer
-from transformer.training.preflight import check_fit, left_out
+from transformer.training.optimizer import OptimizerConfig, hyperparameters, make_optimizer
+from transformer.training.preflight import check_fit, skipped_evaluations
 
 SITE = memory.SITE
 
@@ -64,7 +64,7 @@ def fit(task: Any, model: Model, *, observed: bool = True, averages: Any = None)
     capture = Capture(sites, maps=False, statistics=tuple(STATISTICS.values())) if observed else None
     config = OptimizerConfig()
     made = {objective.name: make_optimizer(config, 1) for objective in task.objectives}
-    numbers = dict.fromkeys(made, hyper_of(config))
+    numbers = dict.fromkeys(made, hyperparameters(config))
     abstract = jax.eval_shape(
         lambda key: init_state(model, task, made, averages or {}, numbers, key), jax.random.key(0)
     )
@@ -246,7 +246,7 @@ def test_an_evaluation_of_maps_that_the_model_lacks_is_left_out_and_said_so() ->
     read = evaluation(reads=("target", "source"))
     assert not read.applies(toy_model().sites)
     assert evaluation(reads=("symbols", "memory")).applies(toy_model().sites)
-    assert left_out(toy_model(), [read, evaluation()]) == [
+    assert skipped_evaluations(toy_model(), [read, evaluation()]) == [
         "validation/seen is left out: the model has no map of target against source"
     ]
 

@@ -160,7 +160,7 @@ def assert_one_store(alone: Path, other: Path) -> None:
 
 def stop_before(unit: str, folder: Path, **asked: Any) -> None:
     with pytest.raises(Stopped):
-        train.train(experiment.resolve(CONFIG), folder, pulse=Until(unit), **asked)
+        train.train(experiment.resolve(CONFIG), folder, monitor=Until(unit), **asked)
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
     if what == "maps":
-        make = run_setup.probe_of
+        make = run_setup.compile_run_probe
 
         def spoilt_probe(*given: Any) -> Any:
             plan, probe = make(*given)
@@ -251,7 +251,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
 
             return plan, spoilt
 
-        monkeypatch.setattr(train, "probe_of", spoilt_probe)
+        monkeypatch.setattr(train, "compile_run_probe", spoilt_probe)
     else:
         monkeypatch.setattr(checkpointing.Saver, "first_not_finite", lambda self, state: "optimisers/x")
     with pytest.raises(Failed, match=rf"at step \d.*--rewind={SAVED} --skip=\d$"):
@@ -390,7 +390,7 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     def stopped_at_once(*arguments: Any, **more: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(train, "run", stopped_at_once)
+    monkeypatch.setattr(train, "train_loop", stopped_at_once)
     with pytest.raises(Killed):
         train.train(experiment.resolve(config(maps_every=1)), folder)
     store = MapStore.existing(folder / "maps")
@@ -403,11 +403,11 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
 
-    def diverged(*arguments: Any, look: Any, **more: Any) -> None:
-        look.sink.maps(6, {})  # which no store takes
+    def diverged(*arguments: Any, reporter: Any, **more: Any) -> None:
+        reporter.sink.maps(6, {})  # which no store takes
         raise FloatingPointError("loss is nan at step 7")
 
-    monkeypatch.setattr(train, "run", diverged)
+    monkeypatch.setattr(train, "train_loop", diverged)
     with pytest.raises(FloatingPointError, match="loss is nan"):
         train.train(experiment.resolve(CONFIG), folder)
 
@@ -511,13 +511,13 @@ def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, mon
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
 
-    def spoilt(state: TrainState, *arguments: Any, save: Any, look: Any, **more: Any) -> None:
+    def spoilt(state: TrainState, *arguments: Any, save: Any, reporter: Any, **more: Any) -> None:
         leaves, structure = jax.tree.flatten(state.variables)
         leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(np.nan)
-        look.sink.flush()
+        reporter.sink.flush()
         save(state._replace(step=state.step + 1, variables=jax.tree.unflatten(structure, leaves)), {})
 
-    monkeypatch.setattr(train, "run", spoilt)
+    monkeypatch.setattr(train, "train_loop", spoilt)
     with pytest.raises(FloatingPointError, match=r"variables/params/.* is not finite at step 5: this state is not"):
         train.train(experiment.resolve(CONFIG), folder)
     assert Checkpoints.reading(folder / "checkpoints").steps() == [SAVED]

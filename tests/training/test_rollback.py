@@ -20,12 +20,12 @@ from transformer.training import rollback, vmapped
 from transformer.training.batches import BadBatch
 from transformer.training.rollback import (
     Rewind,
-    batches_of,
-    explained,
+    explain_bad_batch,
+    explain_divergence,
+    explain_not_finite,
     forgotten_batches,
-    leads_past,
-    passable,
-    rewound,
+    roll_back,
+    training_batches,
 )
 from transformer.training.update_guard import Diverged
 
@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def batches(self) -> Any:
-        return batches_of(self.run, self.assembly)
+        return training_batches(self.run, self.assembly)
 
     def numbers(self, first: int, last: int) -> list[int]:
         """The numbers of the batches of some steps."""
@@ -76,14 +76,14 @@ class Trial:
 
     def diverge(self, first: int, last: int) -> str:
         """What a run says that makes no update at these steps."""
-        return str(explained(Diverged(first, last, "loss is nan"), self.run, self.batches))
+        return str(explain_divergence(Diverged(first, last, "loss is nan"), self.run, self.batches))
 
     def follow(self, said: str) -> Rewind:
         """Do what it says, as printed."""
         found = re.search(r"--rewind=(\d+) --skip=(\d+)", said)
         assert found is not None, said
         advice = Rewind(int(found[1]), int(found[2]))
-        rewound(self.run, advice)
+        roll_back(self.run, advice)
         return advice
 
 
@@ -101,9 +101,9 @@ def test_a_request_that_repeats_the_last_says_that_it_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial(tmp_path, 500)
-    rewound(trial.run, Rewind(500, 10))
+    roll_back(trial.run, Rewind(500, 10))
     assert capsys.readouterr().out == "going back to step 500, past 10 batches from number 500 on\n"
-    rewound(trial.run, Rewind(500, 10))
+    roll_back(trial.run, Rewind(500, 10))
     assert capsys.readouterr().out == (
         "--rewind=500 --skip=10 was done before and changes nothing: to go past more, say another --skip\n"
     )
@@ -112,8 +112,8 @@ def test_a_request_that_repeats_the_last_says_that_it_changes_nothing(
 
 def test_the_batches_of_a_skip_are_those_that_would_have_come_next(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 500, 1000)
-    rewound(trial.run, Rewind(1000, 10))
-    rewound(trial.run, Rewind(500, 3))
+    roll_back(trial.run, Rewind(1000, 10))
+    roll_back(trial.run, Rewind(500, 3))
     # Of steps 501 to 1000 the batches of the first request are left out already.
     assert trial.numbers(997, 999) == [999, 1010, 1011]
     trial.follow(trial.diverge(989, 998))
@@ -125,14 +125,14 @@ def test_the_advice_for_a_token_of_no_vocabulary_goes_past_its_batch(tmp_path: P
     for step, advice, following in ((730, Rewind(500, 230), 730), (506, Rewind(500, 6), 736)):
         with pytest.raises(BadBatch, match=r"has tokens\[0, 0\] = 10, no token of a vocabulary of 10") as bad:
             trial.batches[step - 1]
-        assert trial.follow(str(passable(bad.value, trial.run))) == advice
+        assert trial.follow(str(explain_bad_batch(bad.value, trial.run))) == advice
         assert trial.numbers(501, 501) == [following]
 
 
 def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
     """Else the run would train on other batches."""
     trial = Trial(tmp_path, 500)
-    rewound(trial.run, Rewind(500, 10))
+    roll_back(trial.run, Rewind(500, 10))
     file = trial.run.directory.rewinding_file
     content = file.read_bytes()
     assert trial.numbers(501, 501) == [510]
@@ -142,14 +142,14 @@ def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
             with contextlib.suppress(UserError):
                 assert trial.numbers(501, 501) == [510]  # of a blank that became another
             with contextlib.suppress(UserError):
-                rewound(trial.run, None)
+                roll_back(trial.run, None)
     file.write_bytes(content.replace(b"10", b"11"))
     with pytest.raises(UserError, match=r"rewinding\.json is not what was written"):
-        batches_of(trial.run, trial.assembly)
+        training_batches(trial.run, trial.assembly)
     for value in ({"step": 500}, {"step": 500, "skip": 10, "passed_batches": [7], "going_back_to": None}):
         file.write_text(json.dumps(sealed(value)))
         with pytest.raises(UserError, match=r"rewinding\.json"):
-            batches_of(trial.run, trial.assembly)
+            training_batches(trial.run, trial.assembly)
 
 
 def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
@@ -163,13 +163,13 @@ def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
 
 def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 500)
-    found = leads_past(NotFinite(630, "maps['self'] at step 630 holds NaN"), trial.run)
+    found = explain_not_finite(NotFinite(630, "maps['self'] at step 630 holds NaN"), trial.run)
     assert isinstance(found, Failed)  # which a command tells in one line, and ends with 1
     assert str(found).startswith("maps['self'] at step 630 holds NaN; the run goes on from step 500")
     assert trial.follow(str(found)) == Rewind(500, 130)
     assert "python -m launch.train --workdir=" in str(found)
     begun = NotFinite(0, "maps['self'] at step 0 holds NaN")
-    assert leads_past(begun, Trial(tmp_path).run) is begun
+    assert explain_not_finite(begun, Trial(tmp_path).run) is begun
 
 
 def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
@@ -188,8 +188,8 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
     (trial.run.directory.checkpoints / "610").mkdir()  # of a save under way
     monkeypatch.setattr(rollback.jax, "process_count", lambda: 2)
     trial.run.checkpoints = None  # which all processes ask together
-    monkeypatch.setattr(rollback, "decided", None)
-    found = leads_past(NotFinite(630, "optimisers/x is not finite at step 630"), trial.run)
+    monkeypatch.setattr(rollback, "run_on_primary", None)
+    found = explain_not_finite(NotFinite(630, "optimisers/x is not finite at step 630"), trial.run)
     assert str(found).endswith("start each of its 2 processes again with --rewind=500 --skip=130")
 
 

@@ -15,7 +15,7 @@ def test_a_run_says_what_it_waits_for_before_its_step_is_compiled(tmp_path, monk
     def reached(*about):
         raise Reached
 
-    monkeypatch.setattr(train, "probe_of", reached)  # the first thing of a run that compiles for long
+    monkeypatch.setattr(train, "compile_run_probe", reached)  # the first thing of a run that compiles for long
     with pytest.raises(Reached):
         train.train(resolve(CONFIG), tmp_path / "run")
     first, *_, last = capsys.readouterr().out.splitlines()
@@ -28,7 +28,7 @@ def test_a_warmup_that_the_run_does_not_reach_the_end_of_is_told(tmp_path, monke
     def reached(*about):
         raise Reached
 
-    monkeypatch.setattr(train, "probe_of", reached)
+    monkeypatch.setattr(train, "compile_run_probe", reached)
     for warmup in (8, 9):
         values = {**CONFIG, "optimizer": {**CONFIG["optimizer"], "warmup": warmup}}
         with pytest.raises(Reached):

@@ -13,7 +13,7 @@ from transformer.models.contract import Aux, Variables, by_path
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
 from transformer.training.state import TrainState, key_for
 from transformer.training.step import Metrics, make_step
 
@@ -102,7 +102,7 @@ def steps(
     """The state before and after a step on each batch, and each step's metrics."""
     model, averages = model or Line(), averages or {}
     made = optimisers(task, config)
-    start = init_state(model, task, made, averages, dict.fromkeys(made, hyper_of(config)), jax.random.key(1))
+    start = init_state(model, task, made, averages, dict.fromkeys(made, hyperparameters(config)), jax.random.key(1))
     step = jax.jit(make_step(model, task, made, averages, accumulate=accumulate))
     state, found = start, []
     for batch in batches:

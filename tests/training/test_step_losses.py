@@ -14,7 +14,7 @@ from tests.contracts.cases import toy
 from transformer.config import UserError
 from transformer.models.contract import by_path
 from transformer.tasks.contract import View
-from transformer.training.build import Assembly, assemble, numbers_of
+from transformer.training.build import Assembly, assemble, hyperparameters_of
 from transformer.training.config import Experiment, resolve
 from transformer.training.initial_state import init_state
 from transformer.training.partitioning import one_device
@@ -30,7 +30,7 @@ def experiment_of(config: dict[str, Any], **optimizers: dict[str, Any]) -> Exper
 
 
 def first_state(experiment: Experiment, setting: Assembly) -> TrainState:
-    numbers = numbers_of(experiment, setting.task)
+    numbers = hyperparameters_of(experiment, setting.task)
     make = functools.partial(init_state, setting.model, setting.task, setting.optimisers, {}, numbers)
     return jax.jit(make)(jax.random.key(3))
 

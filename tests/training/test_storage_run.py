@@ -27,7 +27,7 @@ from transformer.storage.locate import locate
 from transformer.tasks.contract import Report
 from transformer.training import build, partitioning, run_setup, train
 from transformer.training import config as experiment
-from transformer.training.init_from import bring_tokenizer, initialised
+from transformer.training.init_from import copy_source_tokenizer, initial_state
 from transformer.training.restore import load
 from transformer.training.state import TrainState
 from transformer.training.writers.console import Console
@@ -166,9 +166,9 @@ def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
 def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path: Path) -> None:
     assert str(run).startswith("gs:")
     made = experiment.resolve(CONFIG | {"initialise_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
-    bring_tokenizer(made.initialise_from, tmp_path)
+    copy_source_tokenizer(made.initialise_from, tmp_path)
     setting = build.assemble(made, tmp_path)
-    state, report = initialised(made.initialise_from, setting, jax.random.key(0), tmp_path)
+    state, report = initial_state(made.initialise_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
     assert (report.source.step, report.source.notes) == (STEPS, ())
     found, expected = (by_path(each.variables) for each in (state, load(disk)[2]))
@@ -176,7 +176,7 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
         p: np.asarray(x).tobytes() for p, x in expected.items()
     }
     with pytest.raises(UserError, match="is this very run"):
-        initialised(made.initialise_from, setting, jax.random.key(0), run)
+        initial_state(made.initialise_from, setting, jax.random.key(0), run)
 
 
 @pytest.mark.slow

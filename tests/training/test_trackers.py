@@ -17,8 +17,8 @@ from transformer.runs.records import read_records
 from transformer.training.config import resolve
 from transformer.training.train import train
 from transformer.training.writers.contract import Sinks
-from transformer.training.writers.trackers import ToMlflow, Tracked
-from transformer.training.writers.tracking import tracking
+from transformer.training.writers.trackers import ToMlflow, TrackedRun
+from transformer.training.writers.tracking import open_trackers
 
 Curves = dict[str, list[tuple[int, float]]]
 # The second start goes on behind step 4, and sends nothing twice.
@@ -40,7 +40,7 @@ def trained(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for steps in STEPS:
         task = {**CONFIG["task"], "prompts": ("The ",), "max_new_tokens": 4}
         config = {**CONFIG, "steps": steps, "maps_every": 4, "task": task}
-        with tracking((name,), workdir, said.append, group="sweep") as sinks:
+        with open_trackers((name,), workdir, said.append, group="sweep") as sinks:
             train(resolve(config), workdir, sink=Sinks(*sinks))
     assert said == []
     return workdir
@@ -83,7 +83,7 @@ def test_mlflow_holds_the_numbers_the_config_and_the_page(folder: Path, monkeypa
         "samples",
     }
     # A run that was killed reports again what lies behind its checkpoint: nothing of it is there twice.
-    again = ToMlflow(Tracked(run.data.tags["headwise.id"], "run", "sweep", {}, resumed=True))
+    again = ToMlflow(TrackedRun(run.data.tags["headwise.id"], "run", "sweep", {}, resumed=True))
     for step in (6, 8, 10):
         again.scalars(step, "train", {"loss": 1.0})
     steps = [each.step for each in client.get_metric_history(run.info.run_id, "train/loss")]

@@ -21,8 +21,8 @@ from transformer.runs.exit_codes import Stopped
 from transformer.studies.sweeps.training import ModelTrainer
 from transformer.training.writers import tracking
 from transformer.training.writers import tracking as in_a_thread
-from transformer.training.writers.trackers import Tracked
-from transformer.training.writers.tracking import InAThread, Library, Trackers, any_hangs, asked_for
+from transformer.training.writers.trackers import TrackedRun
+from transformer.training.writers.tracking import Library, ReportThread, Trackers, any_tracker_hangs, requested_trackers
 
 # The folder of compiled programs stays that of the tests.
 COMMAND = dataclasses.replace(train.COMMAND, before_jax=None)
@@ -40,7 +40,7 @@ def get_config():
 class Recorder:
     """A tracker that keeps what it is told."""
 
-    def __init__(self, run: Tracked, kept: list[Any]):
+    def __init__(self, run: TrackedRun, kept: list[Any]):
         self._kept = kept
         kept.append(("open", run.id, run.name, run.group, run.config, run.resumed))
 
@@ -130,11 +130,11 @@ def test_trials_are_told_as_one_sweep(kept: list[Any], workdir: Path) -> None:
 def test_a_run_that_is_stopped_waits_less(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hung, said = threading.Event(), []
     monkeypatch.setattr(tracking, "TRACKERS", {"x": Library("json", "x", lambda run: hung.wait())})  # type: ignore[arg-type,return-value]
-    monkeypatch.setattr(tracking, "WAITED", 10_000.0)
-    monkeypatch.setattr(tracking, "HURRIED", 0.1)
+    monkeypatch.setattr(tracking, "GRACE_SECONDS", 10_000.0)
+    monkeypatch.setattr(tracking, "GRACE_SECONDS_WHEN_STOPPED", 0.1)
 
     def stopped() -> None:
-        with tracking.tracking(("x",), workdir, said.append) as (sink,):
+        with tracking.open_trackers(("x",), workdir, said.append) as (sink,):
             sink.scalars(1, "train", {"loss": 1.0})
             raise Stopped
 
@@ -155,38 +155,40 @@ def test_what_raises_is_counted_and_the_next_is_tried() -> None:
 
         return act
 
-    thread = InAThread("x", lambda: done)
+    thread = ReportThread("x", lambda: done)
     for number in range(5):
         thread.tell(report(number))
     thread.end(lambda opened: opened.append(-1))
-    assert InAThread.joined([thread], 30) == ["x did not take 2 of 6 reports (SystemExit: no network)"]
+    assert ReportThread.joined([thread], 30) == ["x did not take 2 of 6 reports (SystemExit: no network)"]
     assert done == [0, 2, 4, -1]
-    thread = InAThread("x", lambda: 1 / 0)
+    thread = ReportThread("x", lambda: 1 / 0)
     thread.tell(report(0))
     thread.end(report(0))
-    assert InAThread.joined([thread], 30) == ["x did not take 2 of 2 reports (ZeroDivisionError: division by zero)"]
+    assert ReportThread.joined([thread], 30) == ["x did not take 2 of 2 reports (ZeroDivisionError: division by zero)"]
 
 
 def test_what_hangs_holds_up_nothing_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_a_thread, "WAITING", 3)
+    monkeypatch.setattr(in_a_thread, "QUEUE_SIZE", 3)
     go_on, done = threading.Event(), []
-    hanging = InAThread("x", go_on.wait)
-    quick = InAThread("y", lambda: None)
+    hanging = ReportThread("x", go_on.wait)
+    quick = ReportThread("y", lambda: None)
     for number in range(10):
         hanging.tell(lambda _, number=number: done.append(number))
         hanging.tell(lambda _: None)
     for each in (hanging, quick):
         each.end(lambda _: done.append("end"))
-    assert InAThread.joined([quick, hanging], 0.2) == [
+    assert ReportThread.joined([quick, hanging], 0.2) == [
         "x did not take 21 of 21 reports (no answer within 0 s)",
     ]
     assert done == ["end"]
-    assert any_hangs()
+    assert any_tracker_hangs()
     # One that gets on at last ends all the same.
     go_on.set()
-    assert InAThread.joined([hanging], 30)[0].startswith("x did not take 18 of 21 reports (more reports than it took)")
+    assert ReportThread.joined([hanging], 30)[0].startswith(
+        "x did not take 18 of 21 reports (more reports than it took)"
+    )
     assert done == ["end", 1, "end"]
-    assert not any_hangs()
+    assert not any_tracker_hangs()
 
 
 @pytest.mark.parametrize(
@@ -205,11 +207,11 @@ def test_an_unknown_tracker_and_an_absent_library_are_one_line(
         table["absent"] = Library("no_such_module", "absent-client", Recorder)  # type: ignore[arg-type]
     monkeypatch.setattr(tracking, "TRACKERS", table)
     with pytest.raises(UserError) as told:
-        asked_for(flag)
+        requested_trackers(flag)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
-    assert asked_for(" mlflow,wandb,mlflow,") == ("mlflow", "wandb")
-    assert asked_for(None) == ()
+    assert requested_trackers(" mlflow,wandb,mlflow,") == ("mlflow", "wandb")
+    assert requested_trackers(None) == ()
 
 
 class Raises(ModuleType):
@@ -247,7 +249,7 @@ def library(name: str, kind: type[ModuleType], monkeypatch: pytest.MonkeyPatch) 
 def test_a_tracker_that_raises_or_hangs_changes_nothing_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tracking, "WAITED", 0.5)
+    monkeypatch.setattr(tracking, "GRACE_SECONDS", 0.5)
     (tmp_path / "config.py").write_text(CONFIG)
 
     def trained(name: str, *words: str) -> tuple[Any, str]:

@@ -18,9 +18,9 @@ from transformer.training.optimizer import (
     OptimizerConfig,
     Schedule,
     check_patterns,
-    heights,
-    hyper_of,
-    lines_of,
+    describe_trained,
+    hyperparameters,
+    layer_heights,
     make_optimizer,
 )
 
@@ -37,7 +37,7 @@ def model(family: str, **changes: Any) -> Model:
 def above(family: str, **changes: Any) -> dict[str, np.ndarray]:
     """How many layers stand above each parameter; that each array broadcasts against its own."""
     made = model(family, **changes)
-    found = heights(made, registry.FAMILIES[family].front)
+    found = layer_heights(made, registry.FAMILIES[family].front)
     for path, leaf in by_path(made.functional.shapes()).items():
         assert np.broadcast_shapes(found[path].shape, leaf.shape) == leaf.shape, path
     return found
@@ -102,14 +102,14 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
     plain = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup=0, **decayed)
     slower = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup=0, layer_decay=0.5, **decayed)
     whole, layered = make_optimizer(plain, 9), make_optimizer(slower, 9, HEIGHTS | {"head/kernel": 0})
-    one = whole.update(gradients, whole.init(params), params, 0, hyper_of(plain))[0]
-    other = layered.update(gradients, layered.init(params), params, 0, hyper_of(slower))[0]
+    one = whole.update(gradients, whole.init(params), params, 0, hyperparameters(plain))[0]
+    other = layered.update(gradients, layered.init(params), params, 0, hyperparameters(slower))[0]
     # By hand: embeddings below two layers, the layers themselves, the head.
     shares = {"embedding/table": 0.25, "head/kernel": 1.0}
     for path in PARAMETERS:
         share = shares.get(path, np.array([[0.5], [1.0]]))
         np.testing.assert_allclose(other[path], share * np.asarray(one[path]), rtol=1e-6)
-    assert "layer_decay" not in hyper_of(plain)  # of one it is another program, the one without
+    assert "layer_decay" not in hyperparameters(plain)  # of one it is another program, the one without
 
 
 def test_frozen_parameters_keep_their_bits_and_take_no_memory_of_the_optimiser() -> None:
@@ -157,6 +157,6 @@ def test_patterns_that_do_nothing_are_refused(fields: dict[str, Any], paths: dic
 
 def test_a_run_says_what_it_trains_where_that_is_not_all() -> None:
     objective = Objective("fit", lambda *_: None)  # type: ignore[arg-type,return-value]
-    assert lines_of(OptimizerConfig(), objective, BESIDE) == []
+    assert describe_trained(OptimizerConfig(), objective, BESIDE) == []
     lora = OptimizerConfig(trains=("*/lora/*", "head/*"))
-    assert lines_of(lora, objective, BESIDE) == ["fit trains 3 of 6 parameters, 14 of 44 numbers"]
+    assert describe_trained(lora, objective, BESIDE) == ["fit trains 3 of 6 parameters, 14 of 44 numbers"]

@@ -14,10 +14,10 @@ from transformer.config import UserError
 from transformer.models.contract import Aux, Variables, by_path
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
-from transformer.training.update_guard import Diverged, Faults, Patience, first_norms, reason
+from transformer.training.update_guard import Diverged, Faults, SkippedSteps, initial_norms, skip_reason
 
 ADAM = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0)
 AVERAGES = {
@@ -44,9 +44,9 @@ class Trial:
     def __init__(self, config: OptimizerConfig = ADAM, faults: Faults | None = None, accumulate: int = 1):
         model, task, faults = Counting(), Regression(), faults or Faults()
         made = optimisers(task, config)
-        hyper = dict.fromkeys(made, hyper_of(config))
+        hyper = dict.fromkeys(made, hyperparameters(config))
         start = init_state(model, task, made, AVERAGES, hyper, jax.random.key(1))  # type: ignore[arg-type]
-        self.state = start._replace(norms=first_norms(faults, made))
+        self.state = start._replace(norms=initial_norms(faults, made))
         step = make_step(model, task, made, AVERAGES, accumulate=accumulate, faults=faults)  # type: ignore[arg-type]
         self.step = jax.jit(step)
 
@@ -188,7 +188,7 @@ def test_the_norms_behind_the_spike_guard_are_those_of_the_last_good_updates() -
 
 
 def test_patience_ends_with_steps_in_a_row_alone() -> None:
-    patience, totals = Patience(3), {"tokens": np.float32(5)}
+    patience, totals = SkippedSteps(3), {"tokens": np.float32(5)}
 
     def check(step: int, skipped: int) -> None:
         patience.check(step, totals, {"loss": np.float32(np.nan), "skipped": np.float32(skipped)})
@@ -210,7 +210,7 @@ def test_patience_ends_with_steps_in_a_row_alone() -> None:
     ],
 )
 def test_why_a_step_was_skipped_is_told(tokens: int, values: Any, says: str) -> None:
-    assert re.search(says, reason({"tokens": np.float32(tokens)}, values))
+    assert re.search(says, skip_reason({"tokens": np.float32(tokens)}, values))
 
 
 @pytest.mark.parametrize("wrong", [{"stop_after": 0}, {"spike_window": 0}, {"spike": 0.5}, {"spike": -2.0}])

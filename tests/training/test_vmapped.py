@@ -73,11 +73,11 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in RUNS:
         assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
         assert Checkpoints.reading(folder / name / "checkpoints").latest() == SAVED
-    assert train(RUNS, folder) == [vmapped.Ended(None)] * len(RUNS)
+    assert train(RUNS, folder) == [vmapped.RunEnd(None)] * len(RUNS)
     return folder
 
 
-def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapped.Ended]:
+def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapped.RunEnd]:
     also = [Told(folder / name) for name in runs]
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
 
@@ -153,7 +153,7 @@ def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
 
 def test_a_complete_run_is_left_alone(together: Path) -> None:
     before = (together / "one" / "metrics.jsonl").read_bytes()
-    assert train(RUNS, together) == [vmapped.Ended(None)] * len(RUNS)
+    assert train(RUNS, together) == [vmapped.RunEnd(None)] * len(RUNS)
     assert (together / "one" / "metrics.jsonl").read_bytes() == before
 
 
@@ -177,7 +177,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     with pytest.raises(Diverged) as diverged:
         training.train(huge, tmp_path / "alone")
     runs = {"huge": huge, "one": RUNS["one"]}
-    ends = [vmapped.Ended(diverged.value.step), vmapped.Ended(None)]
+    ends = [vmapped.RunEnd(diverged.value.step), vmapped.RunEnd(None)]
     assert train(runs, tmp_path) == ends
     assert_same_run(tmp_path / "one", alone / "one")
     # Its files stop where a run's do that has diverged alone.
@@ -345,7 +345,7 @@ def test_a_state_that_is_not_finite_ends_its_run_alone(
         return "optimisers/x" if last else found(self, state)
 
     monkeypatch.setattr(checkpointing.Saver, "first_not_finite", spoilt)
-    assert train(RUNS, tmp_path) == [vmapped.Ended(None), vmapped.Ended(STEPS)]
+    assert train(RUNS, tmp_path) == [vmapped.RunEnd(None), vmapped.RunEnd(STEPS)]
     assert f"optimisers/x is not finite at step {STEPS}" in capsys.readouterr().out
 
 

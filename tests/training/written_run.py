@@ -16,7 +16,7 @@ from transformer.runs.directory import RunDirectory
 from transformer.training.build import assemble
 from transformer.training.config import changeable, resolve
 from transformer.training.partitioning import one_device
-from transformer.training.provenance import provenance
+from transformer.training.provenance import run_provenance
 from transformer.training.state import TrainState
 
 MODEL, _ = FAMILIES["gpt2"].read_config(
@@ -47,7 +47,7 @@ def write_run(path: Path, config: dict[str, Any], changed: Callable[[TrainState]
         setting = assemble(experiment, directory.path, one_device())
         state = changed(setting.initialise(jax.random.key(0)))
         with contextlib.closing(Checkpoints(directory.checkpoints, 1)) as checkpoints:
-            checkpoints.save(0, state, provenance(experiment, setting, directory))
+            checkpoints.save(0, state, run_provenance(experiment, setting, directory))
     return path
 
 

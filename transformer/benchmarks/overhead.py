@@ -16,12 +16,12 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
-from transformer.runs.preemption import Pulse
+from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Batch
-from transformer.training.build import Assembly, assemble, compile_step, count_flops
+from transformer.training.build import Assembly, assemble, compile_step, flops_formula
 from transformer.training.config import Experiment
 from transformer.training.evaluate import Probe, compile_probe
-from transformer.training.loop import Cadence, Look, run
+from transformer.training.loop import Cadence, Reporter, train_loop
 from transformer.training.meter import Meter
 from transformer.training.partitioning import on_host_batches, shard_batch
 from transformer.training.state import TrainState
@@ -143,20 +143,20 @@ def _seconds_of_loop(
     sink = Sinks(*numbers, Console(steps, io.StringIO()), shown)
     state = jax.block_until_ready(assembly.initialise(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()
-    state = run(
+    state = train_loop(
         state,
         step,
         assembly.task.source(experiment.run.seed),
         steps=steps,
-        look=Look(
+        reporter=Reporter(
             Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
             evaluations=[],
             probe=(lambda state: {}) if probe is None else probe.run,
             sink=sink,
-            pulse=Pulse(),
+            monitor=ProgressMonitor(),
         ),
         save=lambda state, progress: None,
-        meter=Meter(flops=count_flops(experiment, assembly)),
+        meter=Meter(flops=flops_formula(experiment, assembly)),
     )
     jax.block_until_ready(state)
     seconds = time.perf_counter() - began

@@ -17,10 +17,10 @@ from transformer.attention.sites import Site
 from transformer.config import UserError, hash_of
 from transformer.huggingface.convert import read_config, read_folder
 from transformer.interpret.named_maps import Maps, maps_of
-from transformer.interpret.show import Looked, in_notebook
-from transformer.maps.report.page import DEFAULT_BUDGET, render_alone
-from transformer.maps.report.single_text import Look, store_alone
-from transformer.maps.report.value_norms import beneath, check_size
+from transformer.interpret.show import AttentionPage, in_notebook
+from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
+from transformer.maps.report.single_text import Look, store_single_text
+from transformer.maps.report.value_norms import check_size, value_norms
 from transformer.models import registry as models
 from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.registry import name_of
@@ -79,7 +79,7 @@ class Loaded:
         page: str | Path | None = None,
         budget: int = DEFAULT_BUDGET,
         vectors: bool = False,
-    ) -> Looked:
+    ) -> AttentionPage:
         """The page of what every head attends to in a text, or in several.
 
         In a notebook it is shown in place. Elsewhere, and where `page` names one, it is written to a file, whose path
@@ -98,10 +98,10 @@ class Loaded:
             check_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
         settings = (self.experiment.maps, hash_of(self.config))
         with tempfile.TemporaryDirectory() as folder:
-            store, captured = store_alone(Path(folder) / "maps", self.sites, labels, look, *settings)
-            facts = beneath(self.sites, store.labels, captured, vectors)
-            written = render_alone(store, self.name, self.config, self.parameters, budget, beneath=facts)
-        looked = Looked(" / ".join(titles), written)
+            store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, look, *settings)
+            facts = value_norms(self.sites, store.labels, captured, vectors)
+            written = render_single_text(store, self.name, self.config, self.parameters, budget, beneath=facts)
+        looked = AttentionPage(" / ".join(titles), written)
         return looked if page is None and in_notebook() else looked.saved(page)
 
     def _looking(self, reading: Reading, vectors: bool) -> Look:
@@ -125,7 +125,7 @@ class Loaded:
         """The texts as the model reads them, and how they are called."""
         reader = tasks.TASKS[tasks.name_of(self.experiment.task)].reader
         assert reader is not None  # as load has seen
-        texts, targets = _several(text), None if target is None else _several(target)
+        texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
         reading = reader.read(self.experiment.task, self._view(), self.kept, Sentences(texts, targets, language))
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
         said = (" ".join(each.split()) for each in sides)
@@ -151,7 +151,7 @@ class Loaded:
         return f"<p><b>{html.escape(self.name)}</b>: {said}; {calls}</p>{table}"
 
 
-def _several(texts: Texts) -> tuple[str, ...]:
+def _as_tuple(texts: Texts) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 

@@ -12,7 +12,7 @@ import jax
 from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.maps.report.page import DEFAULT_BUDGET, write_page, write_report
-from transformer.maps.report.single_text import store_alone
+from transformer.maps.report.single_text import store_single_text
 from transformer.models.contract import Variables
 from transformer.runs.directory import RunDirectory
 from transformer.storage.failures import disk_failure
@@ -25,14 +25,14 @@ _HEIGHT = 820  # pixels of the frame in a notebook
 
 
 @dataclasses.dataclass(frozen=True)
-class Looked:
+class AttentionPage:
     """A page that needs nothing but a browser: its title, its text, and where it was written, if it was."""
 
     title: str
     page: str = dataclasses.field(repr=False)
     path: Path | None = None
 
-    def saved(self, path: str | Path | None = None) -> "Looked":
+    def saved(self, path: str | Path | None = None) -> "AttentionPage":
         """The page in a file, by default a new one for temporary files; its path is printed.
 
         Errors: UserError for a file that cannot be written.
@@ -81,5 +81,5 @@ def report_of_checkpoint(
     with tempfile.TemporaryDirectory() as folder:
         maps = Path(folder) / "maps"
         labels, hashed = task.labels(model.sites), config_hash(experiment)
-        store_alone(maps, model.sites, labels, look, experiment.maps, hashed, int(state.step))
+        store_single_text(maps, model.sites, labels, look, experiment.maps, hashed, int(state.step))
         return write_report(run.path, budget, maps=maps)

@@ -26,21 +26,21 @@ from transformer.runs.checkpoint_files import (
     StoredLeaf,
     Unreadable,
     as_expected,
-    changed,
+    as_stored,
     describe,
-    described,
+    digest_differs,
+    find_damage,
     for_orbax,
+    leaves_in_manifest,
     make_manifest,
     named_leaves,
-    not_saved,
     on_device,
     read_arrays,
     read_manifest,
     sharding_of,
-    storable,
 )
 from transformer.runs.checksums import differing
-from transformer.runs.distributed import anywhere, decided, primary, told
+from transformer.runs.distributed import announce, first_message, primary, run_on_primary
 from transformer.runs.exit_codes import Failed
 from transformer.runs.preemption import begin_save, end_save
 from transformer.runs.records import Step
@@ -87,15 +87,15 @@ class Verification:
                 self._wrong = "manifest/metadata is not what was saved"
                 return
             mine = list(self._manifest["leaves"].items())[jax.process_index() :: jax.process_count()]
-            self._wrong = changed(self.path / "state", dict(mine))
+            self._wrong = find_damage(self.path / "state", dict(mine))
         except Exception as error:
             self._wrong = " ".join(str(error).split())[:300]
 
 
 PyTree = Any
 
-ASIDE = "damaged-"  # begins the name of a checkpoint that was set aside
-_VANISHED = 100  # checkpoints that a reader may lose to a run that goes on before it gives up
+DAMAGED_PREFIX = "damaged-"  # begins the name of a checkpoint that was set aside
+_MOST_VANISHED = 100  # checkpoints that a reader may lose to a run that goes on before it gives up
 _logger = logging.getLogger(__name__)
 
 
@@ -107,7 +107,7 @@ class NoSuchStep(UserError):
     """A step without a checkpoint."""
 
 
-class Sound[T](NamedTuple):
+class SoundCheckpoint[T](NamedTuple):
     """The newest sound checkpoint: its step, what was read of it, and what is wrong with the newer ones by step."""
 
     step: int
@@ -143,7 +143,7 @@ class Checkpoints:
             max_to_keep=None, cleanup_tmp_directories=True, lightweight_initialize=True
         )
         self._open(directory, options)
-        decided(self._clean)
+        run_on_primary(self._clean)
 
     @classmethod
     def reading(cls, directory: str | Path) -> "Checkpoints":
@@ -179,7 +179,7 @@ class Checkpoints:
         if latest is not None and step <= latest:
             raise ValueError(f"step={step} is not after the latest checkpoint, {latest}: steps only grow")
         leaves = named_leaves(state)
-        stored = {name: storable(name, leaf) for name, leaf in leaves.items()}
+        stored = {name: as_stored(name, leaf) for name, leaf in leaves.items()}
         manifest = make_manifest(leaves, stored, metadata)
         filled = {name: array for name, array in stored.items() if array.size}  # orbax refuses empty arrays
         begin_save()
@@ -203,7 +203,7 @@ class Checkpoints:
             self._verifying = None
             # The manager's own list keeps a save that failed and misses those of another process.
             self._reload()
-        return decided(self._listed)
+        return run_on_primary(self._listed)
 
     def latest(self) -> int | None:
         """The newest complete step, or None."""
@@ -212,7 +212,7 @@ class Checkpoints:
     def drop_after(self, step: int) -> None:
         """Delete the checkpoints beyond `step`: a run resumed at `step` saves them again."""
         later = [other for other in self.steps() if other > step]
-        decided(lambda: self._remove(later, newest=step))
+        run_on_primary(lambda: self._remove(later, newest=step))
         self._reload()
 
     def restore(self, step: int, abstract: PyTree) -> tuple[PyTree, dict]:
@@ -239,7 +239,7 @@ class Checkpoints:
 
         Errors: as `restore`, for the step and its manifest.
         """
-        return described(self._load_manifest(step)["leaves"])
+        return leaves_in_manifest(self._load_manifest(step)["leaves"])
 
     def metadata(self, step: int) -> dict[str, Any]:
         """What was saved beside the state of `step`. Errors: as `leaves`."""
@@ -251,11 +251,11 @@ class Checkpoints:
         Errors: as `restore`, over these leaves.
         """
         manifest = self._load_manifest(step)
-        saved = described(manifest["leaves"])
+        saved = leaves_in_manifest(manifest["leaves"])
         self._compare(step, {name: saved[name] for name in abstract if name in saved}, abstract)
         return self._verified(step, manifest, abstract)
 
-    def newest_sound[T](self, read: Callable[[int], T]) -> Sound[T] | None:
+    def newest_sound[T](self, read: Callable[[int], T]) -> SoundCheckpoint[T] | None:
         """What `read` restores of the newest checkpoint that is sound; None where there is no checkpoint.
 
         A checkpoint that a run removes while it is read is no damage: the list is read again.
@@ -266,11 +266,11 @@ class Checkpoints:
         vanished = 0
         while left := [step for step in self.steps() if step not in damaged]:
             try:
-                return Sound(left[-1], read(left[-1]), damaged)
+                return SoundCheckpoint(left[-1], read(left[-1]), damaged)
             except (DamagedCheckpoint, NoSuchStep) as error:
                 if left[-1] not in self.steps():
                     vanished += 1
-                    if vanished > _VANISHED:
+                    if vanished > _MOST_VANISHED:
                         raise UserError(f"{self._directory} changes faster than it can be read: name a step") from error
                 elif isinstance(error, DamagedCheckpoint):
                     damaged[left[-1]] = error
@@ -282,17 +282,17 @@ class Checkpoints:
             f"{newest}; {whole}: put back a copy of one, or choose another --workdir; nothing was changed"
         )
 
-    def tell(self, sound: Sound[Any], *, set_aside: bool) -> None:
+    def tell(self, sound: SoundCheckpoint[Any], *, set_aside: bool) -> None:
         """Say in a line each what is wrong with the checkpoints that are newer than the sound one.
 
         With `set_aside` they are renamed to damaged-STEP, which nothing removes.
         """
         for step, error in sorted(sound.damaged.items(), reverse=True):
-            kept = f"; it is kept as {decided(functools.partial(self._set_aside, step))}" if set_aside else ""
+            kept = f"; it is kept as {run_on_primary(functools.partial(self._set_aside, step))}" if set_aside else ""
             if primary():
-                told(f"{error}{kept}; step {sound.step} is used instead")
+                announce(f"{error}{kept}; step {sound.step} is used instead")
         if sound.damaged and set_aside:
-            decided(lambda: self._note(sound.step))
+            run_on_primary(lambda: self._note(sound.step))
             self._reload()
 
     def __enter__(self) -> Self:
@@ -323,19 +323,19 @@ class Checkpoints:
         done, self._verifying = self._verifying, None
         if done is None:
             return
-        said = anywhere(done.result())
+        said = first_message(done.result())
         if said is None:
             self._unverified = None
-            decided(lambda: self._prune(done.step))
+            run_on_primary(lambda: self._prune(done.step))
             return
-        name = decided(lambda: self._set_aside(done.step))
-        left = decided(self._listed_on_disk)
+        name = run_on_primary(lambda: self._set_aside(done.step))
+        left = run_on_primary(self._listed_on_disk)
         kept = f"the last good one is that of step {left[-1]}" if left else "there is no other"
         self._unverified = f"{done.path} was not written as it was saved: {said}; it is kept as {name}, and {kept}"
 
     def _tell_unverified(self, what_follows: str = "") -> None:
         if self._unverified is not None and primary():
-            told(f"{self._unverified}{what_follows}")
+            announce(f"{self._unverified}{what_follows}")
         self._unverified = None
 
     def _prune(self, newest: int) -> None:
@@ -345,7 +345,7 @@ class Checkpoints:
             self._remove([step for step in steps if step not in {*kept, *steps[-self._keep :]}], newest)
         except OSError as error:  # no reason to end a run whose newest checkpoint is sound
             what = f"checkpoints in {self._directory} that are older than is kept could not be removed yet"
-            told(f"{what}: {error}; the run goes on")
+            announce(f"{what}: {error}; the run goes on")
 
     def _remove(self, steps: list[int], newest: int) -> None:
         if newest in self._listed():
@@ -360,7 +360,7 @@ class Checkpoints:
         storage_of(path).replace(path, f"{json.dumps(dataclasses.asdict(SavedLast(newest)))}\n".encode())
 
     def _set_aside(self, step: int) -> str:
-        names = [f"{ASIDE}{step}", *(f"{ASIDE}{step}-{number}" for number in range(2, 1000))]
+        names = [f"{DAMAGED_PREFIX}{step}", *(f"{DAMAGED_PREFIX}{step}-{number}" for number in range(2, 1000))]
         name = next(name for name in names if not (self._directory / name).exists())
         storage_of(self._directory).move_tree(self._directory / str(step), self._directory / name)
         return name
@@ -412,7 +412,7 @@ class Checkpoints:
             except OSError:
                 return {"wrong": "cannot be read"}
 
-        loaded = decided(load)
+        loaded = run_on_primary(load)
         if "wrong" in loaded:
             raise self._damaged(step, f"manifest/metadata {loaded['wrong']}")
         return loaded["manifest"]
@@ -420,7 +420,7 @@ class Checkpoints:
     def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
         expected = named_leaves(abstract, prefix)
         inside = "".join(f"{name}/" for name in prefix)
-        saved = described(manifest["leaves"])
+        saved = leaves_in_manifest(manifest["leaves"])
         self._compare(step, {name: leaf for name, leaf in saved.items() if f"{name}/".startswith(inside)}, expected)
         restored = self._verified(step, manifest, expected)
         return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
@@ -432,7 +432,7 @@ class Checkpoints:
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
         stored = self._read(step, filled)
         for name in differing(stored, {name: entries[name]["digest"] for name in stored}):
-            raise self._damaged(step, not_saved(self._directory / "state", name))
+            raise self._damaged(step, digest_differs(self._directory / "state", name))
         for name, array in empty.items():
             stored[name] = array
             if on_device(expected[name]):
@@ -464,7 +464,7 @@ class Checkpoints:
             arrays = read_arrays(self._directory / str(step) / "state", leaves)
         except Unreadable as error:
             wrong = str(error)
-        wrong = anywhere(wrong)
+        wrong = first_message(wrong)
         if wrong is not None:
             raise self._damaged(step, wrong)
         return arrays

@@ -65,7 +65,7 @@ class StoredLeaf:
         return f"shape {self.shape} of {self.dtype}"
 
 
-def described(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
+def leaves_in_manifest(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
     """The leaves of a manifest by path."""
     return {name: StoredLeaf(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
 
@@ -101,7 +101,7 @@ def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     return named
 
 
-def storable(name: str, leaf: Any) -> Any:
+def as_stored(name: str, leaf: Any) -> Any:
     """The array that orbax is given for a leaf: the bits of a key, the zero-dimensional array of a number."""
     if is_key(leaf):
         if not leaf.size:
@@ -161,8 +161,8 @@ def _sha256(leaves: Any, metadata: Any) -> str:
     return hashlib.sha256(json.dumps([leaves, metadata], sort_keys=True).encode()).hexdigest()
 
 
-_WHOLE = np.zeros(())  # stands for an array of NumPy
-_AT_ONCE = 1 << 26  # elements
+_NUMPY_LEAF = np.zeros(())  # stands for an array of NumPy
+_ELEMENTS_AT_ONCE = 1 << 26  # elements
 _MOST_KEY_WORDS = 16  # 32-bit words of a key of random numbers
 
 
@@ -223,11 +223,11 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     Errors: Unreadable, naming the leaf and the file.
     """
     try:
-        return _all_arrays(folder, _read(folder, leaves), leaves)
+        return _checked_arrays(folder, _restore_arrays(folder, leaves), leaves)
     except Exception as error:  # a flipped byte can surface as any error of any parser
         for name, leaf in leaves.items():
             try:
-                _all_arrays(folder, _read(folder, {name: leaf}), {name: leaf})
+                _checked_arrays(folder, _restore_arrays(folder, {name: leaf}), {name: leaf})
             except Exception as cause:
                 # TensorStore names the file that it gave up on, but only in its message.
                 files = re.findall(r'local file "([^"]+)"', str(cause)) or [f"{folder.name}/"]
@@ -235,25 +235,25 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         raise Unreadable(f"{folder.name}/ cannot be read") from error
 
 
-def changed(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
+def find_damage(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
     """What is wrong with the arrays in `folder` that a manifest has these entries of; None where nothing is.
 
     They are read whole, some at a time, into the memory of this process.
     """
-    for names in _some_at_a_time(entries):
+    for names in _groups_of_names(entries):
         try:
-            arrays = read_arrays(folder, dict.fromkeys(names, _WHOLE))
+            arrays = read_arrays(folder, dict.fromkeys(names, _NUMPY_LEAF))
         except Unreadable as error:
             return str(error)
         for name, digest in digests_here(arrays).items():
             # The bits of keys have one more axis than the keys.
             shape = tuple(entries[name]["shape"])
             if digest != entries[name]["digest"] or arrays[name].shape[: len(shape)] != shape:
-                return not_saved(folder, name)
+                return digest_differs(folder, name)
     return None
 
 
-def _all_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
     """What was read, in the order of the leaves.
 
     Errors: Unreadable where orbax, by damaged metadata, returned none, something else, or another shape.
@@ -262,23 +262,23 @@ def _all_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -
         array = read.get(name)
         if not isinstance(array, (jax.Array, np.ndarray)):
             raise Unreadable(f"leaf {name!r} is not in {folder.name}/")
-        if leaf is not _WHOLE and not is_key(leaf) and array.shape != np.shape(leaf):
+        if leaf is not _NUMPY_LEAF and not is_key(leaf) and array.shape != np.shape(leaf):
             raise Unreadable(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
     return {name: read[name] for name in leaves}
 
 
-def not_saved(folder: Path, name: str) -> str:
+def digest_differs(folder: Path, name: str) -> str:
     """The words for an array whose digest is another."""
     return f"leaf {name!r} in {folder.name}/ is not what was saved (its digest differs)"
 
 
-def _some_at_a_time(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    """Names of arrays that are not empty, in groups of at most `_AT_ONCE` elements, or of one array."""
+def _groups_of_names(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Names of arrays that are not empty, in groups of at most `_ELEMENTS_AT_ONCE` elements, or of one array."""
     group: list[str] = []
     held = 0
     for name, entry in entries.items():
         size = math.prod(entry["shape"])
-        if group and held + size > _AT_ONCE:
+        if group and held + size > _ELEMENTS_AT_ONCE:
             yield group
             group, held = [], 0
         if size:
@@ -312,7 +312,7 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
     for name, leaf in leaves.items():
         what = f"{folder.name}/: {name}/.zarray"
         stored = checked(StoredArray, parse(found[name].result().value, what), what)
-        if leaf is _WHOLE:
+        if leaf is _NUMPY_LEAF:
             continue  # of this process's own save, whose shape is compared once it is read
         shape = np.shape(leaf)
         own = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
@@ -320,20 +320,20 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
             raise Unreadable(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
 
 
-def _read(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     if not leaves:
         return {}
     _check_metadata(folder, leaves)
     arguments = ocp.args.PyTreeRestore(
         item={name: 0 for name in leaves},
-        restore_args={name: _arguments(leaf) for name, leaf in leaves.items()},
+        restore_args={name: _restore_arguments(leaf) for name, leaf in leaves.items()},
         partial_restore=True,
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
         return dict(handler.restore(for_orbax(folder), args=arguments))
 
 
-def _arguments(leaf: Any) -> ocp.RestoreArgs:
+def _restore_arguments(leaf: Any) -> ocp.RestoreArgs:
     if not on_device(leaf):
         return ocp.RestoreArgs(restore_type=np.ndarray)
     sharding = sharding_of(leaf)

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from transformer.config import Count, Range, UserError, flatten
 from transformer.json_files import checked, read_regular, read_value
-from transformer.runs.preemption import say
+from transformer.runs.preemption import write_stderr
 from transformer.runs.records import Extent, RecordsName, Step
 from transformer.storage.contract import Appended, Lost
 from transformer.storage.failures import disk_failure
@@ -374,7 +374,7 @@ class _LogLines:
         except OSError as error:
             if not self._said:
                 self._said = True
-                say(f"{self._path} lacks lines: {error.strerror or error}; the run goes on")
+                write_stderr(f"{self._path} lacks lines: {error.strerror or error}; the run goes on")
 
 
 @contextlib.contextmanager
@@ -390,7 +390,7 @@ def usable(path: Path) -> Iterator[None]:
 
 @functools.cache
 def _say_once(line: str) -> None:
-    say(line)
+    write_stderr(line)
 
 
 def _why_no_run(path: Path) -> str | None:

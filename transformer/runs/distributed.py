@@ -36,7 +36,7 @@ class Launcher(NamedTuple):
     rank: str
 
 
-OTHERS = (
+UNSUPPORTED_LAUNCHERS = (
     Launcher("MPICH, Intel MPI or another launcher with PMI", "PMI_SIZE", "PMI_RANK"),
     Launcher("MVAPICH2", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
     Launcher("IBM's jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
@@ -46,28 +46,28 @@ OTHERS = (
     Launcher("Kubeflow", "NUM_PROCESSES", "PROCESS_ID"),
 )
 # Launchers that say which process this is, and not always of how many.
-RANKS = {"PMIX_RANK": "a launcher with PMIx", "PALS_RANKID": "Cray PALS", "ALPS_APP_PE": "Cray ALPS"}
+RANK_VARIABLES = {"PMIX_RANK": "a launcher with PMIx", "PALS_RANKID": "Cray PALS", "ALPS_APP_PE": "Cray ALPS"}
 
 
-def joined_by(environment: Mapping[str, str]) -> dict[str, Any] | None:
+def launcher_arguments(environment: Mapping[str, str]) -> dict[str, Any] | None:
     """The arguments of jax.distributed.initialize for a launcher that jax can join; None for others and for none.
 
     Errors: UserError for Open MPI 5 or newer without an mpi4py that works with it.
     """
-    if all(name in environment for name in _OPEN_MPI) and _number(environment, _OPEN_MPI[0]) > 1:
-        return {"cluster_detection_method": "mpi4py" if _by_mpi4py(environment) else "ompi"}
-    if all(name in environment for name in _SLURM) and _number(environment, "SLURM_NTASKS") > 1:
+    if all(name in environment for name in _OPEN_MPI) and process_number(environment, _OPEN_MPI[0]) > 1:
+        return {"cluster_detection_method": "mpi4py" if _needs_mpi4py(environment) else "ompi"}
+    if all(name in environment for name in _SLURM) and process_number(environment, "SLURM_NTASKS") > 1:
         return {"cluster_detection_method": "slurm"}
     return None
 
 
-def refuse_unknown(environment: Mapping[str, str]) -> None:
+def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
     """Refuse to train alone in a process that something has started as one of several.
 
     Errors: UserError naming the launcher, and the flags that join the processes.
     """
-    for name, size, rank in OTHERS:
-        if size in environment and rank in environment and (count := _number(environment, size)) > 1:
+    for name, size, rank in UNSUPPORTED_LAUNCHERS:
+        if size in environment and rank in environment and (count := process_number(environment, size)) > 1:
             raise UserError(
                 f"{name} started this process as number {environment[rank]} of {count} ({size}, {rank}), and does "
                 "not say where the first is: give "
@@ -79,8 +79,8 @@ def refuse_unknown(environment: Mapping[str, str]) -> None:
             f"{_GKE_HOSTS} names {len(hosts)} hosts, and jax finds no TPU here (is libtpu installed, and JAX_PLATFORMS "
             f"not cpu?): give --coordinator={hosts[0]}:8482 --processes={len(hosts)} --process=${_GKE_INDEX}, {_ALONE}"
         )
-    sizes = {_OPEN_MPI[0], *(launcher.size for launcher in OTHERS)}
-    for rank, name in RANKS.items():
+    sizes = {_OPEN_MPI[0], *(launcher.size for launcher in UNSUPPORTED_LAUNCHERS)}
+    for rank, name in RANK_VARIABLES.items():
         if rank in environment and not sizes & set(environment):
             raise UserError(
                 f"{name} started this process as number {environment[rank]} ({rank}), and does not say of how many: "
@@ -88,15 +88,15 @@ def refuse_unknown(environment: Mapping[str, str]) -> None:
             )
 
 
-def _by_mpi4py(environment: Mapping[str, str]) -> bool:
+def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
     """Whether the processes of Open MPI find each other by mpi4py: from version 5 on, nothing else says where they are.
 
-    Errors: as `joined_by`.
+    Errors: as `launcher_arguments`.
     """
     version = environment.get("OMPI_VERSION", "").partition(".")[0]
     if not (int(version) >= 5 if version.isdecimal() else _ORTE not in environment):
         return False
-    count = _number(environment, _OPEN_MPI[0])
+    count = process_number(environment, _OPEN_MPI[0])
     given = f"give --coordinator=HOST:PORT --processes=${_OPEN_MPI[0]} --process=${_OPEN_MPI[1]}, {_ALONE}"
     if find_spec("mpi4py") is None:
         raise UserError(
@@ -115,7 +115,7 @@ def _by_mpi4py(environment: Mapping[str, str]) -> bool:
     return True
 
 
-def _number(environment: Mapping[str, str], name: str) -> int:
+def process_number(environment: Mapping[str, str], name: str) -> int:
     """Errors: UserError for a variable that is no number of processes."""
     if not environment[name].isdecimal():
         raise UserError(
@@ -127,10 +127,10 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 HEARTBEAT = 60  # seconds
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
-_BLOCK = 1024  # bytes
+_BROADCAST_BLOCK = 1024  # bytes
 
 
-def start(
+def join_processes(
     coordinator: str | None = None,
     processes: int | None = None,
     process: int | None = None,
@@ -151,16 +151,16 @@ def start(
     flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
     variables = {name: environment.get(name) or None for name in (ADDRESS, COUNT, INDEX)}
     given = next((each for each in (flags, variables) if any(value is not None for value in each.values())), None)
-    if given is not None and _says_alone(*given.values()):
+    if given is not None and _is_single_process(*given.values()):
         return False
-    settings = joined_by(environment) if given is None else _explicit(given)
+    settings = launcher_arguments(environment) if given is None else _explicit_settings(given)
     if settings is None and not _has_tpu(environment, files):
-        refuse_unknown(environment)
+        refuse_unknown_launcher(environment)
         return False
     if settings is not None and on_loopback(str(settings.get("coordinator_address"))):
         if not environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
             settings["coordinator_bind_address"] = settings["coordinator_address"]
-        _listen_to_this_machine()
+        _listen_on_loopback()
     # jax would treat SIGTERM as a notice of preemption and go on; transformer.runs.preemption hears it.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -169,7 +169,7 @@ def start(
     except ValueError:
         if settings is not None:
             raise
-        refuse_unknown(environment)
+        refuse_unknown_launcher(environment)
         return False  # a TPU without signs of a pod
     return True
 
@@ -182,7 +182,7 @@ def on_loopback(address: str) -> bool:
     return host == "localhost"
 
 
-def _listen_to_this_machine() -> None:
+def _listen_on_loopback() -> None:
     """Let the collectives of CPU devices listen on loopback: gloo would where the host's name leads."""
     # jax has no setting for it.
     from jax._src import distributed, xla_bridge
@@ -196,12 +196,12 @@ def _listen_to_this_machine() -> None:
     xla_bridge._backend_factories["cpu"] = dataclasses.replace(registered, factory=make_client)
 
 
-def _says_alone(address: object, count: object, index: object) -> bool:
+def _is_single_process(address: object, count: object, index: object) -> bool:
     """Whether what is given says that this process is the only one."""
     return address is None and str(count) == "1" and str(index or 0) == "0"
 
 
-def _explicit(given: Mapping[str, str | int | None]) -> dict[str, Any]:
+def _explicit_settings(given: Mapping[str, str | int | None]) -> dict[str, Any]:
     """The arguments of jax.distributed.initialize from the address, the count and the index under any names."""
     (address, host), (count, total), (index, number) = given.items()
     missing = [name for name, value in given.items() if value is None]
@@ -241,7 +241,7 @@ def primary() -> bool:
     return jax.process_index() == 0
 
 
-def decided[T](decide: Callable[[], T]) -> T:
+def run_on_primary[T](decide: Callable[[], T]) -> T:
     """Call `decide` on the first process and return its value, which JSON must be able to hold, on all of them.
 
     A UserError is raised on all of them; any other error ends the first process, and with it the others.
@@ -254,24 +254,26 @@ def decided[T](decide: Callable[[], T]) -> T:
             message["value"] = decide()
         except UserError as error:
             message["mistake"] = str(error)
-    message = json.loads(_told(json.dumps(message).encode()))
+    message = json.loads(_broadcast(json.dumps(message).encode()))
     if "mistake" in message:
         raise UserError(message["mistake"])
     return message["value"]
 
 
-def in_turn[T](make: Callable[[], T]) -> T:
+def primary_first[T](make: Callable[[], T]) -> T:
     """Call `make` on every process, on the first one before the others: it can write files that they then read.
 
-    Errors: as `decided`.
+    Errors: as `run_on_primary`.
     """
     made: list[T] = []
-    decided(lambda: made.append(make()))
+    run_on_primary(lambda: made.append(make()))
     return made[0] if made else make()
 
 
 @contextlib.contextmanager
-def claimed(path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()) -> Iterator[RunDirectory]:
+def claim_run_directory(
+    path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
+) -> Iterator[RunDirectory]:
     """The run directory that the first process claims for all of them, until all have left the context.
 
     Errors: as `RunDirectory.claim`, on every process.
@@ -284,34 +286,34 @@ def claimed(path: str | Path, config: Mapping[str, Any], *, may_change: Collecti
             return held[0].fresh
 
         # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
-        decided(lambda: None)
-        fresh = decided(claim)
+        run_on_primary(lambda: None)
+        fresh = run_on_primary(claim)
         yield held[0] if held else RunDirectory(locate(path), fresh)
-        decided(lambda: None)
+        run_on_primary(lambda: None)
 
 
-def _told(message: bytes) -> bytes:
+def _broadcast(message: bytes) -> bytes:
     """The message of the first process."""
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
     # In whole blocks, since each length compiles another program.
-    block = np.zeros(-(-length // _BLOCK) * _BLOCK, np.uint8)
+    block = np.zeros(-(-length // _BROADCAST_BLOCK) * _BROADCAST_BLOCK, np.uint8)
     if primary():
         block[:length] = np.frombuffer(message, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(block), np.uint8)[:length].tobytes()
 
 
-_LENGTH = 4096  # bytes of what is said
+_MESSAGE_LENGTH = 4096  # bytes of what is said
 _logger = logging.getLogger(__name__)
 
 
-def told(line: str) -> None:
+def announce(line: str) -> None:
     """Say it on stderr, and in the run's log where there is one."""
     with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
         print(line, file=sys.stderr, flush=True)
     _logger.info("%s", line)  # as a warning it would be on stderr twice where no log is
 
 
-def anywhere(said: str | None) -> str | None:
+def first_message(said: str | None) -> str | None:
     """What the first of the processes with something to say says, on all of them; None where none has.
 
     All call it together.
@@ -321,8 +323,8 @@ def anywhere(said: str | None) -> str | None:
     speaking = np.asarray(multihost_utils.process_allgather(np.int32(said is not None))).reshape(-1)
     if not speaking.any():
         return None
-    text = np.zeros(_LENGTH, np.uint8)
-    content = (said or "").encode()[:_LENGTH]
+    text = np.zeros(_MESSAGE_LENGTH, np.uint8)
+    content = (said or "").encode()[:_MESSAGE_LENGTH]
     text[: len(content)] = np.frombuffer(content, np.uint8)
-    heard = np.asarray(multihost_utils.process_allgather(text)).reshape(-1, _LENGTH)[int(np.argmax(speaking))]
+    heard = np.asarray(multihost_utils.process_allgather(text)).reshape(-1, _MESSAGE_LENGTH)[int(np.argmax(speaking))]
     return bytes(heard).rstrip(b"\0").decode(errors="replace")

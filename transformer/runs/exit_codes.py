@@ -2,7 +2,7 @@
 
 # The exit code of a process that was told to stop: its run is saved, and the same command goes on with it. (EX_TEMPFAIL
 # of sysexits.h: "the user is invited to retry".)
-AGAIN = 75
+RESTARTABLE = 75
 
 
 class Failed(RuntimeError):

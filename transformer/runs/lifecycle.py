@@ -10,23 +10,23 @@ from typing import Any
 
 import jax
 
-from transformer.runs.distributed import primary, start
-from transformer.runs.preemption import Held, Pulse, heeded, leave_at_once, say
-from transformer.runs.watchdog import watched
+from transformer.runs.distributed import join_processes, primary
+from transformer.runs.preemption import HoldPoint, ProgressMonitor, exit_at_once, handle_stop_signals, write_stderr
+from transformer.runs.watchdog import watchdog_thread
 
 _NEWS, _BEGUN, _ALL, _HEARD = "headwise/news", "headwise/begun", "headwise/all", "headwise/heard"
 _HUNG = "headwise/hung"
 _HOUR = 3_600_000  # milliseconds
 _MOMENT = 5_000  # milliseconds
 # What the operations that all take part in raise when another process is gone.
-_OF_ANOTHER = re.compile("gloo|nccl|connection|peer|remote process|heartbeat|coordination|unavailable", re.IGNORECASE)
+_LOST_PROCESS = re.compile("gloo|nccl|connection|peer|remote process|heartbeat|coordination|unavailable", re.IGNORECASE)
 
 
-class News:
+class RunMessages:
     """Of one process: what it tells, and a thread that hears what is told. Of a single process, nothing is told."""
 
-    def __init__(self, pulse: Pulse):
-        self._pulse = pulse
+    def __init__(self, monitor: ProgressMonitor):
+        self._monitor = monitor
         self._client: Any = None
 
     def join(self) -> None:
@@ -40,7 +40,7 @@ class News:
     def stop(self, why: str) -> None:
         """Let every process end behind the unit that the furthest has begun."""
         if self._client is None:
-            self._end_behind([self._pulse.hold()])
+            self._end_behind([self._monitor.hold()])
             return
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the news is out already
             self._client.key_value_set(_NEWS, json.dumps({"process": jax.process_index(), "stop": why}))
@@ -62,18 +62,18 @@ class News:
         """What the watchdog adds to the unit that this process is in: where those stand that hang as well."""
         if self._client is None:
             return ""
-        here = json.dumps({"place": self._pulse.place, "what": what})
+        here = json.dumps({"place": self._monitor.place, "what": what})
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._client.key_value_set(f"{_HUNG}/{jax.process_index()}", here, allow_overwrite=True)
             time.sleep(_MOMENT / 2000)
-            return _standing(dict(self._client.key_value_dir_get(_HUNG)))
+            return _furthest_behind(dict(self._client.key_value_dir_get(_HUNG)))
         return ""
 
     def _tell(self, error: Exception, heartbeat: float) -> None:
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if isinstance(error, jax.errors.JaxRuntimeError) and _OF_ANOTHER.search(str(error)):
-                say(f"process {jax.process_index()} has lost another: {message}")
+            if isinstance(error, jax.errors.JaxRuntimeError) and _LOST_PROCESS.search(str(error)):
+                write_stderr(f"process {jax.process_index()} has lost another: {message}")
                 time.sleep(heartbeat + 2)
                 return
             self._client.key_value_set(_NEWS, json.dumps({"process": jax.process_index(), "failed": message}))
@@ -91,39 +91,39 @@ class News:
             if "stop" in news:
                 self._agree(news)
             elif news["process"] != jax.process_index():
-                say(
+                write_stderr(
                     f"process {news['process']} failed ({news['failed']}), and process {jax.process_index()} ends "
                     "with it"
                 )
                 if jax.process_index() == 0:
                     time.sleep(1)  # the others hear of it through this one
-                leave_at_once(1)
+                exit_at_once(1)
 
     def _agree(self, news: dict[str, Any]) -> None:
         """End behind the unit that the furthest process had begun when it heard of the wish to stop."""
         index, count = jax.process_index(), jax.process_count()
         if index != news["process"]:
-            say(f"process {news['process']} was told to stop by {news['stop']}: so does process {index}")
+            write_stderr(f"process {news['process']} was told to stop by {news['stop']}: so does process {index}")
         # Told by a thread, so that nobody waits for a process that waits for this one.
-        self._client.key_value_set(f"{_BEGUN}/{index}", json.dumps(self._pulse.hold()))
+        self._client.key_value_set(f"{_BEGUN}/{index}", json.dumps(self._monitor.hold()))
         if index == 0:
             told = [self._client.blocking_key_value_get(f"{_BEGUN}/{each}", _HOUR) for each in range(count)]
             self._client.key_value_set(_ALL, f"[{', '.join(told)}]")
-        held = [Held(*each) for each in json.loads(self._client.blocking_key_value_get(_ALL, _HOUR))]
+        held = [HoldPoint(*each) for each in json.loads(self._client.blocking_key_value_get(_ALL, _HOUR))]
         self._client.key_value_set(f"{_HEARD}/{index}", "")
         if index == 0:
             for each in range(count):  # they hear of it through this one, which may end now
                 self._client.blocking_key_value_get(f"{_HEARD}/{each}", _MOMENT)
         self._end_behind(held)
 
-    def _end_behind(self, held: list[Held]) -> None:
+    def _end_behind(self, held: list[HoldPoint]) -> None:
         if not any(each.made for each in held):
-            say("stopped before a step was done; start the same command again")
-            leave_at_once()
-        self._pulse.end_behind(max(each.begun for each in held))
+            write_stderr("stopped before a step was done; start the same command again")
+            exit_at_once()
+        self._monitor.end_behind(max(each.begun for each in held))
 
 
-def _standing(told: dict[str, str]) -> str:
+def _furthest_behind(told: dict[str, str]) -> str:
     """Which of the processes that hang is the furthest behind, from what each has told by its key."""
     where = {key.rpartition("/")[2]: json.loads(text) for key, text in told.items()}
     least = min([each["place"] for each in where.values()], default=None)
@@ -134,26 +134,26 @@ def _standing(told: dict[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def attended(
+def run_lifecycle(
     coordinator: str | None, processes: int | None, process: int | None, *, heartbeat: int, watchdog: float | None
-) -> Iterator[Pulse]:
-    """Join the other processes of the run, and attend to the pulse that the context gives while it lasts.
+) -> Iterator[ProgressMonitor]:
+    """Join the other processes of the run, and attend to the monitor that the context gives while it lasts.
 
     `watchdog` are the seconds that a unit of work may take; None: long against those before it; 0: for ever.
 
-    Errors: as `transformer.runs.distributed.start`.
+    Errors: as `transformer.runs.distributed.join_processes`.
     """
-    pulse = Pulse()
-    news = News(pulse)
+    monitor = ProgressMonitor()
+    news = RunMessages(monitor)
 
     def end() -> None:
         if primary():
             time.sleep(1)  # the others end with it: first let those that hang too say where
-        leave_at_once(1)
+        exit_at_once(1)
 
-    with heeded(news.stop):
-        if start(coordinator, processes, process, heartbeat=heartbeat):
+    with handle_stop_signals(news.stop):
+        if join_processes(coordinator, processes, process, heartbeat=heartbeat):
             news.join()
         name = f"process {jax.process_index()} of {jax.process_count()}"
-        with news.telling(heartbeat), watched(pulse, watchdog, name, news.compare, end):
-            yield pulse
+        with news.telling(heartbeat), watchdog_thread(monitor, watchdog, name, news.compare, end):
+            yield monitor

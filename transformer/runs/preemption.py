@@ -1,4 +1,4 @@
-"""Being told to stop: signals, and the pulse that a run looks at between two steps."""
+"""Being told to stop: signals, and the monitor that a run looks at between two steps."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from transformer.runs.exit_codes import AGAIN, Stopped
+from transformer.runs.exit_codes import RESTARTABLE, Stopped
 
 _saves_changed = threading.Condition()
 _saves_under_way = 0
@@ -30,26 +30,26 @@ def end_save() -> None:
         _saves_changed.notify_all()
 
 
-def save_under_way() -> bool:
+def save_in_progress() -> bool:
     """Whether a save is under way."""
     return _saves_under_way > 0
 
 
-def once_saved(act: Callable[[], None]) -> None:
+def when_no_save_runs(act: Callable[[], None]) -> None:
     """Call `act` once no save is under way, and let none begin_save meanwhile."""
     with _saves_changed:
         _saves_changed.wait_for(lambda: not _saves_under_way)
         act()
 
 
-class Held(NamedTuple):
+class HoldPoint(NamedTuple):
     """Where a process waits to be told where to end: units `begun`, and whether one of them `made` what can be lost."""
 
     begun: int
     made: bool
 
 
-class Pulse:
+class ProgressMonitor:
     """Counts the units that a process has begun, and ends them behind one that was agreed upon."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Pulse:
         self.slowest = 0.0
         """Seconds of the slowest unit that is done."""
 
-    def beat(self, what: str, *, makes: bool = False) -> None:
+    def begin(self, what: str, *, makes: bool = False) -> None:
         """Begin the next unit, in words `what`; the one before is done. One that `makes` what can be lost is a step.
 
         Errors: Stopped where the run ends before it.
@@ -81,7 +81,7 @@ class Pulse:
                 self._making = self._begun
             self.what, self.since, self._waits = what, now, False
 
-    def waits(self) -> None:
+    def mark_waiting(self) -> None:
         """Say that what is left of the unit is to wait for devices, and so for the other processes."""
         self._waits = True
 
@@ -105,11 +105,11 @@ class Pulse:
         """Whether the first step is over, whose program is compiled by then, and the next, which reads its numbers."""
         return self._making is not None and self._making + 1 < self._begun
 
-    def hold(self) -> Held:
+    def hold(self) -> HoldPoint:
         """Begin no further unit before `end_behind` is called."""
         with self._changed:
             self._held = True
-            return Held(self._begun, self.made)
+            return HoldPoint(self._begun, self.made)
 
     def end_behind(self, last: int) -> None:
         """Let the units up to number `last` be done, and no other."""
@@ -118,23 +118,23 @@ class Pulse:
             self._changed.notify_all()
 
 
-def leave_at_once(code: int = AGAIN) -> None:
+def exit_at_once(code: int = RESTARTABLE) -> None:
     """End this process from whatever thread, whatever the others are in the midst of."""
     os._exit(code)
 
 
-def say(line: str) -> None:
+def write_stderr(line: str) -> None:
     """Write a line to stderr, also where another thread is stopped in the midst of writing."""
     with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
         os.write(2, f"{line}\n".encode())
 
 
 # Those who end a process with its group, such as timeout(1), send the same signal twice.
-_ONE_WISH = 0.5  # seconds
+_SAME_REQUEST = 0.5  # seconds
 
 
 @contextlib.contextmanager
-def heeded(stop: Callable[[str], None]) -> Iterator[None]:
+def handle_stop_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """Call `stop` with the name of the first signal, in a thread of its own; end the process at a second SIGINT.
 
     The thread is told by the interpreter's own handler, in C: it also hears a signal while the main thread compiles or
@@ -152,7 +152,9 @@ def heeded(stop: Callable[[str], None]) -> Iterator[None]:
     os.set_blocking(writing, False)
     earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
-    thread = threading.Thread(target=_listen, args=(reading, set(numbers), stop), name="signals", daemon=True)
+    thread = threading.Thread(
+        target=_listen_for_signals, args=(reading, set(numbers), stop), name="signals", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -165,7 +167,7 @@ def heeded(stop: Callable[[str], None]) -> Iterator[None]:
         os.close(reading)
 
 
-def _listen(pipe: int, numbers: set[int], stop: Callable[[str], None]) -> None:
+def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None]) -> None:
     first: float | None = None
     while heard := os.read(pipe, 1):
         number = heard[0]
@@ -174,18 +176,18 @@ def _listen(pipe: int, numbers: set[int], stop: Callable[[str], None]) -> None:
         name = signal.Signals(number).name
         if first is None:
             first = time.monotonic()
-            say(f"{name}: the run stops behind what it is doing, and saves; a second Ctrl-C ends it at once")
+            write_stderr(f"{name}: the run stops behind what it is doing, and saves; a second Ctrl-C ends it at once")
             threading.Thread(target=stop, args=(name,), name="stopping", daemon=True).start()
-        elif time.monotonic() - first <= _ONE_WISH:
+        elif time.monotonic() - first <= _SAME_REQUEST:
             continue
         elif number == signal.SIGTERM:
-            say(f"{name} again: the run is stopping already, and saves")
+            write_stderr(f"{name} again: the run is stopping already, and saves")
         else:
-            if save_under_way():
-                say(f"{name} again: ended as soon as the checkpoint under way is saved")
-            once_saved(functools.partial(_leave, number))
+            if save_in_progress():
+                write_stderr(f"{name} again: ended as soon as the checkpoint under way is saved")
+            when_no_save_runs(functools.partial(_exit_by_signal, number))
 
 
-def _leave(number: int) -> None:
-    say(f"{signal.Signals(number).name} again: ended; the run goes on from its last checkpoint")
-    leave_at_once(128 + number)
+def _exit_by_signal(number: int) -> None:
+    write_stderr(f"{signal.Signals(number).name} again: ended; the run goes on from its last checkpoint")
+    exit_at_once(128 + number)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from transformer.runs.preemption import Pulse, leave_at_once, say
+from transformer.runs.preemption import ProgressMonitor, exit_at_once, write_stderr
 
 # Seconds: at least so long, and so many times the slowest unit so far; up to the first step, which compiles, longer.
 LEAST, TIMES, FIRST = 300.0, 10.0, 3600.0
@@ -17,22 +17,22 @@ LEAST, TIMES, FIRST = 300.0, 10.0, 3600.0
 _logger = logging.getLogger(__name__)
 
 
-def patience(pulse: Pulse, seconds: float | None) -> float:
+def time_limit(monitor: ProgressMonitor, seconds: float | None) -> float:
     """How long a unit of work may take: `seconds`, or, where that is None, long against those before it."""
-    if not pulse.going:
+    if not monitor.going:
         return max(FIRST, seconds or 0.0)
-    return max(LEAST, TIMES * pulse.slowest) if seconds is None else seconds
+    return max(LEAST, TIMES * monitor.slowest) if seconds is None else seconds
 
 
 @contextlib.contextmanager
-def watched(
-    pulse: Pulse,
+def watchdog_thread(
+    monitor: ProgressMonitor,
     seconds: float | None,
     process: str,
     compare: Callable[[str], str] = lambda where: "",
-    end: Callable[[], None] = lambda: leave_at_once(1),
+    end: Callable[[], None] = lambda: exit_at_once(1),
 ) -> Iterator[None]:
-    """End the process once a unit of its work takes longer than `patience` says; 0 seconds never.
+    """End the process once a unit of its work takes longer than `time_limit` says; 0 seconds never.
 
     It first writes where each of its threads stands, to stderr and the run's log, with its name `process` and what
     `compare` makes of the unit: where the other processes stand.
@@ -42,7 +42,7 @@ def watched(
         return
     over = threading.Event()
     thread = threading.Thread(
-        target=_watch, args=(pulse, seconds, process, compare, end, over), name="watchdog", daemon=True
+        target=_watch, args=(monitor, seconds, process, compare, end, over), name="watchdog", daemon=True
     )
     thread.start()
     try:
@@ -53,7 +53,7 @@ def watched(
 
 
 def _watch(
-    pulse: Pulse,
+    monitor: ProgressMonitor,
     seconds: float | None,
     process: str,
     compare: Callable[[str], str],
@@ -61,27 +61,27 @@ def _watch(
     over: threading.Event,
 ) -> None:
     period = 1.0 if seconds is None else min(1.0, seconds / 10)
-    unit, waited, looked = pulse.begun, 0.0, time.monotonic()
+    unit, waited, looked = monitor.begun, 0.0, time.monotonic()
     while not over.wait(period):
         now = time.monotonic()
         # A process that was itself stopped, with its machine or by a debugger, has not waited all that time.
         waited += min(now - looked, 2 * period)
         looked = now
-        if pulse.begun != unit:
-            unit, waited = pulse.begun, 0.0
-        elif waited > patience(pulse, seconds):
+        if monitor.begun != unit:
+            unit, waited = monitor.begun, 0.0
+        elif waited > time_limit(monitor, seconds):
             where = (
-                f"{process} on {socket.gethostname()} has made no progress for {waited:.0f} seconds in: {pulse.what}"
+                f"{process} on {socket.gethostname()} has made no progress for {waited:.0f} seconds in: {monitor.what}"
             )
-            _tell(f"{where}{compare(pulse.what)}; it ends. Its threads stand here:")
+            _report_threads(f"{where}{compare(monitor.what)}; it ends. Its threads stand here:")
             end()
             return
 
 
-def _tell(line: str) -> None:
+def _report_threads(line: str) -> None:
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file)
         file.seek(0)
         text = f"{line}\n{file.read()}"
-    say(text)
+    write_stderr(text)
     _logger.error("%s", text)

@@ -16,7 +16,7 @@ from transformer.tasks.contract import Batch
 from transformer.training.partitioning import batch_sharding
 
 # Batches of a run, and of an evaluation, whose shapes are compiled before they come.
-LOOKED_AT = 100
+BATCHES_SCANNED = 100
 
 
 class Program(NamedTuple):
@@ -31,7 +31,7 @@ class Program(NamedTuple):
 
 
 @contextlib.contextmanager
-def compiled_ahead(programs: Iterable[Program]) -> Iterator[None]:
+def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
     """Compile the programs in their order, in threads that also list them, while the context lasts.
 
     What does not compile raises where it is called, not from these threads. The end waits for what is being compiled
@@ -67,7 +67,7 @@ def compiled_ahead(programs: Iterable[Program]) -> Iterator[None]:
         pool.shutdown(wait=patient)
 
 
-def shapes_of(
+def batch_shapes(
     batches: Source | Sequence[Batch], start: int, stop: int, placement: Placement
 ) -> Iterator[dict[str, jax.ShapeDtypeStruct]]:
     """The batches start to stop - 1, of each shape the first, as shapes that lie where `shard_batch` places arrays."""
@@ -77,7 +77,7 @@ def shapes_of(
         return jax.ShapeDtypeStruct(array.shape, kind, sharding=batch_sharding(array.shape, placement))
 
     seen = []
-    for number in range(start, min(stop, start + LOOKED_AT)):
+    for number in range(start, min(stop, start + BATCHES_SCANNED)):
         batch = jax.tree.map(shape, dict(batches[number]))
         if batch not in seen:
             seen.append(batch)

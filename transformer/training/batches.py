@@ -17,16 +17,16 @@ class BatchRange(NamedTuple):
     length: Annotated[int, Range(1, 2**53)]
 
 
-def number_of(step: int, passed: Iterable[Sequence[int]]) -> int:
+def batch_number(step: int, passed: Iterable[Sequence[int]]) -> int:
     """The number, from 0, of the batch of the step behind `step`; `passed`: ranges (first, count) that are left out."""
     number = step
-    for first, count in sorted(merged(passed)):
+    for first, count in sorted(merge_ranges(passed)):
         if number >= first:
             number += count
     return number
 
 
-def merged(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+def merge_ranges(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     """The same batches, each range `count` from number `first` on, as ranges that do not touch."""
     ranges: list[tuple[int, int]] = []
     for first, count in sorted((first, count) for first, count in passed):
@@ -45,29 +45,29 @@ class BadBatch(UserError):
         self.step = step
 
 
-class Vetted:
+class CheckedBatches:
     """The batches of a source, in its order without those `passed`; tokens that are in no vocabulary are refused."""
 
     def __init__(self, source: Source, interface: Interface, passed: Iterable[Sequence[int]] = ()):
-        self._source, self._passed = source, merged(passed)
-        self._sizes = _sizes(interface)
+        self._source, self._passed = source, merge_ranges(passed)
+        self._sizes = _vocabulary_sizes(interface)
 
     def __getitem__(self, step: int) -> Batch:
         """The batch of the step behind `step`.
 
         Errors: BadBatch naming the first token that is in no vocabulary.
         """
-        number = number_of(step, self._passed)
+        number = batch_number(step, self._passed)
         batch = self._source[number]
         for name, size in self._sizes.items():
             if name in batch:
-                wrong = _no_token(name, np.asarray(batch[name]), size)
+                wrong = _first_bad_token(name, np.asarray(batch[name]), size)
                 if wrong is not None:
                     raise BadBatch(step + 1, f"batch {number} (counted from 0) has {wrong}")
         return batch
 
 
-def _sizes(interface: Interface) -> dict[str, int]:
+def _vocabulary_sizes(interface: Interface) -> dict[str, int]:
     """The size of the vocabulary of each array of token numbers, the labels of texts included."""
     known = interface.vocabularies
     texts = known.get("joint", known.get("tokens"))
@@ -81,7 +81,7 @@ def _sizes(interface: Interface) -> dict[str, int]:
     return sizes if labels is None else {**sizes, "labels": labels}
 
 
-def _no_token(name: str, tokens: np.ndarray, size: int) -> str | None:
+def _first_bad_token(name: str, tokens: np.ndarray, size: int) -> str | None:
     """The first token of an array that is in no vocabulary, in words; None where there is none."""
     if not np.issubdtype(tokens.dtype, np.integer) or not tokens.size or (tokens.min() >= 0 and tokens.max() < size):
         return None

@@ -20,12 +20,25 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Evaluation, Objective, Task
 from transformer.training.config import Experiment
 from transformer.training.initial_state import init_state, trained_parameters
-from transformer.training.optimizer import Optimizer, OptimizerConfig, check_patterns, heights, hyper_of, make_optimizer
-from transformer.training.partitioning import check_positions, make_placement, state_shardings, traced_on, with_axes
-from transformer.training.preflight import check_fit, check_room, memory_of
+from transformer.training.optimizer import (
+    Optimizer,
+    OptimizerConfig,
+    check_patterns,
+    hyperparameters,
+    layer_heights,
+    make_optimizer,
+)
+from transformer.training.partitioning import (
+    check_positions,
+    make_placement,
+    state_shardings,
+    traced_on,
+    with_family_axes,
+)
+from transformer.training.preflight import check_fit, check_memory, device_memory
 from transformer.training.state import TrainState, sum_type
 from transformer.training.step import Step, make_step
-from transformer.training.update_guard import first_norms
+from transformer.training.update_guard import initial_norms
 
 
 class Assembly(NamedTuple):
@@ -58,7 +71,7 @@ def assemble(
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
     family = models.FAMILIES[models.name_of(experiment.model)]
-    placement = with_axes(placement, family.logical_axes)
+    placement = with_family_axes(placement, family.logical_axes)
     parts = placement.parts("batch") * experiment.run.accumulate
     if synthetic:
         task = tasks.synthetic(experiment.task, parts)
@@ -69,7 +82,7 @@ def assemble(
         family.check_placement(experiment.model, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimisers = {
-        objective.name: _optimizer_of(objective, experiment.optimizer_of(objective.name), experiment, model)
+        objective.name: _make_objective_optimizer(objective, experiment.optimizer_of(objective.name), experiment, model)
         for objective in task.objectives
     }
     if unknown := sorted(set(experiment.optimizers) - set(optimisers)):
@@ -79,9 +92,9 @@ def assemble(
 
     def make(*given: Any) -> TrainState:
         first = init_state(model, task, optimisers, experiment.averages, *given)
-        return first._replace(norms=first_norms(experiment.faults, optimisers))
+        return first._replace(norms=initial_norms(experiment.faults, optimisers))
 
-    hyper = numbers_of(experiment, task)
+    hyper = hyperparameters_of(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement, experiment.sharding.replicate_below_mb)
     placed = jax.tree.map(
@@ -94,15 +107,17 @@ def assemble(
     return Assembly(task, model, optimisers, placement, initialise, placed)
 
 
-def _optimizer_of(objective: Objective, config: OptimizerConfig, experiment: Experiment, model: Model) -> Optimizer:
-    """Errors: as `trained.check_patterns` and `trained.heights`."""
+def _make_objective_optimizer(
+    objective: Objective, config: OptimizerConfig, experiment: Experiment, model: Model
+) -> Optimizer:
+    """Errors: as `check_patterns` and `layer_heights`."""
     check_patterns(config, objective, by_path(model.functional.shapes()))
     front = models.FAMILIES[models.name_of(experiment.model)].front
-    above = None if config.layer_decay == 1 else heights(model, front)
+    above = None if config.layer_decay == 1 else layer_heights(model, front)
     return make_optimizer(config, experiment.run.steps, above)
 
 
-def preflight(experiment: Experiment, assembly: Assembly) -> None:
+def check_before_compiling(experiment: Experiment, assembly: Assembly) -> None:
     """Check on abstract shapes that task and model fit each other, before anything is computed.
 
     Errors: as `transformer.training.preflight.check_fit`; UserError for a state that no device here has room for.
@@ -115,16 +130,16 @@ def preflight(experiment: Experiment, assembly: Assembly) -> None:
         trained = jax.tree.map(lambda leaf: leaf.update(dtype=sum_type(leaf.dtype)), trained)
     gradients = trained if run.accumulate > 1 or whole else ()
     (device, *_) = assembly.placement.mesh.local_devices
-    check_room(assembly.abstract, gradients, memory_of(device))
+    check_memory(assembly.abstract, gradients, device_memory(device))
     batch = assembly.task.source(experiment.run.seed)[0]
     traced_on(assembly.placement, check_fit)(
-        assembly.model, assembly.task, assembly.abstract, batch, observation(experiment, assembly.model)
+        assembly.model, assembly.task, assembly.abstract, batch, head_statistics_request(experiment, assembly.model)
     )
 
 
-def numbers_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
+def hyperparameters_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
     """The numbers of every objective's optimiser, as the training state holds them."""
-    return {objective.name: hyper_of(experiment.optimizer_of(objective.name)) for objective in task.objectives}
+    return {objective.name: hyperparameters(experiment.optimizer_of(objective.name)) for objective in task.objectives}
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
@@ -141,7 +156,7 @@ def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any 
     )
 
 
-def observation(experiment: Experiment, model: Model) -> Capture | None:
+def head_statistics_request(experiment: Experiment, model: Model) -> Capture | None:
     """All statistics of every head of the training batches; None where `head_statistics_every` is 0."""
     if not experiment.run.head_statistics_every:
         return None
@@ -160,7 +175,7 @@ def training_step(experiment: Experiment, assembly: Assembly, capture: Capture |
         assembly.optimisers,
         experiment.averages,
         accumulate=experiment.run.accumulate,
-        capture=capture or observation(experiment, assembly.model),
+        capture=capture or head_statistics_request(experiment, assembly.model),
         faults=experiment.faults,
     )
 
@@ -174,7 +189,7 @@ def compile_step(experiment: Experiment, assembly: Assembly, capture: Capture | 
     return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=(placed, whole))
 
 
-def count_flops(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
+def flops_formula(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
     """The formula for a training step's operations, where the family has one."""
     vocabularies = assembly.task.interface.vocabularies
     if models.FAMILIES[models.name_of(experiment.model)].operations is None:

@@ -13,21 +13,21 @@ from transformer.axes import Placement
 from transformer.config import UserError
 from transformer.maps.checksums import DamagedMaps
 from transformer.maps.store import MapStore
-from transformer.runs.checkpoint import ASIDE, DamagedCheckpoint, Sound, saved_last
+from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, SoundCheckpoint, saved_last
 from transformer.runs.checkpoint_files import named_leaves
 from transformer.runs.directory import RunDirectory
-from transformer.runs.distributed import anywhere, decided, primary, told
+from transformer.runs.distributed import announce, first_message, primary, run_on_primary
 from transformer.runs.exit_codes import NotFinite
 from transformer.runs.records import Extent, departs
 from transformer.storage.locate import storage_of
 from transformer.training.build import Assembly
 from transformer.training.provenance import (
-    changed_freely,
-    check_saved,
+    allowed_changes,
+    check_metadata,
     differing_config,
     differing_data,
     differing_tokenizer,
-    refuse,
+    refuse_difference,
 )
 from transformer.training.rollback import forgotten_batches, passed_batches
 from transformer.training.run_setup import OpenRun
@@ -39,11 +39,11 @@ from transformer.training.writers.open_writers import RunSinks
 class Saver:
     """Saves states of one run: its parameters, optimisers and averages are finite, or they are not saved."""
 
-    def __init__(self, opened_run: OpenRun, placement: Placement, sinks: RunSinks):
-        self._run, self._sinks = opened_run, sinks
-        self._passed = passed_batches(opened_run.directory)
+    def __init__(self, run: OpenRun, placement: Placement, sinks: RunSinks):
+        self._run, self._sinks = run, sinks
+        self._passed = passed_batches(run.directory)
         whole = NamedSharding(placement.mesh, PartitionSpec())
-        self._finite = jax.jit(_finite, out_shardings=whole)
+        self._finite = jax.jit(_are_finite, out_shardings=whole)
 
     def __call__(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         """Save the state of its step, with the extents of the records, which must be flushed, and what is under way.
@@ -59,7 +59,7 @@ class Saver:
                 "config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm",
             )
         metadata = {
-            **self._run.presumed,
+            **self._run.provenance,
             "passed_batches": self._passed,
             "records": self._sinks.extents(),
             "progress": dict(progress),
@@ -73,12 +73,12 @@ class Saver:
     def first_not_finite(self, state: TrainState) -> str | None:
         """The path of the first leaf that holds NaN or infinity; None where all are finite."""
         checked = {"variables": state.variables, "optimisers": state.optimisers, "averages": state.averages}
-        leaves = {name: leaf for name, leaf in named_leaves(checked).items() if _has_fractions(leaf)}
+        leaves = {name: leaf for name, leaf in named_leaves(checked).items() if _is_inexact(leaf)}
         sound = np.asarray(self._finite(leaves))
         return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)
 
 
-class SavedInTime(NullSink):
+class WaitForSave(NullSink):
     """The sink that waits for a save before the last step that precedes the next one, N steps later.
 
     A kill at any moment then costs at most 2 N - 1 steps.
@@ -93,12 +93,12 @@ class SavedInTime(NullSink):
             self._saver.wait()
 
 
-def _finite(leaves: dict[str, Any]) -> jax.Array:
+def _are_finite(leaves: dict[str, Any]) -> jax.Array:
     """Whether each leaf is finite, in the order of their names."""
     return jnp.stack([jnp.all(jnp.isfinite(leaves[name])) for name in sorted(leaves)])
 
 
-def _has_fractions(leaf: Any) -> bool:
+def _is_inexact(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
@@ -107,20 +107,20 @@ def _has_fractions(leaf: Any) -> bool:
 _REPORTED = "reported"
 
 
-class Resumed(NamedTuple):
+class ResumePoint(NamedTuple):
     """The state that a run goes on from, how long its records were at that step, and what was under way then.
 
-    `looked`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
+    `reported`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
     """
 
     step: int
     state: TrainState
     records: Mapping[str, Extent]
     progress: Mapping[str, Any]
-    looked: bool = True
+    reported: bool = True
 
 
-def resume(opened_run: OpenRun, assembly: Assembly) -> Resumed | None:
+def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
     """The run's newest sound checkpoint; None for a run that has saved none. All processes call it together.
 
     What is newer and damaged is told, and set aside.
@@ -128,20 +128,20 @@ def resume(opened_run: OpenRun, assembly: Assembly) -> Resumed | None:
     Errors: UserError where all are damaged, for a checkpoint of another model, and where the config, the data, the
     tokenizer or the batches are not those of the checkpoint; nothing is changed then.
     """
-    checkpoints = opened_run.checkpoints
+    checkpoints = run.checkpoints
     sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, assembly.abstract))
     if sound is None:
-        decided(lambda: _reported_later(opened_run.directory, 0))
+        run_on_primary(lambda: _reported_extents(run.directory, 0))
         return None
     state, metadata = sound.value
-    _compare(opened_run, metadata, sound.step)
-    _tell_what_is_gone(opened_run.directory, sound)
+    _check_unchanged(run, metadata, sound.step)
+    _announce_missing_checkpoint(run.directory, sound)
     checkpoints.tell(sound, set_aside=True)
-    decided(lambda: _set_aside_damaged_maps(opened_run.directory))
-    return _resumed(opened_run, sound.step, state, metadata)
+    run_on_primary(lambda: _set_aside_damaged_maps(run.directory))
+    return _resume_point(run, sound.step, state, metadata)
 
 
-def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, list[Resumed]]:
+def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, list[ResumePoint]]:
     """The newest step of which all runs have a sound checkpoint, and their states; 0 where all begin.
 
     Later checkpoints are deleted: they are saved again. Damaged ones are set aside.
@@ -165,13 +165,13 @@ def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, l
             each.checkpoints.drop_after(0)
         return 0, []
     for each, (_, metadata) in zip(runs, restored, strict=True):
-        _compare(each, metadata, step)
+        _check_unchanged(each, metadata, step)
     for each, wrong in zip(runs, damaged, strict=True):
-        each.checkpoints.tell(Sound(step, None, wrong), set_aside=True)
+        each.checkpoints.tell(SoundCheckpoint(step, None, wrong), set_aside=True)
         each.checkpoints.drop_after(step)
         _set_aside_damaged_maps(each.directory)
     pairs = zip(runs, restored, strict=True)
-    return step, [_resumed(each, step, state, metadata) for each, (state, metadata) in pairs]
+    return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
 
 
 def _refuse_no_common(
@@ -188,28 +188,28 @@ def _refuse_no_common(
         )
 
 
-def _compare(opened_run: OpenRun, metadata: Mapping[str, Any], step: int) -> None:
-    path, now = opened_run.directory.path, opened_run.presumed
-    check_saved(metadata, path, step)
-    passed = passed_batches(opened_run.directory)
+def _check_unchanged(run: OpenRun, metadata: Mapping[str, Any], step: int) -> None:
+    path, now = run.directory.path, run.provenance
+    check_metadata(metadata, path, step)
+    passed = passed_batches(run.directory)
     what = (
-        differing_config(metadata, opened_run.experiment.to_config(), step)
+        differing_config(metadata, run.experiment.to_config(), step)
         or differing_tokenizer(metadata, path, step)
         or differing_data(metadata, now, step)
         or forgotten_batches(metadata, passed, step)
     )
-    refuse(path, anywhere(what))
-    for change in changed_freely(metadata, opened_run.experiment.to_config()) if primary() else ():
-        told(f"{path}: {change}")
+    refuse_difference(path, first_message(what))
+    for change in allowed_changes(metadata, run.experiment.to_config()) if primary() else ():
+        announce(f"{path}: {change}")
     before = metadata.get("commit")
     if primary() and before is not None and before != now["commit"]:
-        told(f"{path}: trained by commit {before} up to step {step}, and goes on with {now['commit']}")
+        announce(f"{path}: trained by commit {before} up to step {step}, and goes on with {now['commit']}")
 
 
-def _tell_what_is_gone(directory: RunDirectory, sound: Sound[Any]) -> None:
-    last = decided(lambda: saved_last(directory.checkpoints))
+def _announce_missing_checkpoint(directory: RunDirectory, sound: SoundCheckpoint[Any]) -> None:
+    last = run_on_primary(lambda: saved_last(directory.checkpoints))
     if primary() and last is not None and last > max([sound.step, *sound.damaged]):
-        told(f"{directory.checkpoints}: the checkpoint of step {last} is gone; step {sound.step} is used instead")
+        announce(f"{directory.checkpoints}: the checkpoint of step {last} is gone; step {sound.step} is used instead")
 
 
 def _set_aside_damaged_maps(directory: RunDirectory) -> None:
@@ -223,27 +223,28 @@ def _set_aside_damaged_maps(directory: RunDirectory) -> None:
     except DamagedMaps as error:
         what = str(error)
     if what is not None:
-        name = next(name for name in _names_aside() if not path.with_name(name).exists())
+        name = next(name for name in _damaged_names() if not path.with_name(name).exists())
         storage_of(path).move_tree(path, path.with_name(name))
-        told(f"{path}: {what}; it is kept as {name}, and maps are stored anew from here on")
+        announce(f"{path}: {what}; it is kept as {name}, and maps are stored anew from here on")
 
 
-def _names_aside() -> Iterator[str]:
-    yield f"{ASIDE}maps"
-    yield from (f"{ASIDE}maps-{number}" for number in itertools.count(2))
+def _damaged_names() -> Iterator[str]:
+    yield f"{DAMAGED_PREFIX}maps"
+    yield from (f"{DAMAGED_PREFIX}maps-{number}" for number in itertools.count(2))
 
 
-def _resumed(opened_run: OpenRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> Resumed:
-    directory, progress = opened_run.directory, metadata.get("progress", {})
-    later, looked = decided(lambda: _reported_later(directory, step)), progress.get("looked", True)
-    extents = metadata.get("records", {}) if looked or later is None else later
+def _resume_point(run: OpenRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> ResumePoint:
+    directory, progress = run.directory, metadata.get("progress", {})
+    later_extents = run_on_primary(lambda: _reported_extents(directory, step))
+    reported = progress.get("looked", True)
+    extents = metadata.get("records", {}) if reported or later_extents is None else later_extents
     records = {name: Extent(*extent) for name, extent in extents.items()}
-    if primary() and step == opened_run.experiment.run.steps:  # else told where they are cut
+    if primary() and step == run.experiment.run.steps:  # else told where they are cut
         for name, extent in records.items():
             what = departs(directory.path / name, extent)
             if what is not None:
-                told(f"{directory.path / name} is not as step {step} left it: {what}")
-    return Resumed(step, state, records, progress, looked or later is not None)
+                announce(f"{directory.path / name} is not as step {step} left it: {what}")
+    return ResumePoint(step, state, records, progress, reported or later_extents is not None)
 
 
 def note_reported(directory: RunDirectory, step: int, records: Mapping[str, Extent]) -> None:
@@ -251,12 +252,12 @@ def note_reported(directory: RunDirectory, step: int, records: Mapping[str, Exte
 
     All processes call it together, each once its own part is on the disk.
     """
-    anywhere(None)  # waits until all have come here
+    first_message(None)  # waits until all have come here
     if primary():
         directory.record(**{_REPORTED: {"step": step, "records": records}})
 
 
-def _reported_later(directory: RunDirectory, step: int) -> Mapping[str, Sequence[Any]] | None:
+def _reported_extents(directory: RunDirectory, step: int) -> Mapping[str, Sequence[Any]] | None:
     """The extents noted of the checkpoint of `step`, or None; what is noted of another one is forgotten."""
     noted = directory.facts().get(_REPORTED)
     if noted is not None and noted["step"] != step:

@@ -24,7 +24,7 @@ from transformer.tasks import registry as tasks
 from transformer.training.build import assemble
 from transformer.training.config import Experiment, changeable, resolve
 from transformer.training.partitioning import one_device
-from transformer.training.provenance import provenance
+from transformer.training.provenance import run_provenance
 from transformer.training.restore import open_run
 
 TASKS = {
@@ -137,7 +137,7 @@ def _save_start(
     )
     state = state._replace(variables=state.variables._replace(params=placed))
     with Checkpoints(directory.checkpoints, experiment.run.keep) as checkpoints:
-        checkpoints.save(0, state, provenance(experiment, assembly, directory))
+        checkpoints.save(0, state, run_provenance(experiment, assembly, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)
     return count, begun

@@ -12,9 +12,9 @@ from transformer.attention.capture import Capture, Captured
 from transformer.axes import Placement
 from transformer.maps.plan import MapsConfig, Plan, StoredMaps, Tiers, make_plan
 from transformer.models.contract import Model, with_average
-from transformer.runs.preemption import Pulse
+from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, Task, View
-from transformer.training.background_compile import Program, shapes_of
+from transformer.training.background_compile import Program, batch_shapes
 from transformer.training.partitioning import by_examples, shard_batch, traced_on
 from transformer.training.state import TrainState, key_for
 
@@ -28,7 +28,7 @@ class CompiledEvaluation:
     evaluation: Evaluation
     step: CompiledStep
     placement: Placement
-    pulse: Pulse = dataclasses.field(default_factory=Pulse)
+    monitor: ProgressMonitor = dataclasses.field(default_factory=ProgressMonitor)
 
     def __call__(self, state: TrainState) -> Report:
         """Run the step over all batches.
@@ -36,11 +36,11 @@ class CompiledEvaluation:
         Errors: Stopped between two of them.
         """
         # Optimisers stay out of the compiled program's arguments.
-        state, batches = state.for_looking(), self.evaluation.batches
+        state, batches = state.without_optimizers(), self.evaluation.batches
         key = key_for(state.key, state.step, self.evaluation.name)
         results = []
         for number in range(len(batches)):
-            self.pulse.beat(f"batch {number} of {self.evaluation.name} on {self.evaluation.split}")
+            self.monitor.begin(f"batch {number} of {self.evaluation.name} on {self.evaluation.split}")
             batch = shard_batch(batches[number], self.placement)
             results.append(jax.device_get(self.step(state, batch, jax.random.fold_in(key, number))))
         sums = jax.tree.map(
@@ -52,8 +52,8 @@ class CompiledEvaluation:
     def programs(self, abstract: TrainState) -> Iterator[Program]:
         """The step for each batch shape, to be compiled ahead."""
         key = jax.eval_shape(lambda: jax.random.key(0))
-        for batch in shapes_of(self.evaluation.batches, 0, len(self.evaluation.batches), self.placement):
-            yield Program(self.step, (abstract.for_looking(), batch, key))
+        for batch in batch_shapes(self.evaluation.batches, 0, len(self.evaluation.batches), self.placement):
+            yield Program(self.step, (abstract.without_optimizers(), batch, key))
 
 
 def compile_evaluations(
@@ -69,7 +69,7 @@ def compile_evaluations(
     compiled: dict[tuple, CompiledStep] = {}
     for evaluation in evaluations:
         key = (evaluation.step, evaluation.parameters)
-        compiled[key] = compiled.get(key) or _compile(model, placement, *key)
+        compiled[key] = compiled.get(key) or _compile_evaluation(model, placement, *key)
     return [CompiledEvaluation(each, compiled[each.step, each.parameters], placement) for each in evaluations]
 
 
@@ -90,7 +90,7 @@ def view_of(model: Model, state: TrainState, parameters: str) -> View:
     return View(model, variables, state.averages, state.extra, state.step, train=False)
 
 
-def _compile(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:
+def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep, parameters: str) -> CompiledStep:
     def measure(state: TrainState, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
         return step(view_of(model, state, parameters), batch, key)
 
@@ -126,7 +126,7 @@ def compile_probe(
     def look(state: TrainState, capture: Capture) -> Mapping[str, Captured]:
         return task.probe(view_of(model, state, parameters), capture, key_for(state.key, state.step, "probe")).maps
 
-    abstract = abstract.for_looking()
+    abstract = abstract.without_optimizers()
     labels = task.labels(model.sites).completed(model.sites)
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
@@ -145,4 +145,4 @@ def compile_probe(
         whole = NamedSharding(placed.mesh, PartitionSpec())
         lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
     probe = jax.jit(traced_on(placed, seen), out_shardings=lying)
-    return Probe(plan, lambda state: probe(state.for_looking()))
+    return Probe(plan, lambda state: probe(state.without_optimizers()))

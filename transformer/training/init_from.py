@@ -25,14 +25,14 @@ from transformer.runs.checkpoint import Checkpoints, StoredLeaf
 from transformer.runs.directory import RunDirectory, check_files
 from transformer.runs.distributed import primary
 from transformer.storage.locate import locate, storage_of
-from transformer.training.init_plan import Leaf, Plan, parse, plan
-from transformer.training.partitioning import is_names
+from transformer.training.init_plan import InitPlan, Leaf, parse_rule, plan_parameters
+from transformer.training.partitioning import is_axis_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
 
 Wanted = Mapping[str, jax.ShapeDtypeStruct]
 
 
-class Source(NamedTuple):
+class InitSource(NamedTuple):
     """A model's arrays by their paths in rules, and `read(wanted)`, which places those of some paths.
 
     `said` is what a report calls it, at `step` of a run (a folder: none). `averaged` are the paths whose values are an
@@ -48,24 +48,24 @@ class Source(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def open_source(run: str, step: int | None, average: str, workdir: Path | None) -> Source:
+def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
     """The source that config.initialise_from names; no array is read.
 
     Errors: UserError for a run or folder that is missing or unreadable, that is `workdir` itself, and for a step or
     an average that it lacks.
     """
-    path = located(run, workdir)
-    if not is_published(path):
-        return _of_run(path, run, step, average, workdir)
+    path = locate_source(run, workdir)
+    if not is_published_model(path):
+        return _source_of_run(path, run, step, average, workdir)
     for key, given in (("step", step), ("average", average)):
         if given not in (None, ""):
             raise UserError(
                 f"config.initialise_from.{key}={given!r} is of runs: {run} is a published model, which has none"
             )
-    return _of_folder(path, run, workdir)
+    return _source_of_folder(path, run, workdir)
 
 
-def located(run: str, workdir: Path | None) -> Path:
+def locate_source(run: str, workdir: Path | None) -> Path:
     """The run directory or folder of this name."""
     path = locate(run)
     if workdir is not None and path.resolve() == locate(workdir).resolve():
@@ -84,60 +84,62 @@ def located(run: str, workdir: Path | None) -> Path:
     return path
 
 
-def is_published(path: Path) -> bool:
+def is_published_model(path: Path) -> bool:
     """Whether this is a folder of Hugging Face's: its config.json names a model_type, a run's has none."""
     file = RunDirectory(path).config_file
     return file.exists() and "model_type" in read_object(file)  # a run may have lost its own
 
 
-def tokenizer_of(run: str, workdir: Path) -> AnyTokenizer:
+def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
     """The tokenizer of the source of this name.
 
     Errors: UserError for a source that is missing, or has no tokenizer.
     """
-    path = located(run, workdir)
-    if is_published(path):
+    path = locate_source(run, workdir)
+    if is_published_model(path):
         return from_huggingface(path)
     if not saved_in(path):
         raise UserError(f"config.initialise_from.tokenizer=True, but {run} holds no tokenizer")
     return load_tokenizer(path)
 
 
-def _of_run(path: Path, run: str, step: int | None, average: str, workdir: Path | None) -> Source:
-    with _reading(path, run) as checkpoints:
+def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
+    with _reading_checkpoints(path, run) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
-            raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_HOW}")
+            raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_MAKE_CHECKPOINT}")
         at = steps[-1] if step is None else step
         if at not in steps:
             raise UserError(f"config.initialise_from.step={step}: {run} has checkpoints of {steps} alone")
         stored = checkpoints.leaves(at)
-    names = _names(stored, run, average)
+    names = _leaf_names(stored, run, average)
 
     def read(wanted: Wanted) -> dict[str, jax.Array]:
-        with _reading(path, run) as checkpoints:
+        with _reading_checkpoints(path, run) as checkpoints:
             found = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in wanted.items()})
         return {source: found[names[source]] for source in wanted}
 
     leaves = {source: Leaf(stored[name].shape, stored[name].dtype) for source, name in names.items()}
     averaged = frozenset(source for source, name in names.items() if name.startswith(AVERAGES))
-    return Source(f"{run} at step {at}", at, leaves, read, averaged, _lora_of(path), _notes(path, workdir))
+    return InitSource(f"{run} at step {at}", at, leaves, read, averaged, _lora_of(path), _notes_of_run(path, workdir))
 
 
-_HOW = "train it, or make a run of published weights with python -m launch.convert --from=FOLDER --workdir=RUN"
+_MAKE_CHECKPOINT = (
+    "train it, or make a run of published weights with python -m launch.convert --from=FOLDER --workdir=RUN"
+)
 
 
 @contextlib.contextmanager
-def _reading(path: Path, run: str) -> Iterator[Checkpoints]:
+def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
     checkpoints = RunDirectory(path).checkpoints
     if not checkpoints.is_dir():
-        raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_HOW}")
+        raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_MAKE_CHECKPOINT}")
     check_files(path)
     with Checkpoints.reading(checkpoints) as reader:
         yield reader
 
 
-def _names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dict[str, str]:
+def _leaf_names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dict[str, str]:
     """The names of the checkpoint's leaves that can be taken, by their paths in rules."""
     names = {name.removeprefix(PARAMS): name for name in leaves if name.startswith(PARAMS)}
     if average:
@@ -157,7 +159,7 @@ def _lora_of(path: Path) -> LoraConfig | None:
     return None if not given or not given.get("rank") else from_config(LoraConfig, given, "config.model.lora")
 
 
-def _notes(path: Path, workdir: Path | None) -> tuple[str, ...]:
+def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
     """A warning where the tokenizers differ: rows of a table of tokens are matched by number."""
     files = [folder / FILE for folder in (path, locate(workdir or path))]
     differ = all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes()
@@ -171,7 +173,7 @@ def _another_tokenizer(path: Path) -> str:
     )
 
 
-def _of_folder(path: Path, run: str, workdir: Path | None) -> Source:
+def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
     try:
         published = open_folder(path)
     except UserError as error:
@@ -181,15 +183,15 @@ def _of_folder(path: Path, run: str, workdir: Path | None) -> Source:
     def read(wanted: Wanted) -> dict[str, jax.Array]:
         if not arrays:
             arrays.update(by_path(published.read()))
-        return {source: _placed(arrays[source], leaf) for source, leaf in wanted.items()}
+        return {source: _placed_array(arrays[source], leaf) for source, leaf in wanted.items()}
 
     leaves = {name: Leaf(tuple(leaf.shape), "float32") for name, leaf in by_path(published.shapes).items()}
     said = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
     notes = (*published.notes, *_notes_of_folder(path, published, workdir))
-    return Source(said, None, leaves, read, notes=notes)
+    return InitSource(said, None, leaves, read, notes=notes)
 
 
-def _placed(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     if leaf.sharding is None:
         return jax.numpy.asarray(array)
     return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
@@ -224,11 +226,11 @@ class InitialiseFrom:
 
     def __post_init__(self) -> None:
         for rule in self.rules:
-            parse(rule)
+            parse_rule(rule)
 
 
-class Beginning(Protocol):
-    """The parts of a new run that its initialisation needs; assembly.Assembly has them."""
+class RunParts(Protocol):
+    """The parts of a new run that its initialization needs, as `transformer.training.build.Assembly` has them."""
 
     @property
     def model(self) -> Model:
@@ -240,20 +242,20 @@ class Beginning(Protocol):
 
     @property
     def initialise(self) -> Callable[..., TrainState]:
-        """The state by a key, and with these variables where any are given (step.init_state)."""
+        """The state by a key, and with these variables where any are given (transformer.training.initial_state)."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class InitReport:
     """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used.
 
     `merged` are those that what the source has learned beside them, by LoRA, is added to.
     """
 
     run: str
-    source: Source
+    source: InitSource
     average: str
-    plan: Plan
+    plan: InitPlan
     averaged: int
     merged: tuple[str, ...] = ()
 
@@ -305,35 +307,37 @@ class Report:
             casts[change] = casts.get(change, 0) + 1
         lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
         if self.merged:
-            lines.append(f"  merged with what LoRA learned beside them: {_listed(self.merged)}")
+            lines.append(f"  merged with what LoRA learned beside them: {_list_paths(self.merged)}")
         for rule in dict.fromkeys(plan.fresh.values()):
-            lines.append(f"  fresh by {rule!r}: {_listed([path for path, by in plan.fresh.items() if by == rule])}")
+            lines.append(f"  fresh by {rule!r}: {_list_paths([path for path, by in plan.fresh.items() if by == rule])}")
         if self.unused:
-            lines.append(f"  not used of it: {_listed(self.unused)}")
+            lines.append(f"  not used of it: {_list_paths(self.unused)}")
         return lines + [f"  note: {note}" for note in self.source.notes]
 
 
-class Prepared(NamedTuple):
+class PlannedInit(NamedTuple):
     """The plan before any array is read, and what it reads from."""
 
-    source: Source
-    report: Report
+    source: InitSource
+    report: InitReport
 
 
-def prepare(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> Prepared:
+def plan_initialization(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> PlannedInit:
     """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
 
     `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
 
-    Errors: UserError as `initial_sources.open_source` and `initialisation_plan.plan`.
+    Errors: UserError as `open_init_source` and `transformer.training.init_plan.plan_parameters`.
     """
-    source = open_source(config.run, config.step, config.average, workdir)
-    planned = plan(_targets(model, abstract), source.leaves, [parse(rule) for rule in config.rules])
+    source = open_init_source(config.run, config.step, config.average, workdir)
+    planned = plan_parameters(_targets(model, abstract), source.leaves, [parse_rule(rule) for rule in config.rules])
     averaged = sum(taken.source in source.averaged for taken in planned.taken.values())
-    return Prepared(source, Report(config.run, source, config.average, planned, averaged, _to_merge(planned, source)))
+    return PlannedInit(
+        source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
+    )
 
 
-def check_scale(prepared: Prepared, lora: LoraConfig | None) -> None:
+def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
     """Refuse to go on with what a source learned by LoRA under another scale, by which the model would change.
 
     Errors: UserError.
@@ -349,7 +353,7 @@ def check_scale(prepared: Prepared, lora: LoraConfig | None) -> None:
         )
 
 
-def _to_merge(planned: Plan, source: Source) -> tuple[str, ...]:
+def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
     """The targets whose matrix has something beside it in the source that nothing here goes on with."""
     return tuple(
         path
@@ -358,51 +362,51 @@ def _to_merge(planned: Plan, source: Source) -> tuple[str, ...]:
     )
 
 
-def initialised(
-    config: InitialiseFrom, assembly: Beginning, key: jax.Array, workdir: Path
-) -> tuple[TrainState, Report | None]:
+def initial_state(
+    config: InitialiseFrom, assembly: RunParts, key: jax.Array, workdir: Path
+) -> tuple[TrainState, InitReport | None]:
     """The state before the first step, its variables taken from the run that the config names, if it names any.
 
     The other variables are initialised by the key as in any run. All processes do it together.
 
-    Errors: as `prepare`, before anything is compiled; checkpoint.DamagedCheckpoint for bytes that changed.
+    Errors: as `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
     """
     if not config.run:
         return assembly.initialise(key), None
-    fresh = functools.partial(_variables_of, assembly.initialise, key)
-    variables, report = take(config, assembly.model, assembly.abstract.variables, fresh, workdir)
+    fresh = functools.partial(_fresh_variables, assembly.initialise, key)
+    variables, report = variables_from_source(config, assembly.model, assembly.abstract.variables, fresh, workdir)
     return assembly.initialise(key, variables), report
 
 
-def take(
+def variables_from_source(
     config: InitialiseFrom,
     model: Model,
     abstract: Variables,
     fresh: Callable[[], Variables],
     workdir: Path | None = None,
-) -> tuple[Variables, Report]:
+) -> tuple[Variables, InitReport]:
     """A model's variables from the run that the config names; `fresh` makes initial ones.
 
-    Errors: as `initialised`.
+    Errors: as `initial_state`.
     """
-    source, report = prepare(config, model, abstract, workdir)
-    where = flat(abstract)
-    values = _read(source, report, where)
-    drawn = flat(fresh()) if report.plan.fresh or report.plan.resized else {}
-    values |= _fitted(report.plan, drawn, values, where)
+    source, report = plan_initialization(config, model, abstract, workdir)
+    where = flatten_variables(abstract)
+    values = _read_values(source, report, where)
+    drawn = flatten_variables(fresh()) if report.plan.fresh or report.plan.resized else {}
+    values |= _cast_and_resize(report.plan, drawn, values, where)
     leaves = [values[path] if path in values else drawn[path] for path in where]
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
 
 
-def _variables_of(initialise: Callable[..., TrainState], key: jax.Array) -> Variables:
+def _fresh_variables(initialise: Callable[..., TrainState], key: jax.Array) -> Variables:
     return initialise(key).variables  # the rest of that state is freed before another is made
 
 
-def begin(
-    config: InitialiseFrom, assembly: Beginning, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+def begin_run(
+    config: InitialiseFrom, assembly: RunParts, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
 ) -> TrainState:
-    """As `initialised`; what was taken is recorded in the run directory and, where `aloud`, printed."""
-    state, report = initialised(config, assembly, key, directory.path)
+    """As `initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
+    state, report = initial_state(config, assembly, key, directory.path)
     if report is not None and primary():
         directory.record(initialised_from=report.facts())
         if aloud:
@@ -410,17 +414,17 @@ def begin(
     return state
 
 
-def bring_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
+def copy_source_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
     """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
 
     Errors: UserError for a run that is missing, or has no tokenizer.
     """
     if not (config.run and config.tokenizer) or saved_in(workdir):
         return
-    tokenizer_of(config.run, workdir).save(workdir)
+    tokenizer_of_source(config.run, workdir).save(workdir)
 
 
-def flat(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
     """The leaves of a model's variables by their paths in rules, in the order of `jax.tree`.
 
     Errors: ValueError where a parameter's path and one of the state are the same.
@@ -433,28 +437,33 @@ def flat(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> 
 
 
 def _targets(model: Model, abstract: Variables) -> dict[str, Leaf]:
-    axes = flat(model.axes(), is_names)
-    return {path: Leaf(tuple(leaf.shape), str(leaf.dtype), axes.get(path, ())) for path, leaf in flat(abstract).items()}
+    axes = flatten_variables(model.axes(), is_axis_names)
+    return {
+        path: Leaf(tuple(leaf.shape), str(leaf.dtype), axes.get(path, ()))
+        for path, leaf in flatten_variables(abstract).items()
+    }
 
 
-def _read(source: Source, report: Report, where: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+def _read_values(
+    source: InitSource, report: InitReport, where: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
     """The values of every target that has a source, with what was learned beside them."""
     values: dict[str, jax.Array] = {}
     waiting = dict(report.plan.taken)
     while waiting:  # again only where several targets take one source
         paths = {taken.source: path for path, taken in waiting.items()}
-        stored = source.read({name: _stored(where[path], waiting.pop(path).leaf) for name, path in paths.items()})
+        stored = source.read({name: _stored_leaf(where[path], waiting.pop(path).leaf) for name, path in paths.items()})
         values |= {path: stored[name] for name, path in paths.items()}
     for path in report.merged:
         assert source.lora is not None
         names = beside(report.plan.taken[path].source)
-        low = source.read({name: _whole(where[path], source.leaves[name]) for name in names})
+        low = source.read({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
         merge = jax.jit(with_low_rank, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
     return values
 
 
-def _whole(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+def _replicated_leaf(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
     """A small array as it is read: whole on every device of its target's."""
     sharding = target.sharding
     if isinstance(sharding, NamedSharding):
@@ -462,25 +471,25 @@ def _whole(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype), sharding=sharding)
 
 
-def _stored(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
+def _stored_leaf(target: jax.ShapeDtypeStruct, leaf: Leaf) -> jax.ShapeDtypeStruct:
     """The sharding that a source is read with: its target's, but whole along axes that its size does not divide."""
     dtype = target.dtype if str(target.dtype) == leaf.dtype else jnp.dtype(leaf.dtype)
     sharding = target.sharding
     if isinstance(sharding, NamedSharding) and leaf.shape != target.shape:
         spec = [
-            axes if size % math.prod(sharding.mesh.shape[axis] for axis in _several(axes)) == 0 else None
+            axes if size % math.prod(sharding.mesh.shape[axis] for axis in _axes_tuple(axes)) == 0 else None
             for axes, size in zip(sharding.spec, leaf.shape, strict=False)
         ]
         sharding = NamedSharding(sharding.mesh, PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 
 
-def _several(axes: Any) -> tuple[str, ...]:
+def _axes_tuple(axes: Any) -> tuple[str, ...]:
     return () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
 
 
-def _fitted(
-    plan: Plan,
+def _cast_and_resize(
+    plan: InitPlan,
     fresh: Mapping[str, jax.Array],
     values: Mapping[str, jax.Array],
     where: Mapping[str, jax.ShapeDtypeStruct],
@@ -502,7 +511,7 @@ def _fitted(
     return jax.jit(fit, out_shardings=placed)(*arguments)
 
 
-def _listed(paths: Sequence[str], shown: int = 6) -> str:
+def _list_paths(paths: Sequence[str], shown: int = 6) -> str:
     """The paths, or their folders if they are many."""
     if len(paths) <= shown:
         return ", ".join(paths)

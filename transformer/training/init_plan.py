@@ -45,7 +45,7 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
+class TakenSource:
     """The source that a target takes its values from; `axis` is the one along which the sizes differ, if any."""
 
     source: str
@@ -54,14 +54,14 @@ class Taken:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class InitPlan:
     """The source of every target: it is either in `taken`, or in `fresh` with the rule that decided it.
 
     `unused` are the sources that no target takes.
     """
 
     targets: Mapping[str, Leaf]
-    taken: Mapping[str, Taken]
+    taken: Mapping[str, TakenSource]
     fresh: Mapping[str, str]
     unused: tuple[str, ...]
 
@@ -76,7 +76,7 @@ class Plan:
         return tuple(path for path, taken in self.taken.items() if taken.leaf.dtype != self.targets[path].dtype)
 
 
-def parse(text: str) -> Rule:
+def parse_rule(text: str) -> Rule:
     """A rule from its text.
 
     Errors: UserError for text that is no rule.
@@ -108,7 +108,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile("(.*?)".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-def plan(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequence[Rule]) -> Plan:
+def plan_parameters(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequence[Rule]) -> InitPlan:
     """Decide where the values of every target come from, by paths, shapes and types alone.
 
     Errors: UserError for a rule that decides nothing; for a source that is absent, of another shape or of another
@@ -119,7 +119,7 @@ def plan(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequen
     _check_sources(targets, sources, origins)
     taken = {path: _taken(path, targets[path], source, sources[source], rules) for path, (source, _) in origins.items()}
     used = {each.source for each in taken.values()}
-    return Plan(targets, taken, fresh, tuple(source for source in sources if source not in used))
+    return InitPlan(targets, taken, fresh, tuple(source for source in sources if source not in used))
 
 
 def _origins(
@@ -196,14 +196,14 @@ def _together(missing: Sequence[str], targets: Mapping[str, Leaf]) -> str:
     return missing[0]
 
 
-def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rule]) -> Taken:
+def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rule]) -> TakenSource:
     wanted = f"config.initialise_from: the parameter {path} {target.shape} of {target.dtype}"
     stored = f"{source!r} in the run, {leaf.shape} of {leaf.dtype}"
     instead = f"leave it fresh with the rule {f'{path} = {FRESH}'!r}"
     if target.dtype != leaf.dtype and not (_is_float(target.dtype) and _is_float(leaf.dtype)):
         raise UserError(f"{wanted} cannot take {stored}: only floating-point numbers are cast; {instead}")
     if target.shape == leaf.shape:
-        return Taken(source, leaf)
+        return TakenSource(source, leaf)
     if len(target.shape) != len(leaf.shape):
         raise UserError(f"{wanted} has another number of axes than {stored}; {instead}")
     differing = [axis for axis, sizes in enumerate(zip(target.shape, leaf.shape, strict=True)) if len(set(sizes)) > 1]
@@ -220,7 +220,7 @@ def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rul
             f"{wanted} is of another size than {stored}; take what they have in common with the rule "
             f"{f'resize {path}'!r}, or {instead}"
         )
-    return Taken(source, leaf, axis)
+    return TakenSource(source, leaf, axis)
 
 
 def _is_float(dtype: str) -> bool:

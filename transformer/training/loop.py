@@ -10,7 +10,7 @@ import numpy as np
 from transformer.data.batches import Source, stream
 from transformer.maps.plan import StoredMaps
 from transformer.runs.exit_codes import Stopped
-from transformer.runs.preemption import Pulse
+from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Report
 from transformer.training.meter import Meter
 from transformer.training.state import TrainState
@@ -30,7 +30,7 @@ class Cadence:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class LoopEvaluation:
     """An evaluation as the loop sees it."""
 
     name: str
@@ -40,23 +40,24 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """What is reported of the state between two steps: evaluations, and the maps of the probe."""
+class Reporter:
+    """Reports of the state between two steps: the evaluations, and the maps of the probe."""
 
     cadence: Cadence
-    evaluations: Sequence[Measured]
+    evaluations: Sequence[LoopEvaluation]
     probe: Callable[[TrainState], Mapping[str, StoredMaps]]
     sink: Sink
-    pulse: Pulse
+    monitor: ProgressMonitor
 
     def __call__(self, number: int, state: TrainState, last: bool) -> None:
         """Report what is due at step `number`: all of it or, where the run is stopped in between, nothing."""
-        chosen = [each for each in self.evaluations if last or not each.at_end]
-        due = last or _due(number, self.cadence.evaluate)
-        reports = [(each.split, each.run(state)) for each in chosen] if due else []
+        reports: list[tuple[str, Report]] = []
+        if last or _is_due(number, self.cadence.evaluate):
+            chosen = [evaluation for evaluation in self.evaluations if last or not evaluation.at_end]
+            reports = [(evaluation.split, evaluation.run(state)) for evaluation in chosen]
         maps = None
-        if last or _due(number, self.cadence.maps):
-            self.pulse.beat(f"the maps of step {number}")
+        if last or _is_due(number, self.cadence.maps):
+            self.monitor.begin(f"the maps of step {number}")
             maps = self.probe(state)
         for split, report in reports:
             if report.scalars:
@@ -67,17 +68,25 @@ class Look:
             self.sink.maps(number, maps)
 
 
-def run(
+class PendingStep(NamedTuple):
+    """A dispatched step whose metrics were not read yet."""
+
+    step: int
+    metrics: Metrics
+    observed: bool
+
+
+def train_loop(
     state: TrainState,
     step: Step,
     source: Source,
     *,
     steps: int,
-    look: Look,
+    reporter: Reporter,
     save: Callable[[TrainState, Mapping[str, Any]], None],
     meter: Meter | None = None,
 ) -> TrainState:
-    """Train from the state's step to `steps`, feeding all metrics, samples and maps to the sink of `look`.
+    """Train from the state's step to `steps`, feeding all metrics, samples and maps to the sink of `reporter`.
 
     `meter` averages what the steps report, by default without counting operations. A state, and with it all that is
     reported, may be that of several runs at one step (transformer.training.vmapped). The metrics of step N - 1 are read
@@ -87,64 +96,61 @@ def run(
 
     Errors: what `meter` raises; Stopped.
     """
-    cadence, sink, pulse = look.cadence, look.sink, look.pulse
-    done = saved = first = int(np.max(jax.device_get(state.step)))
-    meter, looked, pending = meter or Meter(), True, None
+    cadence, sink, monitor = reporter.cadence, reporter.sink, reporter.monitor
+    first = int(np.max(jax.device_get(state.step)))
+    done = saved = first  # the last step that was dispatched, and the last that was saved
+    reported = True  # whether what was due at the step `done` is reported
+    pending: PendingStep | None = None
+    meter = meter or Meter()
     try:
         if first == 0 and cadence.maps:
-            pulse.beat("the maps of step 0")
-            sink.maps(0, look.probe(state))
+            monitor.begin("the maps of step 0")
+            sink.maps(0, reporter.probe(state))
         batches = stream(source, first, steps)
         for number in range(first + 1, steps + 1):
-            pulse.beat(f"step {number}", makes=True)
-            batch, observe = next(batches), _due(number, cadence.heads)
+            monitor.begin(f"step {number}", makes=True)
+            batch = next(batches)
+            observe = _is_due(number, cadence.heads)
+            last = number == steps
             meter.start_clock()
             state, metrics = step(state, batch, observe)
-            pulse.waits()
-            done, looked, last = number, False, number == steps
-            _settle(pending, meter, sink)
+            monitor.mark_waiting()
+            done, reported = number, False
+            _read_pending(pending, meter, sink)
             meter.feed(batch)
-            pending = Seen(number, metrics, observe)
+            pending = PendingStep(number, metrics, observe)
             sink.progress(number, steps)
             if last or number % cadence.log == 0:
-                _settle(pending, meter, sink)
+                _read_pending(pending, meter, sink)
                 pending = None
                 sink.scalars(number, "train", meter.report())
             with meter.paused():
-                look(number, state, last)
-                looked = True
-                if last or _due(number, cadence.checkpoint):
-                    pulse.beat(f"the checkpoint of step {number}")
+                reporter(number, state, last)
+                reported = True
+                if last or _is_due(number, cadence.checkpoint):
+                    monitor.begin(f"the checkpoint of step {number}")
                     # A run that resumes from this checkpoint does not report the steps before it again.
                     sink.flush()
                     save(state, {})
                     saved = number
     except Stopped:
         if done > saved:
-            _settle(pending, meter, sink)
+            _read_pending(pending, meter, sink)
             sink.flush()
-            save(state, {"window": meter.window(), "looked": looked})
+            save(state, {"window": meter.window(), "looked": reported})
         raise
     return state
 
 
-class Seen(NamedTuple):
-    """A dispatched step whose metrics were not read yet."""
-
-    step: int
-    metrics: Metrics
-    observed: bool
-
-
-def _settle(seen: Seen | None, meter: Meter, sink: Sink) -> None:
+def _read_pending(pending: PendingStep | None, meter: Meter, sink: Sink) -> None:
     """Read a step's metrics, waiting until it is done."""
-    if seen is None:
+    if pending is None:
         return
-    meter.read(seen.metrics, seen.step)
-    if seen.observed:
-        heads = {site: captured.means() for site, captured in seen.metrics.maps.items()}
-        sink.heads(seen.step, jax.device_get(heads))
+    meter.read(pending.metrics, pending.step)
+    if pending.observed:
+        heads = {site: captured.means() for site, captured in pending.metrics.maps.items()}
+        sink.heads(pending.step, jax.device_get(heads))
 
 
-def _due(number: int, every: int) -> bool:
+def _is_due(number: int, every: int) -> bool:
     return every > 0 and number % every == 0

@@ -87,10 +87,10 @@ class Meter:
         return means
 
     def window(self) -> dict[str, Any]:
-        """The sums since the last report, as JSON holds them: what `go_on` takes."""
+        """The sums since the last report, as JSON holds them: what `restore_window` takes."""
         return {"steps": self._steps, "sums": {name: float(value) for name, value in self._sums.items()}}
 
-    def go_on(self, steps: int, sums: Mapping[str, float]) -> None:
+    def restore_window(self, steps: int, sums: Mapping[str, float]) -> None:
         """Begin with the sums of another process's meter, whose run this one goes on with; its time does not count."""
         self._steps = steps
         self._sums.update(sums)

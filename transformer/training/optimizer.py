@@ -15,7 +15,7 @@ from transformer.config import Amount, Count, Share, UserError, nearest
 from transformer.layers.lora import has_low_rank
 from transformer.models.contract import Model, by_path, matches
 from transformer.tasks.contract import Objective
-from transformer.training.state import widened
+from transformer.training.state import in_sum_type
 
 PyTree = Any
 
@@ -94,8 +94,8 @@ class Optimizer(NamedTuple):
     `init(params)` is its state, `update(gradients, state, params, step, hyper)` the updates and the next state,
     `learning_rate(step, hyper)` the factor that update has, and `trains(path)` whether it is for a parameter. `step`
     counts the steps before this one, those too that were skipped and left the state as it was. The numbers `hyper` are
-    arguments, so that one compiled program serves all their values; `hyper_of` gives those of a config. Moments and
-    updates are float32 beside narrower gradients and parameters.
+    arguments, so that one compiled program serves all their values; `hyperparameters` gives those of a config. Moments
+    and updates are float32 beside narrower gradients and parameters.
     """
 
     init: Callable[[PyTree], PyTree]
@@ -104,7 +104,7 @@ class Optimizer(NamedTuple):
     trains: Callable[[str], bool] = lambda path: True
 
 
-def hyper_of(config: OptimizerConfig) -> dict[str, np.float32]:
+def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
     """The numbers of the config's update rule, by their field names.
 
     A clip_norm, weight_decay or momentum of sgd of zero, a layer_decay of one are left out: they make other programs.
@@ -149,7 +149,7 @@ def make_optimizer(
 ) -> Optimizer:
     """The optimiser of a run of `steps` updates; of the config's numbers it depends only on which are zero.
 
-    `heights` are how many layers stand above each parameter, by which a layer_decay slows it (trained.heights).
+    `heights` are how many layers stand above each parameter, by which a layer_decay slows it (`layer_heights`).
 
     Errors: ValueError for a layer_decay without them.
     """
@@ -169,7 +169,7 @@ def make_optimizer(
             case Algorithm.ADAM:
                 descent = optax.adam(scale, *adam)
             case Algorithm.ADAMW:
-                descent = optax.adamw(scale, *adam, weight_decay=hyper.get("weight_decay", 0.0), mask=_decayed)
+                descent = optax.adamw(scale, *adam, weight_decay=hyper.get("weight_decay", 0.0), mask=_decay_mask)
             case Algorithm.SGD:
                 descent = optax.sgd(scale, momentum=hyper.get("beta1"))
         return optax.chain(*([optax.clip_by_global_norm(hyper["clip_norm"])] if "clip_norm" in hyper else []), descent)
@@ -178,19 +178,19 @@ def make_optimizer(
         gradients: PyTree, state: PyTree, params: PyTree, step: int | Int[Array, ""], hyper: Hyper
     ) -> tuple[PyTree, PyTree]:
         # All stays float32 beside narrower parameters: 0.999 in bfloat16 would be 1, and moments would stand still.
-        updates, after = rule(step, hyper).update(widened(gradients), state, params)
+        updates, after = rule(step, hyper).update(in_sum_type(gradients), state, params)
         if heights is not None and "layer_decay" in hyper:
             # Behind the rule: what follows the learning rate is proportional to it, the decay of weights too.
             updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
         return updates, after
 
     def init(params: PyTree) -> PyTree:
-        return rule(0, hyper_of(config)).init(widened(params))
+        return rule(0, hyperparameters(config)).init(in_sum_type(params))
 
     return Optimizer(init, update, rate, config.chooses)
 
 
-def _decayed(params: dict[str, jax.Array]) -> dict[str, bool]:
+def _decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
     # By name, since stacked biases have as many dimensions as a matrix.
     return {path: path.rsplit("/", 1)[-1] not in ("bias", "scale", "content", "position") for path in params}
 
@@ -198,7 +198,7 @@ def _decayed(params: dict[str, jax.Array]) -> dict[str, bool]:
 LAYERS = "layers"
 
 
-def matching(paths: Collection[str], patterns: Sequence[str]) -> list[str]:
+def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]:
     """The paths that match one of the patterns."""
     return [path for path in paths if matches(path, patterns)]
 
@@ -211,10 +211,10 @@ def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collect
     folders = sorted({*paths, *(f"{path.split('/')[0]}/*" for path in paths if "/" in path)})
     for name, patterns in (("trains", config.trains), ("frozen", config.frozen)):
         for pattern in patterns:
-            if not matching(paths, [pattern]):
+            if not matching_paths(paths, [pattern]):
                 near = nearest(pattern, folders)
                 raise UserError(f"config.optimizer.{name}: {pattern!r} matches no parameter of this model; {near}")
-    own = matching(paths, objective.trains)
+    own = matching_paths(paths, objective.trains)
     trained = [path for path in own if config.chooses(path)]
     if own and not trained:
         raise UserError(
@@ -229,7 +229,7 @@ def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collect
             )
 
 
-def heights(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
+def layer_heights(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
     """How many layers stand above each parameter, as an array that broadcasts against it.
 
     Of a stack of L blocks the l-th (l = 1, ..., L) has L - l above it. Parameters of `front`, before the first block,
@@ -257,13 +257,13 @@ def heights(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
             above = shapes[path][0] * (inner + 1) - 1 - numbers
             found[path] = above.reshape(above.shape + (1,) * (len(shapes[path]) - above.ndim))
     highest = max(above.max() + 1 for above in found.values())
-    first = set(matching(shapes, front))
+    first = set(matching_paths(shapes, front))
     return {path: found.get(path, np.asarray(highest if path in first else 0)) for path in shapes}
 
 
-def lines_of(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
+def describe_trained(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
     """What a run says of what it trains, where that is not all of it."""
-    trained = [path for path in matching(sizes, objective.trains) if config.chooses(path)]
+    trained = [path for path in matching_paths(sizes, objective.trains) if config.chooses(path)]
     if len(trained) == len(sizes):
         return []
     numbers, whole = sum(sizes[path] for path in trained), sum(sizes.values())

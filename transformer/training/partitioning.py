@@ -100,7 +100,7 @@ def one_device() -> Placement:
     return make_placement(ShardingConfig(), jax.local_devices()[:1])
 
 
-def with_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
+def with_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
     """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
 
     Errors: UserError for a name that the project's rules have already, and for a value that is no tuple of axes.
@@ -152,7 +152,7 @@ def state_shardings(
     dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and for a
     parameter above `replicate_below_mb` megabytes that stays whole under rules that shard parameters.
     """
-    names, shapes = by_path(model.axes().params, is_names), by_path(abstract.variables.params)
+    names, shapes = by_path(model.axes().params, is_axis_names), by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
     # Without `experts`: rules that shard experts alone do not shard the other parameters.
     dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
@@ -206,7 +206,7 @@ def check_positions(interface: Interface, placement: Placement) -> None:
             )
 
 
-def is_names(leaf: Any) -> bool:
+def is_axis_names(leaf: Any) -> bool:
     """Whether this is the logical names of an array's dimensions, a leaf of `Model.axes`."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 

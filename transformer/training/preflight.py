@@ -25,7 +25,7 @@ from transformer.training.state import TrainState, key_for
 
 
 @dataclasses.dataclass(frozen=True)
-class _Watched(Model):
+class _RecordingModel(Model):
     """The model, recording the capture and the results of each pass."""
 
     model: Model | None = None
@@ -54,7 +54,7 @@ def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, capt
     _check_evaluations(model, task, abstract)
 
 
-def left_out(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
+def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
     """A line for each evaluation that reads maps which the model does not have."""
     return [
         f"{each.split}/{each.name} is left out: the model has no map of {each.reads[0]} against {each.reads[1]}"
@@ -76,13 +76,13 @@ def _check_names(sites: Sequence[Site]) -> None:
 
 def _check_probe(model: Model, task: Task, abstract: TrainState, labels: Labels) -> None:
     everything = Capture(tuple(site.name for site in model.sites))
-    watched = _watch(model)
+    watched = _record_passes(model)
 
     def look(state: TrainState) -> Mapping[str, Captured]:
         return task.probe(view_of(watched, state, "raw"), everything, key_for(state.key, state.step, "probe")).maps
 
-    with _told("Task.probe"):
-        maps = jax.eval_shape(look, abstract.for_looking())
+    with _note_traced_pass("Task.probe"):
+        maps = jax.eval_shape(look, abstract.without_optimizers())
     for name in maps:
         if name not in everything.sites:
             raise UserError(
@@ -137,7 +137,7 @@ def _check_map(site: Site, captured: Captured, labels: Labels) -> None:
 
 
 def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None) -> None:
-    watched = _watch(model)
+    watched = _record_passes(model)
     dropped: set[str] = set()
     added: set[str] = set()
     looked = False
@@ -165,7 +165,12 @@ def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Bat
 
 
 def _traced(
-    model: _Watched, task: Task, objective: Objective, abstract: TrainState, batch: Batch, capture: Capture | None
+    model: _RecordingModel,
+    task: Task,
+    objective: Objective,
+    abstract: TrainState,
+    batch: Batch,
+    capture: Capture | None,
 ) -> tuple[Any, Any, Any]:
     """The shapes of the prepared batch, of the loss and of its aux."""
 
@@ -182,7 +187,7 @@ def _traced(
             )
         return prepared, value, aux
 
-    with _told(f"the loss of the objective {objective.name!r}"):
+    with _note_traced_pass(f"the loss of the objective {objective.name!r}"):
         return jax.eval_shape(run, abstract, _shapes(batch))
 
 
@@ -245,8 +250,8 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
             view = view_of(model, state, evaluation.parameters)
             return evaluation.step(view, batch, key_for(state.key, state.step, evaluation.name))
 
-        with _told(f"the evaluation {evaluation.split}/{evaluation.name}"):
-            jax.eval_shape(measure, abstract.for_looking(), _shapes(evaluation.batches[0]))
+        with _note_traced_pass(f"the evaluation {evaluation.split}/{evaluation.name}"):
+            jax.eval_shape(measure, abstract.without_optimizers(), _shapes(evaluation.batches[0]))
 
 
 def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
@@ -258,12 +263,12 @@ def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: shape(array) for name, array in batch.items()}
 
 
-def _watch(model: Model) -> _Watched:
-    return _Watched(model.functional, model.sites, model.max_length, model)
+def _record_passes(model: Model) -> _RecordingModel:
+    return _RecordingModel(model.functional, model.sites, model.max_length, model)
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _note_traced_pass(what: str) -> Iterator[None]:
     """Add a note on the traced pass to any error."""
     try:
         yield
@@ -277,7 +282,7 @@ def _told(what: str) -> Iterator[None]:
 GB = 1e9
 
 
-def check_room(abstract: Any, gradients: Any, memory: float | None) -> None:
+def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
     """Refuse a state that is larger than the memory of its devices.
 
     `abstract` has the shapes and shardings of the state, `gradients` those of what exists beside it, and `memory` is
@@ -285,7 +290,7 @@ def check_room(abstract: Any, gradients: Any, memory: float | None) -> None:
 
     Errors: UserError with both sizes and what is largest.
     """
-    sizes = [(_held(leaf), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))]
+    sizes = [(_device_bytes(leaf), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))]
     needed = sum(size for size, _, _ in sizes)
     if memory is None or needed <= memory:
         return
@@ -297,7 +302,7 @@ def check_room(abstract: Any, gradients: Any, memory: float | None) -> None:
     )
 
 
-def memory_of(device: Any, files: Path = Path("/")) -> float | None:
+def device_memory(device: Any, files: Path = Path("/")) -> float | None:
     """The bytes that the arrays of a device may take; of a CPU's those of the machine, with what it swaps to."""
     if device.platform == "cpu":
         try:
@@ -311,7 +316,7 @@ def memory_of(device: Any, files: Path = Path("/")) -> float | None:
     return told.get("bytes_limit") or (None if chip is None else chip.memory)
 
 
-def _held(leaf: Any) -> int:
+def _device_bytes(leaf: Any) -> int:
     """The bytes of an array on one device, or on all of this process where they share their memory."""
     shape, devices = leaf.shape, list(leaf.sharding.addressable_devices)
     together = len(devices) if devices and devices[0].platform == "cpu" else 1

@@ -49,15 +49,15 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What was under way when a run that was told to stop saved: see `transformer.training.loop.run`."""
+    """What was under way when a run that was told to stop saved: see `transformer.training.loop.train_loop`."""
 
     window: Window | None = None
     looked: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedBeside:
-    """What stands beside the arrays of a checkpoint: what `provenance` says, and what `Saver` adds to it."""
+class CheckpointMetadata:
+    """What stands beside the arrays of a checkpoint: what `run_provenance` says, and what `Saver` adds to it."""
 
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -69,15 +69,15 @@ class SavedBeside:
     progress: Progress = Progress()
 
 
-def check_saved(recorded: Mapping[str, Any], path: Path, step: int) -> None:
-    """Refuse what was saved beside a checkpoint unless it is as `SavedBeside` says.
+def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:
+    """Refuse what was saved beside a checkpoint unless it is as `CheckpointMetadata` says.
 
     Errors: UserError naming the checkpoint and the field.
     """
-    checked(SavedBeside, recorded, f"the manifest of step {step} in {path}")
+    checked(CheckpointMetadata, recorded, f"the manifest of step {step} in {path}")
 
 
-def provenance(experiment: Experiment, assembly: Assembly, directory: RunDirectory) -> dict[str, Any]:
+def run_provenance(experiment: Experiment, assembly: Assembly, directory: RunDirectory) -> dict[str, Any]:
     """What the checkpoints of this start presuppose, ready for JSON."""
     source = assembly.task.source(experiment.run.seed)
     batches = [source[number] for number in range(BATCHES)]
@@ -87,7 +87,7 @@ def provenance(experiment: Experiment, assembly: Assembly, directory: RunDirecto
     return {
         "config": experiment.to_config(),
         "data": dict(assembly.task.fingerprint()),
-        "tokenizer": _tokenizer(directory.path),
+        "tokenizer": _tokenizer_digests(directory.path),
         "batches": {"parts": parts, "content": fingerprint(arrays)},
         "commit": directory.facts().get("commit"),
     }
@@ -105,7 +105,7 @@ def differing_config(recorded: Mapping[str, Any], config: Mapping[str, Any], ste
     return None
 
 
-def changed_freely(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def allowed_changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """What may change and has, in words."""
     differences = _differences(recorded, config, free=True)
     return [
@@ -135,7 +135,7 @@ def _differences(
 
 def differing_tokenizer(recorded: Mapping[str, Any], path: Path, step: int) -> str | None:
     """Which of the tokenizer's files is not that of the checkpoint of `step`."""
-    now = _tokenizer(path)
+    now = _tokenizer_digests(path)
     for name, before in recorded.get("tokenizer", {}).items():
         if now.get(name) != before:
             what = "is missing" if name not in now else "has changed"
@@ -157,13 +157,13 @@ def differing_data(recorded: Mapping[str, Any], now: Mapping[str, Any], step: in
     return None
 
 
-def refuse(path: Path, what: str | None) -> None:
+def refuse_difference(path: Path, what: str | None) -> None:
     """Errors: UserError where something differs."""
     if what is not None:
         raise UserError(f"--workdir={path}: {what}; {_AGAIN}")
 
 
-def _tokenizer(path: Path) -> dict[str, str]:
+def _tokenizer_digests(path: Path) -> dict[str, str]:
     """The SHA-256 of each of the tokenizer's files."""
     files = {name: path / name for name in _TOKENIZER}
     return {name: hashlib.sha256(read_regular(file)).hexdigest() for name, file in files.items() if file.is_file()}

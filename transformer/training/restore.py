@@ -29,7 +29,7 @@ from transformer.training.config import Experiment, resolve
 from transformer.training.ema import init_average
 from transformer.training.evaluate import view_of
 from transformer.training.partitioning import one_device
-from transformer.training.provenance import check_saved, differing_config, differing_tokenizer, refuse
+from transformer.training.provenance import check_metadata, differing_config, differing_tokenizer, refuse_difference
 from transformer.training.state import PARAMS, STATE, TrainState
 from transformer.trust import check_trusted, trust_words
 
@@ -55,9 +55,11 @@ class RecordedRun(NamedTuple):
 
             def read_one(at: int) -> T:
                 metadata = checkpoints.metadata(at)
-                check_saved(metadata, path, at)
+                check_metadata(metadata, path, at)
                 config = self.directory.config()
-                refuse(path, differing_config(metadata, config, at) or differing_tokenizer(metadata, path, at))
+                refuse_difference(
+                    path, differing_config(metadata, config, at) or differing_tokenizer(metadata, path, at)
+                )
                 return read(checkpoints, at)
 
             if step is not None:
@@ -147,12 +149,12 @@ def load_ensemble(
     if not others:
         return experiment, assembly, state
     for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
-        if _read_by(other) != _read_by(assembly):
+        if _model_interface(other) != _model_interface(assembly):
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an "
                 "ensemble is of runs of one task and one tokenizer"
             )
-        if _tokenizer(workdir) != _tokenizer(workdirs[0]):
+        if _tokenizer_file(workdir) != _tokenizer_file(workdirs[0]):
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
                 "by config.initialise_from or a copy of tokenizer.json"
@@ -165,10 +167,12 @@ def load_ensemble(
     return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
-Loaded = tuple[Experiment, Assembly, TrainState]
+LoadedRun = tuple[Experiment, Assembly, TrainState]
 
 
-def weighed_by(loaded: Loaded, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()) -> Loaded:
+def with_language_model(
+    loaded: LoadedRun, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()
+) -> LoadedRun:
     """A run whose hypotheses the language model of another run weighs as well (transformer.decoding.shallow_fusion).
 
     That run continues text by a tokenizer that has a token for each symbol of the first run's and for a line's end:
@@ -207,7 +211,7 @@ def weighed_by(loaded: Loaded, workdir: str | Path | None, weight: float, truste
             raise UserError(f"--language_model={workdir} has {len(ids)} tokens for {symbol!r}: train it by characters")
         return ids[0]
 
-    special = dict.fromkeys(_special(assembly), "\n")
+    special = dict.fromkeys(_special_tokens(assembly), "\n")
     numbers = tuple(number(special.get(place, symbol)) for place, symbol in enumerate(task.symbols))
     chosen = [
         view_of(one.model, of_run, of_experiment.evaluated_parameters).variables
@@ -217,19 +221,19 @@ def weighed_by(loaded: Loaded, workdir: str | Path | None, weight: float, truste
     return experiment, assembly._replace(model=Fused.of(model, language.model, numbers, weight)), state
 
 
-def _special(assembly: Assembly) -> tuple[int | None, ...]:
+def _special_tokens(assembly: Assembly) -> tuple[int | None, ...]:
     """The tokens of padding, of the begin and of the end."""
     interface = assembly.task.interface
     return interface.pad, interface.begin, interface.end
 
 
-def _read_by(assembly: Assembly) -> tuple[Any, ...]:
+def _model_interface(assembly: Assembly) -> tuple[Any, ...]:
     """What the models of one ensemble have in common."""
     interface = assembly.task.interface
-    return interface.signature, dict(interface.vocabularies), _special(assembly)
+    return interface.signature, dict(interface.vocabularies), _special_tokens(assembly)
 
 
-def _tokenizer(workdir: str | Path) -> bytes | None:
+def _tokenizer_file(workdir: str | Path) -> bytes | None:
     path = RunDirectory.open(workdir).path / "tokenizer.json"
     return path.read_bytes() if path.is_file() else None
 

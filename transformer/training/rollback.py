@@ -15,12 +15,12 @@ from transformer.data.batches import Source
 from transformer.json_files import checked, read_object
 from transformer.models.contract import by_path
 from transformer.runs.directory import RunDirectory, write_json
-from transformer.runs.distributed import decided, primary
+from transformer.runs.distributed import primary, run_on_primary
 from transformer.runs.exit_codes import Failed, NotFinite
 from transformer.runs.records import Step
 from transformer.storage.locate import storage_of
 from transformer.storage.sealed import is_sealed, sealed, unsealed
-from transformer.training.batches import BadBatch, BatchRange, Vetted, merged, number_of
+from transformer.training.batches import BadBatch, BatchRange, CheckedBatches, batch_number, merge_ranges
 from transformer.training.build import Assembly
 from transformer.training.run_setup import OpenRun
 from transformer.training.state import TrainState
@@ -79,7 +79,7 @@ def passed_batches(directory: RunDirectory) -> list[list[int]]:
 
     Errors: as `recorded_rewind`.
     """
-    return decided(lambda: _ranges(recorded_rewind(directory)))
+    return run_on_primary(lambda: _ranges(recorded_rewind(directory)))
 
 
 def _ranges(recorded: RecordedRewind | None) -> list[list[int]]:
@@ -88,12 +88,12 @@ def _ranges(recorded: RecordedRewind | None) -> list[list[int]]:
 
 def forgotten_batches(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
     """That batches which the checkpoint of `step` was trained without are left out no longer; None where all are."""
-    if merged([*passed, *saved.get("passed_batches", ())]) == merged(passed):
+    if merge_ranges([*passed, *saved.get("passed_batches", ())]) == merge_ranges(passed):
         return None
     return f"rewinding.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
 
 
-def rewound(run: OpenRun, wanted: Rewind | None) -> None:
+def roll_back(run: OpenRun, wanted: Rewind | None) -> None:
     """Bring a run's checkpoints and records to where `wanted` says; what was asked for last is not done twice.
 
     All processes call it together.
@@ -101,15 +101,15 @@ def rewound(run: OpenRun, wanted: Rewind | None) -> None:
     Errors: UserError for a step without a checkpoint; as `recorded_rewind`.
     """
     steps = run.checkpoints.steps()
-    target = decided(lambda: _target(run, wanted, steps))
+    target = run_on_primary(lambda: _rollback_target(run, wanted, steps))
     if target is not None:
         run.checkpoints.drop_after(target)
         recorded = recorded_rewind(run.directory) if primary() else None
         if recorded is not None:
-            _record(run.directory, dataclasses.replace(recorded, going_back_to=None))
+            _record_rewind(run.directory, dataclasses.replace(recorded, going_back_to=None))
 
 
-def _target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None:
+def _rollback_target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None:
     recorded = recorded_rewind(run.directory)
     under_way = None if recorded is None else recorded.going_back_to
     if wanted is None:
@@ -125,47 +125,49 @@ def _target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> int | None
     if not 0 <= wanted.skip < 2**31:
         raise UserError(f"--skip={wanted.skip} must be a number of batches, 0 or more")
     passed = _ranges(recorded)
-    first = number_of(step, passed)
+    first = batch_number(step, passed)
     if wanted.skip:
-        last = number_of(step + wanted.skip - 1, passed)
-        passed = [list(each) for each in merged([*passed, [first, last - first + 1]])]
+        last = batch_number(step + wanted.skip - 1, passed)
+        passed = [list(each) for each in merge_ranges([*passed, [first, last - first + 1]])]
     ranges = tuple(BatchRange(*each) for each in passed)
-    _record(run.directory, RecordedRewind(wanted.step, wanted.skip, ranges, step))
+    _record_rewind(run.directory, RecordedRewind(wanted.step, wanted.skip, ranges, step))
     print(f"going back to step {step}, past {wanted.skip} batches from number {first} on", flush=True)
     return step
 
 
-def _record(directory: RunDirectory, rewind: RecordedRewind) -> None:
+def _record_rewind(directory: RunDirectory, rewind: RecordedRewind) -> None:
     write_json(directory.rewinding_file, sealed(to_config(rewind)))
 
 
-def batches_of(run: OpenRun, assembly: Assembly) -> Source:
+def training_batches(run: OpenRun, assembly: Assembly) -> Source:
     """The batches of a run, looked over, without those that it leaves out."""
     source = assembly.task.source(run.experiment.run.seed)
-    return Vetted(source, assembly.task.interface, passed_batches(run.directory))
+    return CheckedBatches(source, assembly.task.interface, passed_batches(run.directory))
 
 
-def explained(diverged: Diverged, run: OpenRun, batches: Source) -> Diverged:
+def explain_divergence(diverged: Diverged, run: OpenRun, batches: Source) -> Diverged:
     """What stopped a run, with the way past it; its batches are kept in the run directory, to be looked at."""
     steps = range(diverged.first, diverged.step + 1)
-    names = [_keep(run, step, batches[step - 1]) for step in steps if primary()]
+    names = [_save_batch(run, step, batches[step - 1]) for step in steps if primary()]
     way = _way_past(run, diverged.step)
     return Diverged(
         diverged.first,
         diverged.step,
         f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
         f"{run.experiment.run.seed}, goes on from step {way.step} and meets them again: to go past them, "
-        f"{_command(run, way)}; a higher config.faults.stop_after bears more of them",
+        f"{_rewind_command(run, way)}; a higher config.faults.stop_after bears more of them",
     )
 
 
-def passable(bad: BadBatch, run: OpenRun) -> BadBatch:
+def explain_bad_batch(bad: BadBatch, run: OpenRun) -> BadBatch:
     """The batch that stopped a run, with the way past it."""
     way = _way_past(run, bad.step)
-    return BadBatch(bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_command(run, way)}")
+    return BadBatch(
+        bad.step, f"{bad}; to go past all batches from step {way.step} up to it, {_rewind_command(run, way)}"
+    )
 
 
-def leads_past(found: NotFinite, run: OpenRun) -> NotFinite:
+def explain_not_finite(found: NotFinite, run: OpenRun) -> NotFinite:
     """What a run cannot store, with the way past the batches that led there."""
     # Of several processes others may go on, so that none can be asked.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)
@@ -174,7 +176,7 @@ def leads_past(found: NotFinite, run: OpenRun) -> NotFinite:
     return NotFinite(
         found.step,
         f"{found}; the run goes on from step {way.step} and comes here again: to go past the batches since, "
-        f"{_command(run, way)}",
+        f"{_rewind_command(run, way)}",
     )
 
 
@@ -192,7 +194,7 @@ def _way_past(run: OpenRun, step: int, *, alone: bool = False) -> Rewind:
         return recorded is not None and recorded.repeats(way)
 
     # The same request once more would count as done: one batch more makes it another.
-    return way._replace(skip=way.skip + 1) if (done() if alone else decided(done)) else way
+    return way._replace(skip=way.skip + 1) if (done() if alone else run_on_primary(done)) else way
 
 
 def _steps_in(directory: RunDirectory) -> list[int]:
@@ -201,7 +203,7 @@ def _steps_in(directory: RunDirectory) -> list[int]:
     return [int(each.name) for each in saved if each.name.isdecimal()]
 
 
-def _command(run: OpenRun, way: Rewind) -> str:
+def _rewind_command(run: OpenRun, way: Rewind) -> str:
     if jax.process_count() > 1:
         return f"start each of its {jax.process_count()} processes again with {way}"
     trust = trust_words(run.experiment.to_config())
@@ -209,7 +211,7 @@ def _command(run: OpenRun, way: Rewind) -> str:
     return f"{shlex.join(words)} {way}"
 
 
-def _keep(run: OpenRun, step: int, batch: Any) -> str:
+def _save_batch(run: OpenRun, step: int, batch: Any) -> str:
     """Write the batch of a step beside the run's records; return the file's name."""
     content, path = io.BytesIO(), run.directory.path / f"batch-of-step-{step}.npz"
     arrays: dict[str, Any] = {name: np.asarray(array) for name, array in batch.items()}
@@ -218,7 +220,7 @@ def _keep(run: OpenRun, step: int, batch: Any) -> str:
     return path.name
 
 
-def check_finite(state: TrainState, run: OpenRun, latest: int | None) -> None:
+def check_parameters_finite(state: TrainState, run: OpenRun, latest: int | None) -> None:
     """Errors: Failed naming the first parameter that is not finite: no update could mend it."""
     params = by_path(state.variables.params)
     sound = jax.device_get(_are_finite(params))

@@ -32,7 +32,7 @@ class TrainState(NamedTuple):
     hyper: Mapping[str, Mapping[str, Float[Array, ""]]]
     norms: Mapping[str, Float[Array, " N"]] = {}
 
-    def for_looking(self) -> "TrainState":
+    def without_optimizers(self) -> "TrainState":
         """The state without its optimisers, the argument of compiled evaluations and probes."""
         return self._replace(optimisers={}, hyper={}, norms={})
 
@@ -42,7 +42,7 @@ def sum_type(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def widened(tree: PyTree) -> PyTree:
+def in_sum_type(tree: PyTree) -> PyTree:
     """The arrays of a tree in the type of their sums."""
     return jax.tree.map(lambda leaf: leaf.astype(sum_type(leaf.dtype)), tree)
 

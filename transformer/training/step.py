@@ -15,8 +15,8 @@ from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.ema import Average, update_average
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer
-from transformer.training.state import TrainState, key_for, widened
-from transformer.training.update_guard import Faults, guarded
+from transformer.training.state import TrainState, in_sum_type, key_for
+from transformer.training.update_guard import Faults, guard_update
 
 # For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
@@ -72,7 +72,9 @@ def make_step(
         for objective in task.objectives:
             optimizer = optimisers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)
-            gradients, aux = _accumulated(view, objective, trained, batch, totals, key(objective.name), accumulate)
+            gradients, aux = _accumulate_gradients(
+                view, objective, trained, batch, totals, key(objective.name), accumulate
+            )
             hyper = state.hyper[objective.name]
             updates, states[objective.name] = optimizer.update(
                 gradients, state.optimisers[objective.name], trained, state.step, hyper
@@ -89,7 +91,7 @@ def make_step(
             values |= {prefix + name: value for name, value in metrics.items()}
             maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
         made = state._replace(step=state.step + 1, variables=view.variables, optimisers=states, extra=view.extra)
-        state, values = guarded(faults, state, made, totals, values)
+        state, values = guard_update(faults, state, made, totals, values)
         updated = values["skipped"] == 0
         kept = {
             name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
@@ -100,7 +102,7 @@ def make_step(
     return step
 
 
-def _accumulated(
+def _accumulate_gradients(
     view: View,
     objective: Objective,
     trained: dict[str, Array],
@@ -115,10 +117,10 @@ def _accumulated(
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
             params = with_average(view.variables.params, trained)
             inner = view._replace(variables=view.variables._replace(params=params))
-            return _with_losses(*objective.loss(inner, batch, totals, key), counts)
+            return _add_auxiliary_losses(*objective.loss(inner, batch, totals, key), counts)
 
         gradients, aux = jax.grad(loss, has_aux=True)(trained)
-        return widened(gradients), aux  # here, so that micro-batches add up and norms are taken in it
+        return in_sum_type(gradients), aux  # here, so that micro-batches add up and norms are taken in it
 
     if accumulate == 1:
         return gradient(batch, key, None)
@@ -128,7 +130,7 @@ def _accumulated(
         _, aux = objective.loss(view, batch, totals, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
-    micro_batches = jax.tree.map(lambda x: _cut(x, accumulate), dict(batch))
+    micro_batches = jax.tree.map(lambda x: _split_micro_batches(x, accumulate), dict(batch))
     keys = jax.random.split(key, accumulate)
     shapes, aux = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], micro_batches), keys[0], None))
     counts: Counts = {}
@@ -151,7 +153,7 @@ def _accumulated(
     return gradients, LossAux(state, extra, metrics, maps)
 
 
-def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
+def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
     """The loss plus the model's auxiliary losses; divided by `counts` for a micro-batch."""
     metrics = dict(aux.metrics)
     for name, term in aux.losses.items():
@@ -161,7 +163,7 @@ def _with_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Arr
     return value, aux._replace(metrics=metrics)
 
 
-def _cut(x: Array, parts: int) -> Array:
+def _split_micro_batches(x: Array, parts: int) -> Array:
     if x.shape[0] % parts:
         raise ValueError(f"a batch of {x.shape[0]} rows cannot be cut into accumulate={parts} equal parts")
     # Strided, so that each micro-batch has rows of every device.

@@ -15,7 +15,7 @@ from transformer.training.state import TrainState
 
 Numbers = Mapping[str, Array]
 # The last parts of the names of a step's metrics that are finite wherever its update is.
-_GRADIENT, _TELLING = "gradient_norm", ("loss", "gradient_norm", "update_norm")
+_GRADIENT, _FINITE_METRICS = "gradient_norm", ("loss", "gradient_norm", "update_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Faults:
             raise UserError(f"config.faults.spike={self.spike} must be above 1, or 0 for none")
 
 
-def first_norms(faults: Faults, objectives: Iterable[str]) -> dict[str, Array]:
-    """The part of the first state that `guarded` keeps: of each objective the last norms, 0 for none yet.
+def initial_norms(faults: Faults, objectives: Iterable[str]) -> dict[str, Array]:
+    """The part of the first state that `guard_update` keeps: of each objective the last norms, 0 for none yet.
 
     The newest stands first; a step that is skipped has no place among them.
     """
     return {name: jnp.zeros(faults.spike_window, jnp.float32) for name in objectives} if faults.spike else {}
 
 
-def guarded(
+def guard_update(
     faults: Faults, before: TrainState, after: TrainState, totals: Numbers, values: Numbers
 ) -> tuple[TrainState, dict[str, Array]]:
     """The state behind a step and its metrics, with `skipped`: 1 where the update is not made, else 0.
@@ -57,9 +57,9 @@ def guarded(
     the parameters that are returned.
     """
     norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
-    numbers = [value for name, value in values.items() if _ends(name, _TELLING)]
+    numbers = [value for name, value in values.items() if _ends(name, _FINITE_METRICS)]
     # Parameters and optimisers are finite if they were and these are: a norm is a sum over all of them.
-    finite = _finite((numbers, after.variables.state, after.extra))
+    finite = _all_finite((numbers, after.variables.state, after.extra))
     still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
     empty = still & jnp.any(jnp.stack([total == 0 for total in totals.values()])) if totals else jnp.array(False)
     good, recent = finite & ~empty, {}
@@ -78,11 +78,11 @@ def guarded(
         norms=kept(recent, dict(before.norms)),
     )
     # The loss of no tokens is 0 / 0 or 0, as the task wrote it down.
-    told = {name: jnp.where(empty & _ends(name, _TELLING), 0, value) for name, value in values.items()}
+    told = {name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()}
     return after, {**told, "skipped": 1 - good.astype(jnp.float32)}
 
 
-def _finite(tree: Any) -> Bool[Array, ""]:
+def _all_finite(tree: Any) -> Bool[Array, ""]:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)
 
@@ -100,7 +100,7 @@ class Diverged(Failed, FloatingPointError):
         self.first, self.step, self.reason = first, step, reason
 
 
-class Patience:
+class SkippedSteps:
     """Counts the steps that were skipped in a row: as many as `stop_after` are too many."""
 
     def __init__(self, stop_after: int):
@@ -113,14 +113,14 @@ class Patience:
         """
         self._row = self._row + 1 if values.get("skipped", 0) else 0
         if self._row >= self._stop_after:
-            raise Diverged(step - self._row + 1, step, reason(totals, values))
+            raise Diverged(step - self._row + 1, step, skip_reason(totals, values))
 
 
-def reason(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
+def skip_reason(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
     """Why a step was skipped, in words, and what helps."""
     advice = "lower config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm"
     for name, value in values.items():
-        if _ends(name, _TELLING) and not np.isfinite(value):
+        if _ends(name, _FINITE_METRICS) and not np.isfinite(value):
             return f"{name} is {value}; {advice}"
     for name, total in totals.items():
         if total == 0:

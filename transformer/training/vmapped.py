@@ -18,29 +18,43 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.axes import Placement
 from transformer.config import UserError, to_config
+from transformer.costs.chips import peak_flops
 from transformer.data.batches import Source
 from transformer.maps.plan import StoredMaps
 from transformer.models.contract import count_parameters
 from transformer.runs.directory import as_texts
 from transformer.runs.exit_codes import NotFinite
-from transformer.runs.preemption import Pulse
+from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Batch, Report
-from transformer.training.build import Assembly, assemble, compile_step, count_flops, numbers_of, training_step
+from transformer.training.build import (
+    Assembly,
+    assemble,
+    compile_step,
+    flops_formula,
+    hyperparameters_of,
+    training_step,
+)
 from transformer.training.checkpointing import Saver, resume_together
 from transformer.training.config import Experiment, config_hash
-from transformer.training.init_from import begin, bring_tokenizer
-from transformer.training.loop import Look, Measured, run
+from transformer.training.init_from import begin_run, copy_source_tokenizer
+from transformer.training.loop import LoopEvaluation, Reporter, train_loop
 from transformer.training.meter import Meter
-from transformer.training.optimizer import OptimizerConfig, hyper_of
+from transformer.training.optimizer import OptimizerConfig, hyperparameters
 from transformer.training.partitioning import make_placement, on_host_batches, traced_on
-from transformer.training.rollback import batches_of, explained, leads_past
-from transformer.training.run_setup import OpenRun, cadence_of, measured, opened, peak_flops_of, probe_of
+from transformer.training.rollback import explain_divergence, explain_not_finite, training_batches
+from transformer.training.run_setup import (
+    OpenRun,
+    cadence_of,
+    compile_loop_evaluations,
+    compile_run_probe,
+    open_runs,
+)
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
-from transformer.training.update_guard import Diverged, Patience
+from transformer.training.update_guard import Diverged, SkippedSteps
 from transformer.training.writers.console import Console
 from transformer.training.writers.contract import NullSink, Sink, Sinks
-from transformer.training.writers.open_writers import closed_with_the_run, open_sinks
+from transformer.training.writers.open_writers import closed_with_run, open_sinks
 from transformer.training.writers.vmapped import VmappedSinks
 
 
@@ -68,7 +82,7 @@ class StackedBatches:
         return {name: np.stack([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
 
 
-def stacked_on(placement: Placement) -> NamedSharding:
+def stacked_sharding(placement: Placement) -> NamedSharding:
     """The placement of stacked arrays: whole, on the runs' one device."""
     return NamedSharding(placement.mesh, PartitionSpec())
 
@@ -79,7 +93,7 @@ def stack_states(states: Sequence[TrainState], placement: Placement) -> TrainSta
     def stack(*states: TrainState) -> TrainState:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
-    return jax.jit(stack, out_shardings=stacked_on(placement))(*states)
+    return jax.jit(stack, out_shardings=stacked_sharding(placement))(*states)
 
 
 @jax.jit
@@ -99,7 +113,7 @@ def stack_reports(reports: Sequence[Report | None]) -> Report:
     return Report(scalars, samples if any(samples) else ())
 
 
-def vectorise(step: Step) -> Step:
+def vmap_step(step: Step) -> Step:
     """The step of several runs at once: a leading axis of every leaf of state, batch and metrics.
 
     They differ in their states, key and hyper-parameters included, and in their batches' examples; `observe` holds for
@@ -112,10 +126,10 @@ def vectorise(step: Step) -> Step:
     return vmapped
 
 
-COMPARED = 8  # batches whose shapes are compared before anything compiles
+BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
 
 
-class Ended(NamedTuple):
+class RunEnd(NamedTuple):
     """The end of a run: complete, or with a loss, maps or a state that was not finite at step `diverged_at`."""
 
     diverged_at: int | None
@@ -124,19 +138,19 @@ class Ended(NamedTuple):
 def program_of(experiment: Experiment) -> str:
     """The resolved config without the keys in which vmapped runs may differ: equal for experiments of one program."""
     config = experiment.to_config()
-    config |= {"seed": None, "name": None, "optimizer": _without_numbers(experiment.optimizer)}
+    config |= {"seed": None, "name": None, "optimizer": _without_hyperparameters(experiment.optimizer)}
     config["faults"] |= {"stop_after": None}
-    config["optimizers"] = {name: _without_numbers(section) for name, section in experiment.optimizers.items()}
+    config["optimizers"] = {name: _without_hyperparameters(section) for name, section in experiment.optimizers.items()}
     return json.dumps(config, sort_keys=True)
 
 
-def _without_numbers(optimizer: OptimizerConfig) -> dict[str, Any]:
-    return to_config(optimizer) | dict.fromkeys(hyper_of(optimizer))
+def _without_hyperparameters(optimizer: OptimizerConfig) -> dict[str, Any]:
+    return to_config(optimizer) | dict.fromkeys(hyperparameters(optimizer))
 
 
 def train_vmapped(
     experiments: Sequence[Experiment], workdirs: Sequence[Path], also: Sequence[Sink] = ()
-) -> list[Ended]:
+) -> list[RunEnd]:
     """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
 
     They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
@@ -148,13 +162,13 @@ def train_vmapped(
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever they are killed.
     check = functools.partial(_check_batches, experiments)
-    with opened(experiments, workdirs, keep=2, check=check) as (assembly, runs):
-        ends = [Ended(each.directory.facts().get("diverged_at")) for each in runs]
+    with open_runs(experiments, workdirs, keep=2, check=check) as (assembly, runs):
+        ends = [RunEnd(each.directory.facts().get("diverged_at")) for each in runs]
         left = [each.latest != each.experiment.run.steps for each in runs]
         going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
         if going:
             sinks = [also[number] for number in going] if also else [NullSink()] * len(going)
-            ends_of_going = _train([runs[number] for number in going], assembly, sinks)
+            ends_of_going = _train_runs([runs[number] for number in going], assembly, sinks)
             ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
     return ends
 
@@ -167,10 +181,10 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
     Errors: as `train_vmapped`.
     """
     _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
-    bring_tokenizer(experiments[0].initialise_from, folder)
+    copy_source_tokenizer(experiments[0].initialise_from, folder)
     assembly = assemble(experiments[0], folder)
     _check_batches(experiments, assembly)
-    compiled = compile_step(experiments[0], assembly), _compile(experiments[0], assembly)
+    compiled = compile_step(experiments[0], assembly), _compile_vmapped_step(experiments[0], assembly)
     alone, together = (on_host_batches(each, assembly.placement) for each in compiled)
     sources = [assembly.task.source(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)
@@ -223,44 +237,46 @@ def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Pat
 def _check_batches(experiments: Sequence[Experiment], assembly: Assembly) -> None:
     """Errors: UserError where the first batches of two seeds differ in shape; a later one is refused when it comes."""
     batches = StackedBatches([assembly.task.source(each.run.seed) for each in experiments])
-    for number in range(min(COMPARED, experiments[0].run.steps)):
+    for number in range(min(BATCHES_COMPARED, experiments[0].run.steps)):
         batches[number]
 
 
 def _first_state(experiment: Experiment, assembly: Assembly) -> TrainState:
-    return _with_numbers(assembly.initialise(jax.random.key(experiment.run.seed)), experiment, assembly)
+    return _with_hyperparameters(assembly.initialise(jax.random.key(experiment.run.seed)), experiment, assembly)
 
 
-def _with_numbers(state: TrainState, experiment: Experiment, assembly: Assembly) -> TrainState:
+def _with_hyperparameters(state: TrainState, experiment: Experiment, assembly: Assembly) -> TrainState:
     """The state with the run's own numbers of its optimisers: those of the assembly are the first run's."""
-    numbers = jax.device_put(numbers_of(experiment, assembly.task), state.step.sharding)
+    numbers = jax.device_put(hyperparameters_of(experiment, assembly.task), state.step.sharding)
     return state._replace(hyper=numbers)
 
 
-def _compile(experiment: Experiment, assembly: Assembly) -> Step:
-    step = vectorise(training_step(experiment, assembly))
-    return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=stacked_on(assembly.placement))
+def _compile_vmapped_step(experiment: Experiment, assembly: Assembly) -> Step:
+    step = vmap_step(training_step(experiment, assembly))
+    return jax.jit(
+        traced_on(assembly.placement, step), donate_argnums=0, out_shardings=stacked_sharding(assembly.placement)
+    )
 
 
-def _train(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) -> list[Ended]:
+def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) -> list[RunEnd]:
     first = runs[0].experiment
     steps, (start, resumed) = first.run.steps, resume_together(runs, assembly)
-    compiled = _compile(first, assembly)
-    batches = StackedBatches([batches_of(each, assembly) for each in runs])
-    plan, probe = probe_of(assembly, runs[0])
-    states = [each.state for each in resumed] or [_begin(each, assembly, aloud=each is runs[0]) for each in runs]
+    compiled = _compile_vmapped_step(first, assembly)
+    batches = StackedBatches([training_batches(each, assembly) for each in runs])
+    plan, probe = compile_run_probe(assembly, runs[0])
+    states = [each.state for each in resumed] or [_begin_run(each, assembly, aloud=each is runs[0]) for each in runs]
     state = stack_states(states, assembly.placement)
-    _greet(runs, assembly, start)
+    _print_run_summary(runs, assembly, start)
     extents = [each.records for each in resumed] or [{} for _ in runs]
     records = [
         open_sinks(each.directory, plan, config_hash(each.experiment), steps=steps, start=start, extents=of_run)
         for each, of_run in zip(runs, extents, strict=True)
     ]
     savers = [Saver(each, assembly.placement, files) for each, files in zip(runs, records, strict=True)]
-    ends = [Ended(None)] * len(runs)
+    ends = [RunEnd(None)] * len(runs)
 
     def end(number: int, why: Diverged | NotFinite) -> None:
-        ends[number] = Ended(why.step)
+        ends[number] = RunEnd(why.step)
         _record_divergence(runs[number], why, assembly)
         sinks.stop(number)
         if not sinks.going:
@@ -269,7 +285,7 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) ->
     own = [Sinks(*each) for each in zip(records, also, strict=True)]
     sinks = VmappedSinks(own, Console(steps, sys.stdout), not_finite=end)
 
-    waiting = [Patience(each.experiment.faults.stop_after) for each in runs]
+    waiting = [SkippedSteps(each.experiment.faults.stop_after) for each in runs]
 
     def check(step: int, *numbers: Mapping[str, np.ndarray]) -> None:
         for number in sinks.going:
@@ -279,31 +295,40 @@ def _train(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) ->
                 end(number, diverged)
 
     # The last run alone raises what ended it: each has recorded its own.
-    with closed_with_the_run(sinks), contextlib.suppress(Diverged, NotFinite):
-        run(
+    with closed_with_run(sinks), contextlib.suppress(Diverged, NotFinite):
+        train_loop(
             state,
             on_host_batches(compiled, assembly.placement),
             batches,
             steps=steps,
-            look=Look(
+            reporter=Reporter(
                 cadence_of(first.run),
-                evaluations=[_of_each(evaluation, sinks, len(runs)) for evaluation in measured(assembly, Pulse())],
-                probe=lambda state: _look(state, probe, sinks),
+                evaluations=[
+                    _evaluate_each_run(evaluation, sinks, len(runs))
+                    for evaluation in compile_loop_evaluations(assembly, ProgressMonitor())
+                ],
+                probe=lambda state: _probe_each_run(state, probe, sinks),
                 sink=sinks,
-                pulse=Pulse(),
+                monitor=ProgressMonitor(),
             ),
-            save=lambda state, progress: _save(state, {number: savers[number] for number in sinks.going}, end),
-            meter=Meter(check, _flops_of_one(first, assembly), peak_flops_of(assembly)),
+            save=lambda state, progress: _save_runs(state, {number: savers[number] for number in sinks.going}, end),
+            meter=Meter(
+                check,
+                _flops_formula_of_one_run(first, assembly),
+                peak_flops(list(assembly.placement.mesh.devices.flat)),
+            ),
         )
     return ends
 
 
-def _begin(each: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
+def _begin_run(each: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
     key, origin = jax.random.key(each.experiment.run.seed), each.experiment.initialise_from
-    return _with_numbers(begin(origin, assembly, key, each.directory, aloud=aloud), each.experiment, assembly)
+    return _with_hyperparameters(
+        begin_run(origin, assembly, key, each.directory, aloud=aloud), each.experiment, assembly
+    )
 
 
-def _save(state: TrainState, going: Mapping[int, Saver], end: Callable[[int, NotFinite], None]) -> None:
+def _save_runs(state: TrainState, going: Mapping[int, Saver], end: Callable[[int, NotFinite], None]) -> None:
     """Save the state of each run, and end those whose is not finite."""
     for saver in going.values():
         saver.wait()  # so that none begins the next until all have the last
@@ -318,38 +343,42 @@ def _record_divergence(each: OpenRun, why: Diverged | NotFinite, assembly: Assem
     """Note that a run has ended, and tell how it goes on by itself."""
     # Else a restart would take the others back to its last checkpoint, and it would diverge again.
     each.directory.record(diverged_at=why.step)
-    said = explained(why, each, batches_of(each, assembly)) if isinstance(why, Diverged) else leads_past(why, each)
+    said = (
+        explain_divergence(why, each, training_batches(each, assembly))
+        if isinstance(why, Diverged)
+        else explain_not_finite(why, each)
+    )
     print(f"{each.directory.path}: {said}", flush=True)
 
 
-def _of_each(evaluation: Measured, sinks: VmappedSinks, count: int) -> Measured:
+def _evaluate_each_run(evaluation: LoopEvaluation, sinks: VmappedSinks, count: int) -> LoopEvaluation:
     """The evaluation of every unfinished run, one after the other in one compiled program."""
 
     def evaluate(state: TrainState) -> Report:
-        seen = state.for_looking()
+        seen = state.without_optimizers()
         going = sinks.going
         return stack_reports([evaluation.run(take_run(seen, n)) if n in going else None for n in range(count)])
 
     return dataclasses.replace(evaluation, run=evaluate)
 
 
-def _look(
+def _probe_each_run(
     state: TrainState, probe: Callable[[TrainState], Mapping[str, StoredMaps]], sinks: VmappedSinks
 ) -> dict[str, Any]:
     """The maps of every unfinished run, by site and run."""
-    seen = state.for_looking()
+    seen = state.without_optimizers()
     maps_by_run = {number: probe(take_run(seen, number)) for number in sinks.going}
     sites = next(iter(maps_by_run.values()))
     return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
 
 
-def _flops_of_one(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
+def _flops_formula_of_one_run(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
     """One run's operations in a step; the batches of all have one shape."""
-    flops = count_flops(experiment, assembly)
+    flops = flops_formula(experiment, assembly)
     return None if flops is None else lambda batch: flops({name: array[0] for name, array in batch.items()})
 
 
-def _greet(runs: Sequence[OpenRun], assembly: Assembly, start: int) -> None:
+def _print_run_summary(runs: Sequence[OpenRun], assembly: Assembly, start: int) -> None:
     parameters = count_parameters(assembly.abstract.variables.params)
     kind = assembly.placement.mesh.devices.flat[0].device_kind
     steps = runs[0].experiment.run.steps

@@ -17,7 +17,7 @@ from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model, count_parameters
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyper_of, make_optimizer
+from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
 from transformer.training.partitioning import one_device, traced_on
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
@@ -51,7 +51,10 @@ def stepping(settings: Mapping[str, Any], build: Callable[..., tuple[Model, Rand
     """The training step of a model of these sizes, on one device."""
     model, task = build(settings)
     (objective,) = task.objectives
-    optimisers, hyper = {objective.name: make_optimizer(OPTIMIZER, steps=1000)}, {objective.name: hyper_of(OPTIMIZER)}
+    optimisers, hyper = (
+        {objective.name: make_optimizer(OPTIMIZER, steps=1000)},
+        {objective.name: hyperparameters(OPTIMIZER)},
+    )
     begin = jax.jit(lambda key: init_state(model, task, optimisers, {}, hyper, key))
     step = jax.jit(traced_on(one_device(), make_step(model, task, optimisers, {})), donate_argnums=0)
     return Stepping(begin, step, task.source(settings["seed"]))

@@ -23,7 +23,7 @@ from transformer.layers.module import Functional
 from transformer.layers.norm import LayerNorm
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.tasks.losses import token_loss
-from transformer.training.optimizer import hyper_of, make_optimizer
+from transformer.training.optimizer import hyperparameters, make_optimizer
 
 SIDE, COPIED = 2048, 2**24  # of the square matrices; floats
 
@@ -85,7 +85,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     state, batch = begin(key), jax.device_put(source[0])
     # A copy: the step consumes its state.
     optimizer, params = make_optimizer(OPTIMIZER, steps=1000), jax.tree.map(jnp.copy, state.variables.params)
-    hyper = hyper_of(OPTIMIZER)
+    hyper = hyperparameters(OPTIMIZER)
     whole: dict[str, Part] = {
         **dict(parts(settings, key)),
         "optimiser": Part(

@@ -17,7 +17,7 @@ from transformer.costs.roofline import Estimate, estimate
 from transformer.models.contract import count_parameters
 from transformer.models.registry import operations
 from transformer.tasks.synthetic import abstract_batch
-from transformer.training.build import assemble, compile_step, count_flops
+from transformer.training.build import assemble, compile_step, flops_formula
 from transformer.training.config import Experiment
 from transformer.training.partitioning import batch_sharding, make_placement
 from transformer.training.state import TrainState
@@ -89,7 +89,7 @@ def prove(experiment: Experiment, topology: str) -> Proof:
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding(array.shape, placement))
         for name, array in abstract_batch(assembly.task).items()
     }
-    flops, chip = count_flops(experiment, assembly), chip_of(devices[0])
+    flops, chip = flops_formula(experiment, assembly), chip_of(devices[0])
     proof = Proof(
         experiment=experiment,
         topology=topology,

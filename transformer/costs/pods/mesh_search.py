@@ -16,9 +16,9 @@ from transformer.costs.program import split_arguments
 from transformer.layers.transformer_config import Remat, TransformerConfig
 from transformer.models.contract import by_path
 from transformer.tasks.synthetic import abstract_batch
-from transformer.training.build import assemble, count_flops
+from transformer.training.build import assemble, flops_formula
 from transformer.training.config import Experiment
-from transformer.training.partitioning import ShardingConfig, is_names, make_placement
+from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
 # The share of the memory for what the formulas leave out: temporaries of the update, the program itself.
 _FREE = 0.1
@@ -241,10 +241,10 @@ class _Formulas:
         assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
         abstract, batch = assembly.abstract, abstract_batch(assembly.task)
         sizes = split_arguments({"state": abstract, "parameters": abstract.variables.params})
-        names = by_path(assembly.model.axes().params, is_names)
+        names = by_path(assembly.model.axes().params, is_axis_names)
         leaves = by_path(abstract.variables.params).items()
         of_experts = split_arguments({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
-        chip, flops = chip_of(devices[0]) or TOPOLOGIES["v5e"], count_flops(experiment, assembly)
+        chip, flops = chip_of(devices[0]) or TOPOLOGIES["v5e"], flops_formula(experiment, assembly)
         return cls(
             model=experiment.model,
             chip_flops=chip.flops,

@@ -129,7 +129,7 @@ def _rendered(
     return _within(budget, facts, shown, store, other, version)
 
 
-def render_alone(
+def render_single_text(
     store: MapStore,
     title: str,
     config: Mapping[str, Any],
@@ -140,7 +140,7 @@ def render_alone(
 ) -> str:
     """The page of texts that a model was given: the maps of a store with one step, and nothing of any training.
 
-    `beneath` is what `transformer.maps.report.value_norms.beneath` gives of the same pass.
+    `beneath` is what `transformer.maps.report.value_norms.value_norms` gives of the same pass.
 
     Errors: UserError if `budget` is too small, and for a model without attention.
     """

@@ -15,7 +15,7 @@ from transformer.tasks.labels import Labels
 Look = Callable[[Capture], Mapping[str, Captured]]
 
 
-def store_alone(
+def store_single_text(
     path: Path, sites: Sequence[Site], labels: Labels, look: Look, config: MapsConfig, config_hash: str, step: int = 0
 ) -> tuple[MapStore, Mapping[str, Captured]]:
     """A new store at `path` with what `look` captures, as one step, as fine as the budget of `config` allows; and that.

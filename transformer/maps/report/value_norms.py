@@ -33,7 +33,7 @@ def check_size(traced: Mapping[str, Captured]) -> None:
         )
 
 
-def beneath(
+def value_norms(
     sites: Sequence[Site], labels: Labels, captured: Mapping[str, Captured], vectors: bool
 ) -> tuple[list[dict[str, Any]], list[Block]]:
     """The page's facts of each site, and its blocks: a text's norms, and a layer's queries and keys of a text.

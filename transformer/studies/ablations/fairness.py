@@ -17,7 +17,7 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Task
 from transformer.training.build import compile_once
 from transformer.training.config import Experiment, resolve
-from transformer.training.init_from import bring_tokenizer, take
+from transformer.training.init_from import copy_source_tokenizer, variables_from_source
 from transformer.training.partitioning import one_device
 from transformer.training.state import key_for
 
@@ -106,7 +106,9 @@ def initial_parameters(experiment: Experiment, task: Task) -> Any:
     make = compile_once(lambda key: model.init(key_for(key, 0, "init")), one_device())
     if not experiment.initialise_from.run:
         return make(key).params
-    taken, _ = take(experiment.initialise_from, model, jax.eval_shape(model.init, key), lambda: make(key))
+    taken, _ = variables_from_source(
+        experiment.initialise_from, model, jax.eval_shape(model.init, key), lambda: make(key)
+    )
     return taken.params
 
 
@@ -114,7 +116,7 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
     section = config["task"] if data_dir is None else {**config["task"], "data_dir": data_dir}
     folder.mkdir(parents=True, exist_ok=True)
     experiment = resolve({**config, "task": section})
-    bring_tokenizer(experiment.initialise_from, folder)
+    copy_source_tokenizer(experiment.initialise_from, folder)
     # Rows are not padded for a mesh or for accumulation: what is learned does not depend on how a batch is divided.
     return tasks.build(experiment.task, folder, 1)
 

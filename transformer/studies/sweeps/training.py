@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from transformer.data.datasets.preparation import downloads
-from transformer.runs.distributed import told
+from transformer.runs.distributed import announce
 from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import Report
 from transformer.training.config import Experiment, resolve
 from transformer.training.train import train
 from transformer.training.writers.contract import NullSink, Number, Sink, Sinks
-from transformer.training.writers.tracking import tracking
+from transformer.training.writers.tracking import open_trackers
 from transformer.trust import check_trusted
 
 
@@ -54,7 +54,7 @@ class ModelTrainer:
 
     def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Sink, ...]]:
         """The sink of a trial's trackers: the sweep's directory holds the folder of its trials."""
-        return tracking(self._trackers, directory, told, group=directory.parent.parent.name)
+        return open_trackers(self._trackers, directory, announce, group=directory.parent.parent.name)
 
     def _experiment(self, trial: Trial) -> Experiment:
         check_trusted(trial.config, self._vouched, training=True)

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from transformer.maps.plan import StoredMaps
-from transformer.runs.distributed import told
+from transformer.runs.distributed import announce
 from transformer.storage.contract import Lost
 
 Number = float | int | np.number
@@ -145,6 +145,6 @@ class OptionalSink:
             raise
         except Exception as error:
             broken, self._sink = self._sink, None
-            told(f"{self._name}: {' '.join(str(error).split())[:300]}; the run goes on without")
+            announce(f"{self._name}: {' '.join(str(error).split())[:300]}; the run goes on without")
             with contextlib.suppress(Exception):
                 broken.close()

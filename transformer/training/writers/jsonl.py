@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.runs.distributed import told
+from transformer.runs.distributed import announce
 from transformer.runs.records import Extent, cut, departs, whole_lines
 from transformer.storage.locate import locate, storage_of
 from transformer.training.writers.contract import NullSink, Number, Sample
@@ -59,7 +59,7 @@ class JsonLines:
         if what is not None:
             copy = self.path.with_name(f"{self.path.name}.damaged-{after_step}")
             self._storage.replace(copy, self.path.read_bytes())
-            told(
+            announce(
                 f"{self.path} is not as the checkpoint of step {after_step} left it: {what}; the lines that can "
                 f"be read are kept, and a copy of it as {copy.name}"
             )

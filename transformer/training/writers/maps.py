@@ -21,7 +21,7 @@ class Maps(NullSink):
         self._store.write(step, maps)
 
 
-WAITING = 2  # steps of maps in the queue, at most; then the loop waits
+QUEUE_SIZE = 2  # steps of maps in the queue, at most; then the loop waits
 
 
 class BackgroundMaps:
@@ -52,7 +52,7 @@ class BackgroundMaps:
         for leaf in jax.tree.leaves(dict(maps)):
             if isinstance(leaf, jax.Array):
                 leaf.copy_to_host_async()
-        self._settle(WAITING - 1)
+        self._settle(QUEUE_SIZE - 1)
         self._pending.append(self._thread.submit(self._sink.maps, step, maps))
 
     def flush(self) -> None:

@@ -11,7 +11,7 @@ import jax
 from transformer.maps.plan import Plan
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
-from transformer.runs.distributed import in_turn, primary
+from transformer.runs.distributed import primary, primary_first
 from transformer.runs.records import Extent
 from transformer.training.writers.console import Log
 from transformer.training.writers.contract import OptionalSink, Sink, Sinks
@@ -50,14 +50,14 @@ def open_sinks(
     steps: int,
     start: int,
     extents: Mapping[str, Extent] = MappingProxyType({}),
-    looked: bool = True,
+    reported: bool = True,
 ) -> RunSinks:
     """The sinks of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
 
-    `extents` are those of the files at that step. Where it was not `looked` at, its maps are dropped as well. Every
+    `extents` are those of the files at that step. Where it was not `reported`, its maps are dropped as well. Every
     process writes its own part of the maps; the first writes all other files.
     """
-    maps = in_turn(
+    maps = primary_first(
         lambda: MapStore.open(
             directory.maps,
             plan.sites,
@@ -68,8 +68,8 @@ def open_sinks(
             writers=(jax.process_index(), jax.process_count()),
         )
     )
-    # Whoever was killed while it looked has left the maps of the step, or not: they are written again.
-    maps.truncate(after_step=start if start and looked else start - 1)
+    # Whoever was killed while it reported has left the maps of the step, or not: they are written again.
+    maps.truncate(after_step=start if start and reported else start - 1)
     if not primary():
         return RunSinks((), BackgroundMaps(Maps(maps)))
     files: tuple[RecordFile, ...] = (
@@ -94,7 +94,7 @@ class Closeable(Protocol):
 
 
 @contextlib.contextmanager
-def closed_with_the_run(resource: Closeable) -> Iterator[None]:
+def closed_with_run(resource: Closeable) -> Iterator[None]:
     """Close `resource` at the end of the context; where an error ends it, that error is raised, not one of closing."""
     try:
         yield

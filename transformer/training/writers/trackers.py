@@ -13,7 +13,7 @@ from transformer.training.writers.contract import Sample
 
 
 @dataclasses.dataclass(frozen=True)
-class Tracked:
+class TrackedRun:
     """A run as trackers are told of it.
 
     `id` is its own for good, `name` what people read, `group` the sweep that it is a trial of; `config` is the
@@ -55,7 +55,7 @@ class ToWandb:
     Errors: RuntimeError where nobody is logged in; what the library raises.
     """
 
-    def __init__(self, run: Tracked):
+    def __init__(self, run: TrackedRun):
         import wandb
 
         mode = os.environ.get("WANDB_MODE", "online")
@@ -111,7 +111,7 @@ class ToMlflow:
     Errors: what the library raises.
     """
 
-    def __init__(self, run: Tracked):
+    def __init__(self, run: TrackedRun):
         # A person who names a folder of files has chosen it; the library would have that said twice.
         if os.environ.get(_URI, "").startswith("file:"):
             os.environ.setdefault(_FILES, "true")
@@ -183,7 +183,7 @@ class ToTrackio:
     Errors: what the library raises.
     """
 
-    def __init__(self, run: Tracked):
+    def __init__(self, run: TrackedRun):
         import trackio
 
         self._library: Any = trackio

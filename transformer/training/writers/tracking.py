@@ -18,13 +18,13 @@ from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import Stopped
 from transformer.storage.locate import locate
 from transformer.training.writers.contract import NullSink, Number, Sample, Sink
-from transformer.training.writers.trackers import ToMlflow, ToTrackio, ToWandb, Tracked, Tracker
+from transformer.training.writers.trackers import ToMlflow, ToTrackio, ToWandb, TrackedRun, Tracker
 
-WAITING = 1000  # reports in the queue, at most; then further ones are left out
+QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
 _PREFIX = "tracker "
 
 
-class InAThread:
+class ReportThread:
     """A thread that opens something and gives it, in order, what it is told.
 
     What raises is counted and the next is tried; what hangs holds up its own thread alone.
@@ -32,7 +32,7 @@ class InAThread:
 
     def __init__(self, name: str, open_it: Callable[[], Any]):
         self._name, self._open = name, open_it
-        self._queue: queue.Queue[tuple[Callable[[Any], None], bool]] = queue.Queue(WAITING)
+        self._queue: queue.Queue[tuple[Callable[[Any], None], bool]] = queue.Queue(QUEUE_SIZE)
         self._told = self._done = 0
         self._error = ""
         # Not waited for when the process ends.
@@ -52,7 +52,7 @@ class InAThread:
             self._queue.put_nowait((close, True))
 
     @staticmethod
-    def joined(threads: Sequence["InAThread"], seconds: float) -> list[str]:
+    def joined(threads: Sequence["ReportThread"], seconds: float) -> list[str]:
         """Wait for the ends of all, at most so long together; a line for each that did not do all that it was told."""
         until = time.monotonic() + seconds
         for each in threads:
@@ -89,13 +89,13 @@ class InAThread:
             return []
 
 
-def any_hangs() -> bool:
+def any_tracker_hangs() -> bool:
     """Whether a thread of this kind is still at work: a process that ends as usual may then wait for its library."""
     return any(thread.name.startswith(_PREFIX) and thread.is_alive() for thread in threading.enumerate())
 
 
-WAITED = 30.0  # seconds that the trackers have for what is left when a run has ended
-HURRIED = 5.0  # ... and has been stopped: who stopped it kills it soon
+GRACE_SECONDS = 30.0  # seconds that the trackers have for what is left when a run has ended
+GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and has been stopped: who stopped it kills it soon
 _ID = "tracked_as"  # the fact of a run by which its trackers know it again
 _PAGE = "report.html"
 
@@ -105,7 +105,7 @@ class Library(NamedTuple):
 
     module: str
     package: str
-    open: Callable[[Tracked], Tracker]
+    open: Callable[[TrackedRun], Tracker]
 
 
 TRACKERS: Mapping[str, Library] = {
@@ -115,7 +115,7 @@ TRACKERS: Mapping[str, Library] = {
 }
 
 
-def asked_for(flag: str | None) -> tuple[str, ...]:
+def requested_trackers(flag: str | None) -> tuple[str, ...]:
     """The trackers that --trackers=A,B names, each once.
 
     Errors: UserError for an unknown name, and for one whose library is not installed.
@@ -136,7 +136,7 @@ class Trackers(NullSink):
 
     def __init__(self, names: Sequence[str], workdir: Path, group: str | None = None):
         self._names, self._workdir, self._group = names, workdir, group
-        self._threads: list[InAThread] = []
+        self._threads: list[ReportThread] = []
         self._complete = self._closed = False
         self._page = _Page(workdir)
 
@@ -163,18 +163,18 @@ class Trackers(NullSink):
     def wait(self, seconds: float) -> list[str]:
         """Wait for what is left, at most so long; what each tracker did not take, a line each."""
         self.close()
-        told = InAThread.joined(self._threads, seconds)
+        told = ReportThread.joined(self._threads, seconds)
         self._page.remove()
         return told
 
     def _tell(self, report: Callable[[Any], None]) -> None:
         if not self._threads:
             run = self._tracked()
-            self._threads = [InAThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
+            self._threads = [ReportThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
         for thread in self._threads:
             thread.tell(report)
 
-    def _tracked(self) -> Tracked:
+    def _tracked(self) -> TrackedRun:
         """The run by the name that it has had since it was first tracked."""
         directory, made = RunDirectory(locate(self._workdir)), uuid.uuid4().hex[:12]
         known, config = None, {}
@@ -183,7 +183,7 @@ class Trackers(NullSink):
             config, known = directory.config(), directory.facts().get(_ID)
             if known is None:
                 directory.record(**{_ID: made})
-        return Tracked(known or made, directory.path.name, self._group, config, known is not None)
+        return TrackedRun(known or made, directory.path.name, self._group, config, known is not None)
 
 
 class _Page:
@@ -213,7 +213,7 @@ class _Page:
 
 
 @contextlib.contextmanager
-def tracking(
+def open_trackers(
     names: Sequence[str],
     workdir: Path,
     say: Callable[[str], None],
@@ -222,17 +222,17 @@ def tracking(
 ) -> Iterator[tuple[Sink, ...]]:
     """The sink of a run's trackers; none where it has none.
 
-    At the end of the context the trackers have `WAITED` seconds, `HURRIED` where the run is stopped; what they did not
-    take is said, a line a tracker.
+    At the end of the context the trackers have `GRACE_SECONDS`, `GRACE_SECONDS_WHEN_STOPPED` where the run is stopped;
+    what they did not take is said, a line a tracker.
     """
     if not names:
         yield ()
         return
-    trackers, seconds = Trackers(names, workdir, group), WAITED
+    trackers, seconds = Trackers(names, workdir, group), GRACE_SECONDS
     try:
         yield (trackers,)
     except (Stopped, KeyboardInterrupt):
-        seconds = HURRIED
+        seconds = GRACE_SECONDS_WHEN_STOPPED
         raise
     finally:
         for line in trackers.wait(seconds):
