@@ -145,7 +145,7 @@ def _train(
             return byte_tokenizer(roles)
         case TokenizerKind.GIVEN:
             raise UserError(
-                "config.task.tokenizer=given, but the run directory holds none: launch.convert and "
+                "config.task.tokenizer=given, but the run directory holds none: the command convert and "
                 "config.initialise_from.tokenizer=True bring one along, or say bpe, characters or bytes"
             )
 
