@@ -145,7 +145,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     found = {key: whole[key] for key in pods.KEPT} | {"commit": "0123456789abcdef"}
     found |= {"memory": 2 * 10**10, "step_seconds": 1.5, "utilisation": 0.5, "collective_share": 0.25}
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "link")} | {"waiting_share": 0.125}
-    monkeypatch.setattr(pods, "proven", lambda name: "no pod" if "demo" in name else found)
+    monkeypatch.setattr(pods, "proven", lambda root, name: "no pod" if "demo" in name else found)
     results = tmp_path / "pods.json"
     words = [f"--results={results}", "--only=weak_scaling"]
     assert cli.run(pods.COMMAND, pods.main, words) == 0
@@ -181,7 +181,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     change: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pods, "proven", lambda name: pytest.fail("it compiles"))
+    monkeypatch.setattr(pods, "proven", lambda root, name: pytest.fail("it compiles"))
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
