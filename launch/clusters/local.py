@@ -104,7 +104,7 @@ def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -
     """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
 
     A failure ends the others. A signal that this process gets goes on to all, and they are waited for while they stop
-    and save; 128 + its number is returned, or AGAIN where all of them have. The third SIGINT kills them.
+    and save; 128 + its number is returned, or RESTARTABLE where all of them have. The third SIGINT kills them.
     """
     started: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []
