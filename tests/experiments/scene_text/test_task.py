@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.scene_text.model import FAMILY, SITE, Attended, TextReaderConfig
+from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
 from experiments.scene_text.task import TextPictures, TextPicturesConfig, build
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model, Variables
 from transformer.tasks.attention_mass import mass_within
 from transformer.tasks.contract import Request, View
