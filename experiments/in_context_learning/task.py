@@ -182,7 +182,8 @@ class Episodes(PlainTask):
         check_rows(config.rows, rows_multiple)
         self.config, self.tokenizer = config, tokenizer
         self.interface = interface_of(config, tokenizer)
-        self.objectives = (Objective("language_modeling", self._loss),)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        self.objectives = (Objective("language_modelling", self._loss),)
         splits = (("validation", VALIDATION), ("test", TEST))
         if config.rules is None:
             self.evaluations = tuple(self._style(split, seed) for split, seed in splits)

@@ -122,7 +122,8 @@ class LanguageModelling(TextTask):
             how=how,
         )
         self._bytes_V = text_bytes(tokenizer)
-        self.objectives = (Objective("language_modeling", self._loss),)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        self.objectives = (Objective("language_modelling", self._loss),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
         if self._prompts is not None:
             asked = (config.prompts, self._prompts, config.max_new_tokens)

@@ -221,7 +221,8 @@ class MaskedLanguageModelling(TextTask):
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
-        self.objectives = (Objective("masked_lm", self._loss),)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        self.objectives = (Objective("masked_language_modelling", self._loss),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples.paired else None
         held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.evaluated}
         hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())

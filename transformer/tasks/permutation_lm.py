@@ -84,7 +84,8 @@ class PermutationLanguageModelling(TextTask):
         super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION, how=how)
         self.config = config
         self.interface = _interface(config, tokenizer)
-        self.objectives = (Objective("permutation_lm", self._loss),)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        self.objectives = (Objective("permutation_language_modelling", self._loss),)
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
         # Twice as long as what is mapped: the first half is what the memory is of.
         length = self.probed["tokens"].shape[1]
