@@ -51,11 +51,8 @@ class PermutationLanguageModellingConfig(TextConfig):
     unpredicted: Unpredicted = Unpredicted.TOGETHER
     segments: Positive = 16
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("one_in", "longest_span", "segments"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
+        super()._check()
         if self.one_in > self.context:
             raise UserError(
                 f"config.task.one_in={self.one_in} of context={self.context} tokens predicts none: lower it"

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.config import UserError, from_config, nearest
+from transformer.config import Config, UserError, from_config, nearest
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import FILE, saved_in
@@ -210,7 +210,7 @@ def _notes_of_folder(path: Path, published: Published, workdir: Path | None) -> 
 
 
 @dataclasses.dataclass(frozen=True)
-class InitialiseFrom:
+class InitialiseFrom(Config, path="config.initialise_from"):
     """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
 
     Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
@@ -226,7 +226,7 @@ class InitialiseFrom:
     tokenizer: bool = False
     rules: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for rule in self.rules:
             parse_rule(rule)
 

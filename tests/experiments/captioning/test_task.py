@@ -267,8 +267,8 @@ def test_what_cannot_be_captioned_is_refused(task: Captions, text: str, options:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fewest": 4}, "fewest=4 and most=3: items are 1 to 9"),
-        ({"most": 10}, "most=10: items are 1 to 9"),
+        ({"fewest": 4}, "fewest=4 and most=3 must rise"),
+        ({"most": 10}, "most=10 must be at most 9"),
         ({"reinforce": -1.0}, "reinforce=-1.0 must be at least 0"),
         ({"rows": 0}, "rows=0 must be at least 1"),
     ],

@@ -234,7 +234,7 @@ def test_requests_that_cannot_be_met_are_refused(task: Walking, text: str, optio
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"side": 1}, "side=1 must be 2 to 20 crossings"),
+        ({"side": 1}, "side=1 must be at least 2"),
         ({"mazes": 0}, "mazes=0 must be at least 1"),
         ({"longest": 5}, "longest=5 must be at least 6: a clause can have so many"),
     ],

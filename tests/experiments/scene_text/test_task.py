@@ -245,7 +245,7 @@ def test_what_cannot_be_read_is_refused(task: TextPictures, text: str, options: 
     [
         ({"fewest": 6}, "config.task: fewest=6 and most=5"),
         ({"alphabet": "ab"}, "config.task: alphabet='ab'"),
-        ({"curved": 1.5}, "config.task.curved=1.5 must be from 0 to 1"),
+        ({"curved": 1.5}, "config.task.curved=1.5 must be at most 1"),
         ({"rows": 0}, "config.task.rows=0 must be at least 1"),
     ],
 )
