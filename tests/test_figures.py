@@ -1,76 +1,88 @@
-"""Every figure of docs/results.md has a record that holds it, and every record names the commit of its code."""
+"""Every figure of a project's README has a record that holds it, and every record names the commit of its code."""
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.markdown import links
+
 ROOT = Path(__file__).resolve().parents[1]
+READMES = sorted(ROOT.glob("experiments/*/README.md"))
 RECORDS = sorted([*ROOT.glob("experiments/*/results/*.md"), *ROOT.glob("tests/records/*.md")])
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 ONE_SIDED = re.compile(r"p = ([\d.]+),? one-sided|one-sided p = ([\d.]+)")
-DATA_SETS = ("CIFAR-10", "Multi30k", "Omniglot", "SST-2", "tiny-shakespeare")
 COMMIT = re.compile(r"\bcommit:? `?([0-9a-f]{7,40})\b", re.IGNORECASE)
 
 
-def rows(page: str) -> Iterator[tuple[str, str, str]]:
-    """The rows of the table of results: what, measured, how."""
-    table = page.partition("# Results")[2]
-    for line in table.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        if line.startswith("| ") and len(cells) == 3 and cells[0] != "what" and not set(cells[0]) <= {"-"}:
-            yield cells[0], cells[1], cells[2]
+def rows(text: str) -> Iterator[list[str]]:
+    """The cells of each row of the tables of a text, without the rows of titles."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        title = number + 1 < len(lines) and lines[number + 1].startswith("| ---")
+        if line.startswith("| ") and not line.startswith("| ---") and not title:
+            yield [cell.strip() for cell in line.strip().removesuffix("|").removeprefix("|").split("|")]
 
 
-def faults(page: str, folder: Path) -> list[str]:
-    """What is wrong with the figures of a page of results, which lies in `folder`."""
+def faults(page: str, project: Path) -> list[str]:
+    """What is wrong with the figures of the results of a README, which lies in the folder `project`.
+
+    A number of a row must be in the records that its last cell links, one between the tables in any of the project's.
+    """
     wrong = []
-    meant = ""  # by "the same"
-    for what, measured, how in rows(page):
-        meant = meant if what.startswith("the same") else what
-        if measured == "not measured":
+    text = page.partition("\n## Results\n")[2]
+    for setting, *cells, how in rows(text):
+        linked = [project / link.partition("#")[0] for link in links(how)]
+        records = [record for record in linked if record.suffix == ".md"]
+        if not records or not all(each.is_file() for each in linked):
+            wrong.append(f"{setting}: no record" if not records else f"{setting}: a link leads nowhere")
             continue
-        records = [folder / link for link in re.findall(r"\]\(([^)#]+)\)", f"{measured} {how}")]
-        missing = [record for record in records if not record.is_file()]
-        if not records or missing:
-            wrong.append(f"{what}: no record" if not records else f"{what}: {missing[0].name} is missing")
-            continue
-        text = " ".join(record.read_text(encoding="utf-8") for record in records)
-        held = set(NUMBER.findall(text.replace("*", " ")))
-        wrong += [f"{what}: {number} is in no record" for number in NUMBER.findall(measured) if number not in held]
-        sides = {one or other for one, other in ONE_SIDED.findall(" ".join(text.split()))}
-        wrong += [f"{what}: p = {p} is one-sided" for p in sides if p in how and f"one-sided p = {p}" not in how]
-        titles = [record.read_text(encoding="utf-8").partition("\n")[0] for record in records]
-        others = [name for name in DATA_SETS if any(name in title for title in titles) and name not in meant]
-        wrong += [f"{what}: the same as {meant!r}, and of {name}" for name in others if what != meant]
-    return wrong
+        if len(cells) > 3:
+            wrong.append(f"{setting}: more than five columns")
+        held = numbers(records)
+        wrong += [f"{setting}: {n} is in no record" for cell in cells for n in NUMBER.findall(cell) if n not in held]
+    records = [*sorted(project.glob("results/*.md")), ROOT / "docs" / "pods.md"]
+    said = re.sub(r"\]\([^)]*\)|`[^`]*`|^\|.*$|^#.*$", "", text, flags=re.MULTILINE)
+    held = numbers(records)
+    wrong += [f"{number} is in no record" for number in NUMBER.findall(said) if number not in held]
+    whole = " ".join(" ".join(record.read_text(encoding="utf-8") for record in records).split())
+    sides = {one or other for one, other in ONE_SIDED.findall(whole)}
+    plain = " ".join(said.split())
+    return wrong + [f"p = {p} is one-sided" for p in sides if p in plain and f"one-sided p = {p}" not in plain]
 
 
-def test_every_result_is_in_the_record_that_it_names() -> None:
-    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    assert len(list(rows(page))) > 10
-    assert faults(page, ROOT / "docs") == []
+def numbers(records: Iterable[Path]) -> set[str]:
+    """The numbers of some records."""
+    text = " ".join(record.read_text(encoding="utf-8") for record in records)
+    return set(NUMBER.findall(text.replace("*", " ")))
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+def test_every_figure_is_in_the_record_that_it_names(readme: Path) -> None:
+    page = readme.read_text(encoding="utf-8")
+    assert list(rows(page.partition("\n## Results\n")[2])), f"{readme} has no table of results"
+    assert faults(page, readme.parent) == []
 
 
 @pytest.mark.parametrize(
-    ("row", "fault"),
+    ("text", "fault"),
     [
         ("| bleu | 33.4 | quickly |", "bleu: no record"),
-        ("| bleu | 33.4 | [it](gone.md) |", "bleu: gone.md is missing"),
-        ("| bleu | 33.5 | [it](held.md) |", "bleu: 33.5 is in no record"),
-        ("| bleu | 33.4 and 7 | [it](held.md) |", "bleu: 7 is in no record"),
-        ("| bleu | 33.4 | ahead, p = 0.03; [it](held.md) |", "bleu: p = 0.03 is one-sided"),
-        (
-            "| SST-2 | 33.4 | [it](held.md) |\n| the same longer | 17.7 | [it](held.md) |",
-            "the same longer: the same as 'SST-2', and of Multi30k",
-        ),
+        ("| bleu | 33.4 | [it](results/held.md), [curve](results/gone.jsonl) |", "bleu: a link leads nowhere"),
+        ("| bleu | 33.5 | [it](results/held.md) |", "bleu: 33.5 is in no record"),
+        ("| bleu | 33.4 and 7 | [it](results/held.md) |", "bleu: 7 is in no record"),
+        ("| bleu | 1 | 1 | 1 | 1 | [it](results/held.md) |", "bleu: more than five columns"),
+        ("| bleu | 33.4 | [it](results/held.md) |\n\nAfter 18.2 hours.", "18.2 is in no record"),
+        ("| bleu | 33.4 | [it](results/held.md) |\n\nAhead (p = 0.03).", "p = 0.03 is one-sided"),
     ],
 )
-def test_a_figure_without_its_record_is_refused(row: str, fault: str, tmp_path: Path) -> None:
-    (tmp_path / "held.md").write_text("# Multi30k\n\n33.4 BLEU after 17.7 hours, ahead (p = 0.03,\none-sided)")
-    assert faults(f"# Results\n\n| what | measured | how |\n| --- | --- | --- |\n{row}\n", tmp_path) == [fault]
+def test_a_figure_without_its_record_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "held.md").write_text("# x\n\n33.4 BLEU after 17.7 hours, 1; ahead (p = 0.03,\none-sided)")
+    page = f"# x\n\n## Results\n\n| what | value | record |\n| --- | --- | --- |\n{text}\n"
+    assert faults(page, tmp_path) == [fault]
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""docs/models.md: it names every family and every task, and its opening leads to every section that has a family."""
+"""docs/models.md: it names the library's families and tasks, and its opening leads to each family's section."""
 
 import re
 from pathlib import Path
@@ -25,5 +25,5 @@ def test_the_opening_leads_to_every_section_of_families() -> None:
     opening, *sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)
     of_families = [text.partition("\n")[0] for text in sections if re.search(r"^`\w+` \(\[\w+\.py\]\(", text, re.M)]
     anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in of_families]
-    assert len(anchors) > 10
+    assert len(anchors) > 5
     assert [anchor for anchor in anchors if f"(#{anchor})" not in opening] == []

@@ -3,8 +3,6 @@
 import importlib
 import json
 import os
-import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,10 +13,9 @@ import pytest
 
 from launch.parsing import parse
 from tests.interpret.conftest import write_gpt2
+from tests.markdown import FENCE, commands
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"python -m (launch\.[\w.]+) ((?:'[^']*'|[^'\"&>\n])*)")
 # What makes each recipe small enough for a test, beside its own words.
 SMALL = [
     "--config.steps=2",
@@ -41,16 +38,6 @@ TINY = {
     "runs/norms": [*PAIRS, "--seeds=1"],
     "gpt.py": ["--config.model.layers=1", "--config.task.context=64", "--config.task.rows=16"],
 }
-
-
-def commands(page: str) -> list[tuple[str, list[str]]]:
-    """The commands of the page in their order: the module, and its words as a shell gives them."""
-    found = []
-    for kind, text in FENCE.findall(page):
-        if not kind:
-            plain = text.replace("\\\n", " ")
-            found += [(module, shlex.split(words, comments=True)) for module, words in COMMAND.findall(plain)]
-    return found
 
 
 def sections(page: str) -> dict[str, str]:

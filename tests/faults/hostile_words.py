@@ -49,6 +49,7 @@ RIGHT = {
     ),
     "clusters.slurm": ("--dry-run", "--topology=gpu:8", "--", "--config={o}/config.py", "--workdir={d}/new"),
     "support": (),
+    "projects": ("--page=experiments",),
     "scaling": ("--runs={d}/translation",),
 }
 _RUNS = ("evaluate", "generate", "maps", "align", "sizes")

@@ -290,6 +290,6 @@ def import_all() -> None:
 
 COMMANDS = (
     *("train", "evaluate", "generate", "maps", "align", "sizes", "convert", "sweep", "ablate", "compile", "bench"),
-    *("backends", "layers", "pods", "support", "scaling"),
+    *("backends", "layers", "pods", "support", "projects", "scaling"),
     *("clusters.local", "clusters.tpu_vm", "clusters.gke", "clusters.slurm"),
 )

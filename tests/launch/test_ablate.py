@@ -4,8 +4,7 @@ import csv
 import json
 import math
 import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,8 @@ class Fakes:
         self.fail: set[int] = set()  # seeds whose runs fail
         self.most = 1000  # runs before they stop
 
-    def run_workers(self, command: Sequence[str], ledger: Ledger, **how: Any) -> None:
-        assert command[:3] == [sys.executable, "-m", "launch.ablate"]
+    def run_workers(self, module: str, words: Any, ledger: Ledger, **how: Any) -> None:
+        assert module == "launch.ablate"
         assert how["total"] == len(ledger.trials())
         for trial in ledger.trials():
             if ledger.outcome(trial) is None and len(self.trained) < self.most:
@@ -305,10 +304,10 @@ def test_a_value_that_a_command_line_reads_otherwise_is_copied_from_the_run(stud
     assert command.startswith("mkdir -p again/x && cp run/trials/x/config.json again/x && ")
 
 
-def work_in_this_process(command: Sequence[str], ledger: Ledger, **how: Any) -> None:
+def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) -> None:
     """The work of one worker, without a process of its own: test_sweep.py and test_workers.py start those."""
-    assert command[:3] == [sys.executable, "-m", "launch.ablate"]
-    assert call(*command[3:], "--worker") == 0
+    assert module == "launch.ablate"
+    assert call(*words, "--worker") == 0
 
 
 @pytest.mark.slow

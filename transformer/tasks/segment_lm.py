@@ -32,8 +32,10 @@ class SegmentLanguageModellingConfig(LanguageModellingConfig):
 
     segments: Positive = 16
 
-    def _check(self) -> None:
-        super()._check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.segments < 1:
+            raise UserError(f"config.task.segments={self.segments} must be at least 1")
         if self.batching is not Batching.WINDOWS:
             raise UserError(
                 f"config.task.batching={self.batching.value}: segments that follow one another cross the bounds of "
