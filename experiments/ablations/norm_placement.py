@@ -8,12 +8,11 @@ initialisation: under 30 minutes on two cores. One run alone:
     python -m launch.train --config=experiments/ablations/norm_placement.py --workdir=runs/one
 
 Expect parallel, pre and sandwich ahead at 1e-2 (test loss 1.29, 1.32, 1.40), post behind at 3e-3 (1.66) and deepnorm,
-which begins with small values, last (2.06); at 3e-2 post hardly learns:
-experiments/ablations/results/norm_placement.md. In the figure of the gradients at initialisation expect Xiong et al.
-2020: in a decoder that reads an encoder post-norm's gradient grows towards the output, last over first about 8 at 6+6
-layers, and pre-norm's falls, about 0.7; in a stack alone post-norm's last layer is as large at every depth and
-pre-norm's shrinks with the depth, about as L^-0.5. Without warm-up, and at other depths: norm_map.py, norm_reversal.py
-and norm_depth.py beside this file.
+which begins with small values, last (2.06); at 3e-2 post hardly learns: results/norm_placement.md. In the figure of the
+gradients at initialisation expect Xiong et al. 2020: in a decoder that reads an encoder post-norm's gradient grows
+towards the output, last over first about 8 at 6+6 layers, and pre-norm's falls, about 0.7; in a stack alone post-norm's
+last layer is as large at every depth and pre-norm's shrinks with the depth, about as L^-0.5. Without warm-up, and at
+other depths: norm_map.py, norm_reversal.py and norm_depth.py beside this file.
 
 The arm "deepnorm" is placement and initialisation together, as its authors define it.
 """

@@ -11,7 +11,7 @@ Parameters, by the tokens of the corpus, from 9 (brackets) to 64 (retrieval): a 
 words, 65,737 to 72,832. All have the same steps and the same learning rate, which was chosen for the Transformer: the
 table tells who learns in that time, not who ever could. Each run's test figures have the rules that do not read what
 should be read beside them. Expect 0.999 of all answers right by attention, 0.783 by LSTMs and 0.709 by convolutions:
-experiments/attention_probes/results/one_thing.md.
+results/one_thing.md.
 """
 
 from ml_collections import ConfigDict

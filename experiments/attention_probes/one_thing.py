@@ -6,7 +6,7 @@
 
 Takes two minutes on one core. By name: coreference, agreement, two_places, retrieval, sorting, brackets, motifs. Expect
 all answers right but one of a hundred brackets, and a head that reads the antecedent from every pronoun, where the
-nearest noun is right in 32 of 100: experiments/attention_probes/results/one_thing.md.
+nearest noun is right in 32 of 100: results/one_thing.md.
 
 The first layer sees no letter of motifs but the last two. If it sees all, both its heads carry letters some places on,
 and the second layer reads there: all answers are right, and no head reads what followed in the motif before.

@@ -13,8 +13,7 @@ T5's positions weigh places alike whatever stands there. However long it trains,
 answers and 59 of 100 texts right: `experiments.attention_probes.symbol_corpora.TwoPlaces` has the proof. (Of four
 colours and shapes, where no such bound is proved, it had 72 of 100 answers after 1,000 steps.) With the network behind
 attention (the arm "one head, then a network") the same mixture of two items can be taken apart. Expect all test texts
-right by two heads and by one head with a network behind it, and 39 of 100 by one head:
-experiments/attention_probes/results/two_places.md.
+right by two heads and by one head with a network behind it, and 39 of 100 by one head: results/two_places.md.
 """
 
 from ml_collections import ConfigDict

@@ -4,12 +4,11 @@
     python -m launch.train --config=experiments/captioning/captions.py:hard --workdir=runs/captions_hard
     python -m launch.train --config=experiments/captioning/captions.py:none --workdir=runs/captions_none
 
-Soft attention, hard attention by REINFORCE, and the mean of the picture in its place. Each takes two to six
-minutes on one core. Expect 0.999 of the captions right by soft attention and 0.95 of it within the cell that a noun
-names; 0.98 to 0.999 right by hard attention and 0.82 to 1.00 of it within that cell, by the seed; 0.11 right without
-any: experiments/captioning/results/captions.md.
-`python -m launch.generate --workdir=runs/captions --text='red circle top left, blue star bottom right'` paints that
-scene, says what it sees and maps where it looked.
+Soft attention, hard attention by REINFORCE, and the mean of the picture in its place. Each takes two to six minutes on
+one core. Expect 0.999 of the captions right by soft attention and 0.95 of it within the cell that a noun names; 0.98 to
+0.999 right by hard attention and 0.82 to 1.00 of it within that cell, by the seed; 0.11 right without any:
+results/captions.md. `python -m launch.generate --workdir=runs/captions --text='red circle top left, blue star bottom
+right'` paints that scene, says what it sees and maps where it looked.
 """
 
 from ml_collections import ConfigDict

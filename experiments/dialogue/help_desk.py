@@ -4,9 +4,9 @@
     python -m launch.train --config=experiments/dialogue/help_desk.py:recurrent --workdir=runs/help_desk_recurrent
 
 The encoder-decoder Transformer, and Bahdanau's recurrent one. Each takes a minute on one core. Expect all test answers
-right by the first, and 0.94 by the second: experiments/dialogue/results/help_desk.md. The evaluation says apart the
-answers of devices and symptoms that were trained together (`known_pair`) and of those that never were (`new_pair`),
-which have to be put together.
+right by the first, and 0.94 by the second: results/help_desk.md. The evaluation says apart the answers of devices and
+symptoms that were trained together (`known_pair`) and of those that never were (`new_pair`), which have to be put
+together.
 
     python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --beams=4
     python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --temperature=0.7 --seed=1

@@ -8,9 +8,9 @@ alphabets test, turned by quarters too, as in the paper and those whom it compar
 harder: without an archive of evaluation the last two by name test. `:paper` is the network of the paper at its full
 width with one to five drawings and 423 characters that test, for a GPU and both archives (99.07 there, with one).
 
-About thirty minutes on one core. Expect 0.94 of the test right: experiments/few_shot/results/omniglot.md. Little is
-learned until step 8,000. Characters that are mirrored and turned train as new ones: the archives small1 and small2 have
-162 to train on, an eighth of the paper's. The other settings are not yet measured.
+About thirty minutes on one core. Expect 0.94 of the test right: results/omniglot.md. Little is learned until step
+8,000. Characters that are mirrored and turned train as new ones: the archives small1 and small2 have 162 to train on,
+an eighth of the paper's. The other settings are not yet measured.
 """
 
 from typing import Literal

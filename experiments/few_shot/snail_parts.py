@@ -5,8 +5,8 @@
 DIR holds Omniglot's archives.
 
 9 runs (three arms, three seeds) of a quarter of an hour on one core: an hour and a quarter on two. Expect 0.95 of the
-test right with both parts, as much without convolutions, and 0.49 without attention:
-experiments/few_shot/results/omniglot.md. One run alone:
+test right with both parts, as much without convolutions, and 0.49 without attention: results/omniglot.md. One run
+alone:
 
     python -m launch.train --config=experiments/few_shot/snail_parts.py --workdir=runs/one --data_dir=DIR
 """

@@ -16,8 +16,8 @@ WIKITEXT holds valid.txt and test.txt of WikiText-2, GLUE the sets as the task `
 WikiText and the training sentences of both sets without their labels. Five minutes a pre-training and two to three a
 fine-tuning on one core. `launch.evaluate` prints what GLUE scores on its development set as `glue`: accuracy of SST-2,
 Matthews correlation of CoLA, both times 100. The rows of the paper's table 5, over seeds, are
-experiments/glue/gpt1_rows.py. Expect about 80 and 10, and with four times the pre-training (`--config.steps=8000`,
-20 minutes) 80.6 and 8: experiments/glue/results/gpt1.md.
+experiments/glue/gpt1_rows.py. Expect about 80 and 10, and with four times the pre-training (`--config.steps=8000`, 20
+minutes) 80.6 and 8: results/gpt1.md.
 
 `gpt1.py:acceptability`, `:entailment`, `:similarity` and `:choice` train from scratch on problems made here, one of
 each way of putting texts together, and need nothing.

@@ -8,7 +8,7 @@ are made.
 40 runs of two to three minutes: an hour on two cores. Compared by what GLUE scores on its development set: accuracy of
 SST-2, Matthews correlation of CoLA, both times 100. Expect, with auxiliary loss, without pre-training and without
 auxiliary loss, 80.0, 79.6 and 80.6 on SST-2 and 10.1, 7.8 and 9.5 on CoLA, where the paper has 91.3, 84.0 and 92.0, and
-45.4, 18.9 and 47.9: experiments/glue/results/gpt1.md. One run alone:
+45.4, 18.9 and 47.9: results/gpt1.md. One run alone:
 
     python -m launch.train --config=experiments/glue/gpt1_rows.py --workdir=runs/one --data_dir=GLUE
 """

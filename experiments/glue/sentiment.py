@@ -4,7 +4,7 @@
 
 DIR holds SST-2/train.tsv, dev.tsv and test.tsv, where test.tsv is GLUE's labelled development set and the other two are
 its training set. Takes six minutes on one shared core. Expect 0.83 of the 872 test sentences right:
-experiments/glue/results/sentiment.md.
+results/sentiment.md.
 """
 
 from ml_collections import ConfigDict

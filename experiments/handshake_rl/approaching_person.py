@@ -5,8 +5,8 @@
 
 The second reads the mean of the regions instead; `:all` reads every region side by side (not yet measured). Takes under
 ten minutes on one core. Expect 0.98 of the worlds to end in a handshake and 0.47 of the attention on the person, who is
-in one of 64 regions, 0.45 of the worlds for the mean: experiments/handshake_rl/results/approaching_person.md.
-Whoever remembers what it saw of the person succeeds in 0.99, chance in 0.04.
+in one of 64 regions, 0.45 of the worlds for the mean: results/approaching_person.md. Whoever remembers what it saw of
+the person succeeds in 0.99, chance in 0.04.
 """
 
 from ml_collections import ConfigDict

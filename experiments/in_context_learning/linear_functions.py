@@ -2,11 +2,11 @@
 
     python -m launch.train --config=experiments/in_context_learning/linear_functions.py --workdir=runs/linear_functions
 
-Needs no data. Ten to twenty minutes on one core. Every row is another function of 5 dimensions, shown by examples
-whose values have an error of deviation 1; the next value is predicted, and nothing is learned at the test but by
-reading. Expect an error behind 10 examples of 0.90 of that of least squares on the same examples (`of_least_squares`)
-and 1.33 of the least possible: experiments/in_context_learning/results/linear_functions.md. Functions of fewer
-dimensions among the training ones show the way, where all of 5 alone leave the loss where it is for thousands of steps.
+Needs no data. Ten to twenty minutes on one core. Every row is another function of 5 dimensions, shown by examples whose
+values have an error of deviation 1; the next value is predicted, and nothing is learned at the test but by reading.
+Expect an error behind 10 examples of 0.90 of that of least squares on the same examples (`of_least_squares`) and 1.33
+of the least possible: results/linear_functions.md. Functions of fewer dimensions among the training ones show the way,
+where all of 5 alone leave the loss where it is for thousands of steps.
 """
 
 from ml_collections import ConfigDict

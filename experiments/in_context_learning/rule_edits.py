@@ -5,7 +5,7 @@
 Needs no data. About ten minutes on one core. Capitalise, shout, reverse, swap, delete, double and rotate, one of them
 or two, one after the other; some pairs of edits, and some words, training never has. Expect 0.06, 0.80 and 0.98 of the
 test words right behind 0, 1 and 8 examples, and 0.00, 0.33 and 0.47 of those by unseen pairs of edits:
-experiments/in_context_learning/results/rule_edits.md.
+results/rule_edits.md.
 
     python -m launch.generate --workdir=runs/rule_edits --text='abcd => dcba ; fade => edaf ; bead =>'
 """

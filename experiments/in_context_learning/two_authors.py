@@ -3,8 +3,8 @@
     python -m launch.train --config=experiments/in_context_learning/two_authors.py --workdir=runs/two_authors
 
 Needs no data. Less than a minute on one core. The authors are chains of letters, so that the author of what is sampled
-behind a prompt can be computed. Expect 0.97 of the continuations to be of their prompt's author (`follows`), as
-all of the authors' own are (`authors_follow`): experiments/in_context_learning/results/two_authors.md.
+behind a prompt can be computed. Expect 0.97 of the continuations to be of their prompt's author (`follows`), as all of
+the authors' own are (`authors_follow`): results/two_authors.md.
 
     python -m launch.generate --workdir=runs/two_authors --text='lumo vanu, ' --temperature=1 --length=40
 """

@@ -2,14 +2,13 @@
 
     python -m launch.train --config=experiments/in_context_learning/word_maps.py --workdir=runs/word_maps
 
-Needs no data. Every row is another map of six letters to others, shown by words and their translations, and what
-comes next is predicted: nothing else. Expect, of maps that training never has, more whole words right behind more
-pairs, unseen_accuracy_0 < _1 < _8, and the larger model to gain more by them; unseen_best_k is what can be had behind
-k pairs. Expect 0.00, 0.08 and 0.39 on the test maps, and 0.00, 0.07 and 0.28 by the small model, in six and four
-minutes; the larger has 0.60 behind eight pairs if it trains for 10,000 steps:
-experiments/in_context_learning/results/word_maps.md. Two layers of width 32 only learn which letters a language has.
-`python -m launch.maps --workdir=runs/word_maps` shows what each head reads, and would name one that reads the
-translations of the letter that is asked for: none does so sharply.
+Needs no data. Every row is another map of six letters to others, shown by words and their translations, and what comes
+next is predicted: nothing else. Expect, of maps that training never has, more whole words right behind more pairs,
+unseen_accuracy_0 < _1 < _8, and the larger model to gain more by them; unseen_best_k is what can be had behind k pairs.
+Expect 0.00, 0.08 and 0.39 on the test maps, and 0.00, 0.07 and 0.28 by the small model, in six and four minutes; the
+larger has 0.60 behind eight pairs if it trains for 10,000 steps: results/word_maps.md. Two layers of width 32 only
+learn which letters a language has. `python -m launch.maps --workdir=runs/word_maps` shows what each head reads, and
+would name one that reads the translations of the letter that is asked for: none does so sharply.
 
     python -m launch.generate --workdir=runs/word_maps --text='abc => QXR ; cab => RQX ; bca =>'
 """

@@ -5,7 +5,7 @@
 Takes half a minute on two cores. For the first third of a run little happens; then, within about 75 steps, heads of
 layer 0 turn to the symbol before, heads of layer 1 to the symbol behind the last occurrence of their own (the induction
 score on random tokens passes 0.5), and the loss falls from 3.9 to 2 nats, as Olsson et al. 2022 describe:
-experiments/induction_heads/results/induction.md. `python -m launch.maps --workdir=runs/induction` shows it.
+results/induction.md. `python -m launch.maps --workdir=runs/induction` shows it.
 """
 
 from ml_collections import ConfigDict

@@ -3,11 +3,10 @@
     python -m launch.train --config=experiments/instruction_following/walk.py --workdir=runs/walk
 
 Takes about four minutes on one core. Expect 0.91 of the walks in mazes that were not trained in to end as they should:
-experiments/instruction_following/results/walk.md. What names no floor and no object is followed early; `success` goes
-on rising while words are matched with what is seen. `python -m launch.generate --workdir=runs/walk --text='turn left .
-walk to the lamp .'` walks in a maze that `--seed` draws, says the actions, and draws the way beside the map of the
-words. What the aligner, its word level and the encoder's second direction are worth:
-experiments/instruction_following/walk_parts.py.
+results/walk.md. What names no floor and no object is followed early; `success` goes on rising while words are matched
+with what is seen. `python -m launch.generate --workdir=runs/walk --text='turn left . walk to the lamp .'` walks in a
+maze that `--seed` draws, says the actions, and draws the way beside the map of the words. What the aligner, its word
+level and the encoder's second direction are worth: experiments/instruction_following/walk_parts.py.
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,7 @@ r"""What the aligner, its word level and the encoder's second direction are wort
 six: 40 minutes on one core, and 75 on one that others use. Mei, Bansal and Walter (2016) take away the same parts, of a
 model that succeeds in 69.98 % of the single sentences of SAIL. Expect a success of 0.91 by short instructions, where
 one point tells the arms apart, and by long ones 0.86 with an aligner, 0.77 to 0.79 without one and 0.84 in one
-direction; the word level changes nothing: experiments/instruction_following/results/walk.md. One run alone:
+direction; the word level changes nothing: results/walk.md. One run alone:
 
     python -m launch.train --config=experiments/instruction_following/walk_parts.py --workdir=runs/one
 """

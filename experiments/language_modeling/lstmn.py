@@ -4,9 +4,9 @@ r"""A memory-network of one LSTM on tiny-shakespeare, which attends to all of it
     python -m launch.train --config=experiments/language_modeling/lstmn.py:state --workdir=runs/state \
         --data_dir=DIRECTORY
 
-The data, batches and steps of shakespeare.py. `:state` is an LSTM that is wider, to have as many parameters. They
-take three minutes and one on one core. Expect 1.99 to 2.02 nats a character with the tape and 1.87 without: the
-memory-network is the worse one, see experiments/language_modeling/results/lstmn.md.
+The data, batches and steps of shakespeare.py. `:state` is an LSTM that is wider, to have as many parameters. They take
+three minutes and one on one core. Expect 1.99 to 2.02 nats a character with the tape and 1.87 without: the
+memory-network is the worse one, see results/lstmn.md.
 """
 
 from typing import Literal

@@ -5,7 +5,7 @@ r"""A small GPT on tiny-shakespeare, character by character: 4 layers, 4 heads, 
 
 The sizes are those of nanoGPT's setting for CPUs, which reports a validation loss of 1.88 nats from sampled batches.
 Takes one to two minutes on two cores. Expect 1.79 nats a character over the whole validation text, where 1.90 is
-wanted: experiments/language_modeling/results/shakespeare.md.
+wanted: results/shakespeare.md.
 """
 
 from ml_collections import ConfigDict

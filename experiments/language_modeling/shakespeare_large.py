@@ -10,7 +10,7 @@ r"""nanoGPT's larger setting on tiny-shakespeare: 6 layers, 6 heads, width 384, 
 The first, with dropout 0.2, is for an accelerator: minutes there, most of a day on two cores. nanoGPT reports a best
 validation loss of 1.4697 nats a character; expect at most 1.47 at the best evaluation, which is not measured. `:cpu` is
 the same model within an hour on one core of an Intel Xeon: 4 million characters, four times the text, instead of 82
-million. Expect 1.60: experiments/language_modeling/results/shakespeare.md.
+million. Expect 1.60: results/shakespeare.md.
 """
 
 from typing import Literal

@@ -5,9 +5,8 @@
 
 Three runs of 1.2 million characters of the documentation inside Python, ten minutes of one core in all; with
 `--config.task.dataset=tinyshakespeare --data_dir=FOLDER` the same on that text. Expect 1.58, 1.47 and 1.40 nats a
-character of the validation text, and an exponent of 0.045, the means of three seeds:
-experiments/language_modeling/results/sizes.md. Blocks have 12 L E^2 weights: 4 layers of width 64, 128 and 256. One run
-alone:
+character of the validation text, and an exponent of 0.045, the means of three seeds: results/sizes.md. Blocks have 12 L
+E^2 weights: 4 layers of width 64, 128 and 256. One run alone:
 
     python -m launch.train --config=experiments/language_modeling/sizes.py --workdir=runs/one
 """

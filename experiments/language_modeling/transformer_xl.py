@@ -5,7 +5,7 @@
 Every segment of 32 characters stands behind a memory of 128, which each of 2 layers keeps. Takes four minutes on one
 core. Expect 1.40 nats a character of the validation text with the memory and 1.74 without it, 1.18 and 1.55 of the test
 text (`loss` and `loss_without_memory` of the evaluation `recurrence`: the same model, each segment read as if it were
-the first): experiments/language_modeling/results/segments.md.
+the first): results/segments.md.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from experiments.language_modeling import xlnet as permutations
 
 
 def get_config() -> ConfigDict:
-    """The sizes of permutations.py, from left to right; 4,000 steps."""
+    """The sizes of xlnet.py, from left to right; 4,000 steps."""
     config = permutations.get_config()
     config.name = "segments"
     config.task.update({"name": "segment_lm", "context": 32, "prompts": ("The ",)})

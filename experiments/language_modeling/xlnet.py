@@ -5,7 +5,7 @@
 Every segment of 64 characters stands behind a memory of as many; the last sixth of its order is predicted, from the
 others and from what was predicted before. Takes ten minutes on one core. Expect 1.16 nats a predicted character of the
 validation text and 1.20 without the memory, 1.06 and 1.11 of the test text (`loss` and `loss_without_memory` of the
-evaluation `permuted`): experiments/language_modeling/results/segments.md.
+evaluation `permuted`): results/segments.md.
 
 `python -m launch.maps --workdir=runs/permutations` shows both streams: a content row sees its own column, a query row
 never does, and the memory's columns come first. `--config.task.longest_span=5` predicts spans of up to five characters,

@@ -9,7 +9,7 @@
 Needs no data. `:lora` trains matrices of rank 8 beside frozen ones, `:layers` all parameters, the lower layers more
 slowly; both begin with what the first run has learned, `:scratch` with nothing. Each takes less than a minute on one
 core. Expect 1.33 nats a byte of the test text by LoRA, which trains 36,864 of 253,376 numbers, 1.16 by all of them and
-1.43 from nothing, the means of three seeds: experiments/lora/results/fine_tuning.md.
+1.43 from nothing, the means of three seeds: results/fine_tuning.md.
 """
 
 from typing import Literal

@@ -7,10 +7,9 @@
     python -m launch.train --config=experiments/masked_lm/bert_parts.py --workdir=runs/one
 
 The arms of Devlin et al. 2019, table 5, and of Liu et al. 2019, table 1, on the documentation inside Python: all read
-the same pairs of texts, nine times. All are judged by the character in the middle of each held-out pair's second
-text, which a decoder says from those before it and an encoder from those on both sides. Expect 1.11 nats from both
-sides and 1.17 from one, and nothing that shows of the second loss and of masks drawn once:
-experiments/masked_lm/results/bert_parts.md.
+the same pairs of texts, nine times. All are judged by the character in the middle of each held-out pair's second text,
+which a decoder says from those before it and an encoder from those on both sides. Expect 1.11 nats from both sides and
+1.17 from one, and nothing that shows of the second loss and of masks drawn once: results/bert_parts.md.
 """
 
 from ml_collections import ConfigDict

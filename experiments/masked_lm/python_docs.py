@@ -4,7 +4,7 @@
 
 Needs no data. Takes three minutes on two cores. Expect an accuracy on hidden characters of the held-out topics far
 above both baselines that every evaluation reports, the most frequent character and the one most often behind the last:
-experiments/masked_lm/results/python_docs_masked.md.
+results/python_docs_masked.md.
 """
 
 from ml_collections import ConfigDict

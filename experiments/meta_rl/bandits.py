@@ -6,8 +6,8 @@
 Needs no data. Two minutes on one core. Five arms, each of which wins with a probability of its own, and ten pulls:
 expect 6.66 wins (`greedy_exact`, the mean over all bandits, by every row of wins that there may be), which is the most
 that can be had (`bayes`); 5.0 is chance and 6.6 what Gittins indices and the paper's SNAIL come to (Mishra et al. 2018,
-table 3): experiments/meta_rl/results/bandits.md. `greedy` is what was won in 2,000 bandits of the test. The second is a
-Transformer decoder that is taught the same, and comes to the same.
+table 3): results/bandits.md. `greedy` is what was won in 2,000 bandits of the test. The second is a Transformer decoder
+that is taught the same, and comes to the same.
 """
 
 from typing import Literal

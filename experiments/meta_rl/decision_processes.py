@@ -4,8 +4,7 @@
 
 Needs no data. A few minutes on one core. Four states, three actions, five episodes of six steps in each world. Expect
 the likeliest actions to earn more than posterior sampling, which knows the prior: `greedy` 18.7 beside
-`posterior_sampling` 16.8 in the test's worlds, chance 15.1, who knows each world 22.8:
-experiments/meta_rl/results/bandits.md.
+`posterior_sampling` 16.8 in the test's worlds, chance 15.1, who knows each world 22.8: results/bandits.md.
 """
 
 from ml_collections import ConfigDict

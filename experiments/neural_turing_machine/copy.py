@@ -4,7 +4,7 @@
 
 Takes two minutes on one core of two. By step 350 to 600 the heads walk along the slots as they write and again as they
 read, and the loss has fallen from 0.69 to below 0.1 nats a bit; at the end fewer than 1 % of the bits are wrong at 50
-vectors and fewer than 2 % at 120: experiments/neural_turing_machine/results/turing_copy.md.
+vectors and fewer than 2 % at 120: results/turing_copy.md.
 
 `python -m launch.maps --workdir=runs/turing_copy` shows the walk; `python -m launch.generate` of the run copies
 `--text='10110011 00110101'`.

@@ -3,7 +3,7 @@
     python -m launch.train --config=experiments/neural_turing_machine/copy_lstm.py --workdir=runs/lstm_copy
 
 Takes six minutes on one core of two. 1,000 steps, two minutes, leave it with 47 % of the bits wrong at 50 vectors;
-chance is 50 %: experiments/neural_turing_machine/results/turing_copy.md.
+chance is 50 %: results/turing_copy.md.
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
     python -m launch.train --config=experiments/neural_turing_machine/recall.py --workdir=runs/turing_recall
 
 Takes a quarter of an hour on one core of two. By step 1,000 nearly all answers at 12 items are right, twice the most of
-its training; at the end all are, at 15 too: experiments/neural_turing_machine/results/turing_recall.md. Its slots begin
-alike. With slots that are learned (`--config.model.beginning=learned`) it does not get there.
+its training; at the end all are, at 15 too: results/turing_recall.md. Its slots begin alike. With slots that are
+learned (`--config.model.beginning=learned`) it does not get there.
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,7 @@ FOLDER holds the user's text in .txt files; a byte-level BPE of Gopher's size, 3
 three million tokens of its first updates (the paper later doubles them), learning rate, warm-up and clipping are the
 paper's (section 3); Adam's second decay, which it does not print, is GPT-3's. The paper keeps parameters in bfloat16
 and rounds them stochastically; here they, the moments and sums are float32, products bfloat16. The figures to expect
-are those of experiments/pods/results/pods.md: of the roofline, for a TPU; no pod has run it here.
+are those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
 """
 
 from ml_collections import ConfigDict

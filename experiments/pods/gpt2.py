@@ -5,7 +5,7 @@ r"""GPT-2 small (Radford et al. 2019) on four chips of TPU v5e.
 
 FOLDER holds the user's text in .txt files; a byte-level BPE of GPT-2's size is trained on it. Updates of 512 rows of
 1,024 tokens, as the paper's; parameters, moments and sums in float32, products in bfloat16. The figures to expect are
-those of experiments/pods/results/pods.md: of the roofline, for a TPU; no pod has run it here.
+those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
 """
 
 from ml_collections import ConfigDict

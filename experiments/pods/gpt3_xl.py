@@ -5,8 +5,8 @@ r"""GPT-3 XL, 1.3 billion parameters (Brown et al. 2020, table 2.1), on sixteen 
 
 FOLDER holds the user's text in .txt files; a byte-level BPE of GPT-2's size is trained on it. Updates of a million
 tokens, the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps. Parameters,
-moments and sums are float32, products bfloat16; the paper says half precision without its recipe. The figures to
-expect are those of experiments/pods/results/pods.md: of the roofline, for a TPU; no pod has run it here.
+moments and sums are float32, products bfloat16; the paper says half precision without its recipe. The figures to expect
+are those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
 """
 
 from ml_collections import ConfigDict

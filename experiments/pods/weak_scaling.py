@@ -5,7 +5,7 @@ r"""GPT-3 XL on 4 to 256 chips of TPU v5p, eight rows of 2,048 tokens a chip: wh
         --config.task.dataset=FOLDER
 
 The argument is the pod. From 128 chips on, a batch is larger than the paper's million tokens. The table to expect is in
-experiments/pods/results/pods.md: of the roofline, for a TPU; no pod has run it here.
+results/pods.md: of the roofline, for a TPU; no pod has run it here.
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@
 
 Takes twenty minutes on one core, half an hour beside other work. The points are read from left to right. Expect 0.97 of
 the hulls of 5 points right and 0.93 of those of 10, 0.83 of those of 15, which it never saw, and more than 0.999 of the
-area of each: experiments/pointer_networks/results/pointer_hull.md.
-`python -m launch.generate --workdir=runs/pointer_hull --text='0.1,0.2 0.5,0.9 0.7,0.3 0.4,0.4'` names the corners.
+area of each: results/pointer_hull.md. `python -m launch.generate --workdir=runs/pointer_hull --text='0.1,0.2 0.5,0.9
+0.7,0.3 0.4,0.4'` names the corners.
 """
 
 from ml_collections import ConfigDict

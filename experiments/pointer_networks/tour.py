@@ -3,7 +3,7 @@
     python -m launch.train --config=experiments/pointer_networks/tour.py --workdir=runs/pointer_tour
 
 Takes a quarter of an hour on one core, half an hour beside other work. Expect constrained answers 0.01 % above the
-shortest tours of 5 points, and 0.6 % above those of 10: experiments/pointer_networks/results/pointer_tour.md.
+shortest tours of 5 points, and 0.6 % above those of 10: results/pointer_tour.md.
 """
 
 from ml_collections import ConfigDict

@@ -7,9 +7,9 @@
 Half of the strings stand along a straight line, the others along an arc or a wave on which glyphs stand above one
 another. The first takes nine minutes on one core, the second seven, the third eight. Expect 0.89 of the curved strings
 right against 0.72 with columns alone, the means of three seeds, and 1.00 of the straight ones by either; `:plain`, over
-rows and columns without neighbours, has 0.89 and 1.00: experiments/scene_text/results/curved_text.md.
-`python -m launch.generate --workdir=runs/curved_text --text='AK4'` writes that string along a curve, says what the
-model reads and maps where it looked; `--text='straight AK4'` along a straight line.
+rows and columns without neighbours, has 0.89 and 1.00: results/curved_text.md. `python -m launch.generate
+--workdir=runs/curved_text --text='AK4'` writes that string along a curve, says what the model reads and maps where it
+looked; `--text='straight AK4'` along a straight line.
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,8 @@ r"""A language model of digits in words, whose score a listener's hypotheses can
         --language_weight=0.3
 
 A Transformer decoder over characters, for about a minute on one core. Every digit is as likely, so that nothing is
-known beyond spelling: its loss can come down to (ln 10 + ln 3 / 3) / 5 = 0.53 nats a character. Expect 0.59,
-and no fewer errors by it: experiments/speech/results/speech.md.
+known beyond spelling: its loss can come down to (ln 10 + ln 3 / 3) / 5 = 0.53 nats a character. Expect 0.59, and no
+fewer errors by it: results/speech.md.
 """
 
 from ml_collections import ConfigDict

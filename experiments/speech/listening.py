@@ -6,8 +6,8 @@ r"""What Listen, Attend and Spell needs: its pyramid, and reading its own charac
 9 runs of 600 steps, of three to six minutes on one core each; `--seeds=1` trains three of them. DIR holds
 recordings.zip of the Free Spoken Digit Dataset. Expect a character error rate of 0.10 (`target`) behind 300 steps with
 the pyramid and 400 of half as many operations again without, and no difference in that by scheduled sampling:
-experiments/speech/results/listening.md. Without the pyramid there are eight times as many positions to attend to and a
-quarter fewer parameters, as no layer reads two neighbours. One run alone:
+results/listening.md. Without the pyramid there are eight times as many positions to attend to and a quarter fewer
+parameters, as no layer reads two neighbours. One run alone:
 
     python -m launch.train --config=experiments/speech/listening.py --workdir=runs/one --data_dir=DIR
 """

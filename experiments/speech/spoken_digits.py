@@ -9,13 +9,13 @@ r"""Listen, Attend and Spell (Chan et al. 2016), and a Transformer, on strings o
     python -m launch.train --config=experiments/speech/spoken_digits.py:single --workdir=runs/speech_single \
         --data_dir=DIR
 
-DIR holds recordings.zip of the Free Spoken Digit Dataset; `synthetic` needs no files. A run takes five to eight
-minutes on one core. Expect a character error rate of 0.010 by the official split and 0.065 on the speaker held out,
-Spearman's correlation of a letter's number with where it is read of 0.98 and 0.87, 1.0 over the first letter of each
-digit (`spearman_of_digits`), and 0.996 of single digits right: experiments/speech/results/speech.md. The Transformer
-and the synthetic speaker are not yet measured. `python -m launch.generate --workdir=runs/speech --text='3 1 4'` has the
-synthetic speaker say that, writes what the model hears and maps where it listened, with the sound to be played;
-`--text=FILE.wav` reads a recording.
+DIR holds recordings.zip of the Free Spoken Digit Dataset; `synthetic` needs no files. A run takes five to eight minutes
+on one core. Expect a character error rate of 0.010 by the official split and 0.065 on the speaker held out, Spearman's
+correlation of a letter's number with where it is read of 0.98 and 0.87, 1.0 over the first letter of each digit
+(`spearman_of_digits`), and 0.996 of single digits right: results/speech.md. The Transformer and the synthetic speaker
+are not yet measured. `python -m launch.generate --workdir=runs/speech --text='3 1 4'` has the synthetic speaker say
+that, writes what the model hears and maps where it listened, with the sound to be played; `--text=FILE.wav` reads a
+recording.
 """
 
 from typing import Literal

@@ -5,12 +5,12 @@ r"""Summaries of drawn articles: attention alone, a pointer-generator, and one w
     python -m launch.train --config=experiments/summarization/articles.py:plain --workdir=runs/articles_plain
 
 Half of the names are in no vocabulary. A summary tells those facts of its article that count in other words and in an
-order that nothing says, so that who writes it must know what is told. Attention alone has no word for a name that is
-in no vocabulary, whatever it learns; `known_names` tells whether it has learned to say the others. As in the paper
+order that nothing says, so that who writes it must know what is told. Attention alone has no word for a name that is in
+no vocabulary, whatever it learns; `known_names` tells whether it has learned to say the others. As in the paper
 (section 5) coverage is added to a model that has learned, the first run: from the first step on its loss keeps two
 seeds of three from learning which name belongs where. Each takes two to five minutes on one core. Expect all unseen
 names right but by attention alone, 0.23 of the sentences about five facts told again by the first run, and 0.004 by the
-second, which has twice the steps: experiments/summarization/results/summaries.md.
+second, which has twice the steps: results/summaries.md.
 
     python -m launch.generate --workdir=runs/articles_coverage --beams=4 \
         --text='Ann has bought the old mill in Oslo. nobody in Rome had seen Ben. Carl opened a school in Lima today.'

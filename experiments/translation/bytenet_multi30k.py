@@ -3,9 +3,8 @@
     python -m launch.train --config=experiments/translation/bytenet_multi30k.py --data_dir=DIR --workdir=runs/bytenet
 
 Data, vocabulary and batches are those of multi30k.py: the paper's characters would be four times as many positions,
-which no CPU has the time for. Half as many steps, half an hour on one quiet core. Expect 27.05 BLEU on
-test_2016_flickr with seed 1, behind every system with attention:
-experiments/translation/results/convolutional_multi30k.md.
+which no CPU has the time for. Half as many steps, half an hour on one quiet core. Expect 27.05 BLEU on test_2016_flickr
+with seed 1, behind every system with attention: results/convolutional_multi30k.md.
 """
 
 from ml_collections import ConfigDict

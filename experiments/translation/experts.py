@@ -3,8 +3,7 @@
     python -m launch.train --config=experiments/translation/experts.py --data_dir=DIR --workdir=runs/multi30k_experts
 
 The operations of a pair are those of multi30k_cpu.py, the same model with dense networks; the parameters are twice as
-many. Takes an hour on one core. Expect 34.0 BLEU, where the dense model has 34.7:
-experiments/translation/results/convolutional_multi30k.md.
+many. Takes an hour on one core. Expect 34.0 BLEU, where the dense model has 34.7: results/convolutional_multi30k.md.
 """
 
 from ml_collections import ConfigDict

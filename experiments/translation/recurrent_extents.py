@@ -9,7 +9,7 @@
 Soft attention over all words; windows of nine around the place that the step's number or a prediction says (Luong et
 al. 2015, section 3.2); one word drawn, with the straight-through gradient or by REINFORCE (Xu et al. 2015). Expect
 every way to read less to be worse after so few steps, the window that moves with the steps by 0.02 nats a token,
-REINFORCE by 0.8: experiments/translation/results/recurrent_extents.md.
+REINFORCE by 0.8: results/recurrent_extents.md.
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,7 @@ r"""Multi30k English-German by one recurrent layer of 256 a side, with attention
 The data, batches and steps of experiments/translation/multi30k_cpu.py. `:last` gives the decoder the encoder's last
 state at every step in place of what attention reads; all else is equal. BLEU is also told by the words of the source,
 in quarters of the validation sentences. Takes half an hour on two cores beside other work. Expect 35.6 BLEU with
-attention and 23.9 without, 32.1 and 18.1 on the longest quarter: experiments/translation/results/recurrent_multi30k.md.
+attention and 23.9 without, 32.1 and 18.1 on the longest quarter: results/recurrent_multi30k.md.
 """
 
 from ml_collections import ConfigDict

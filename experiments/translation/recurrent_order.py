@@ -8,7 +8,7 @@
 
 The state before the word asks (Bahdanau et al. 2015), the state behind it (Luong et al. 2015), or that with input
 feeding. Expect the state behind the word to be better by 0.03 nats a token and input feeding to be worse by as much,
-after so few steps: experiments/translation/results/recurrent_order.md.
+after so few steps: results/recurrent_order.md.
 """
 
 from ml_collections import ConfigDict

@@ -6,9 +6,8 @@
 
     python -m launch.train --config=experiments/translation/recurrent_scores.py --workdir=runs/one
 
-Expect the cosine and the scaled product to be better than the additive score by 0.03 to 0.04 nats a token, and
-products whose size nothing bounds to be far worse, after so few steps:
-experiments/translation/results/recurrent_scores.md.
+Expect the cosine and the scaled product to be better than the additive score by 0.03 to 0.04 nats a token, and products
+whose size nothing bounds to be far worse, after so few steps: results/recurrent_scores.md.
 """
 
 from ml_collections import ConfigDict

@@ -9,7 +9,7 @@
 One vector for all steps (the encoder's last state); windows of 3, 5 and 9 states around the step's own number (Luong et
 al. 2015, section 3.2, local-m); all states. The page follows BLEU and exact match of sources of up to 5 words, 6 and 7,
 8 and 9, and more. Expect 89.6 BLEU of all states, 88.4, 80.6 and 75.1 of nine, five and three, and 58.8 of one vector,
-which loses most on the longest sources: experiments/translation/results/recurrent_states.md.
+which loses most on the longest sources: results/recurrent_states.md.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
 python -m launch.train --config=experiments/visual_question_answering/easy_vqa.py --workdir=runs/easy_vqa --data_dir=DIR
 
 DIR holds easy-VQA's data.zip. Needs Pillow, the extra `pictures`. Seven minutes on one core. Expect 0.996 of the test
-questions right, the words alone 0.667: experiments/visual_question_answering/results/easy_vqa.md.
+questions right, the words alone 0.667: results/easy_vqa.md.
 """
 
 from ml_collections import ConfigDict

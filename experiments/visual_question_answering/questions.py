@@ -9,8 +9,7 @@ r"""Questions about drawn scenes, answered in hops: "what colour is the thing ri
 words, learns to go from one cell to the next. The other arms, one run each, are glimpses, mean and question, which does
 not look at the picture. A run takes five minutes on one core. Expect all test questions about one cell right but by the
 last two arms, and of relational ones 0.79 in two hops and 0.69 in one, the means of three seeds, 0.57 by glimpses, 0.40
-by mean and 0.16 by question, where the words alone have 0.14:
-experiments/visual_question_answering/results/questions.md.
+by mean and 0.16 by question, where the words alone have 0.14: results/questions.md.
 """
 
 from typing import Literal

@@ -11,6 +11,7 @@ import pytest
 
 from launch.config_files import load_config
 from tests.experiments.test_configs import CHECKOUT, FILES, arguments_of
+from transformer.config import flatten
 from transformer.overrides import leaves
 from transformer.training.config import schema_of
 
@@ -63,15 +64,18 @@ def test_what_a_readme_does_not_name_is_found() -> None:
 
 
 def keys_of(project: Path) -> set[str]:
-    """Every key of the configs of a project, without "model." and "task."."""
+    """Every key of the configs of a project, and its groups, with "model." and "task." before it and without."""
     files = [file for file in FILES if file.parent == project]
     names = [f"{file}{argument}" for file in files for argument in arguments_of(file)]
-    keys = {key for name in names for key in leaves(schema_of(load_config(name).to_dict()))}
-    return {key.removeprefix("model.").removeprefix("task.") for key in keys}
+    configs = [load_config(name).to_dict() for name in names]
+    keys = {key for values in configs for key in (*leaves(schema_of(values)), *flatten(values))}
+    keys |= {key[:end] for key in keys for end, letter in enumerate(key) if letter == "."}
+    return keys | {key.removeprefix("model.").removeprefix("task.") for key in keys}
 
 
 def said_keys(page: str) -> Iterator[str]:
-    """The keys that the tables of keys of a README explain; `.strides` goes on with the group of the key before."""
+    """The keys that a README names: `config.KEY`, and those of tables, where `.strides` is of the group before it."""
+    yield from re.findall(r"`(?:--)?config\.([\w.]*\w)", page)
     for table in KEY_TABLE.findall(page):
         for row in table.splitlines():
             group = ""
@@ -88,7 +92,12 @@ def test_the_keys_that_a_readme_explains_exist(project: Path) -> None:
 
 def test_a_key_that_is_none_is_found() -> None:
     table = "| key | values |\n| --- | --- |\n| `encoder.channels`, `.strids` | x |\n| `looking` | y |\n"
-    assert list(said_keys(table)) == ["encoder.channels", "encoder.strids", "looking"]
+    assert list(said_keys(f"`--config.task.one=2`\n{table}")) == [
+        "task.one",
+        "encoder.channels",
+        "encoder.strids",
+        "looking",
+    ]
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
@@ -97,6 +106,13 @@ def test_a_readme_links_every_record_of_its_project(project: Path) -> None:
     assert [
         record.name for record in sorted(project.glob("results/*.md")) if f"](results/{record.name})" not in page
     ] == []
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.parent in PROJECTS], ids=lambda file: file.stem)
+def test_a_record_that_a_docstring_names_lies_beside_its_config(file: Path) -> None:
+    said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    named = re.findall(r"([\w/]*\bresults/\w+\.md)", said)
+    assert [name for name in named if not (file.parent / name).is_file()] == []
 
 
 @pytest.mark.parametrize("page", ["results", "experiments"])
