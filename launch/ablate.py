@@ -12,6 +12,7 @@ from launch.platform import leave
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
+from transformer.installation import command_words, process_words
 
 if TYPE_CHECKING:
     from transformer.studies.ablations.ablation import Ablation
@@ -43,7 +44,7 @@ COMMAND = Command(
         "offline page that says which is better, by how much, and how sure that is; beside it the numbers as JSON and "
         "CSV. The same command on the same directory completes what is missing and writes the page again."
     ),
-    example="python -m launch.ablate --config=experiments/ablations/norm_placement.py --workdir=runs/norms --workers=2",
+    example="--config=experiments/ablations/norm_placement.py --workdir=runs/norms --workers=2",
     flags=(
         Flag("workdir", "the study's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
@@ -182,8 +183,8 @@ def _train(
         flush=True,
     )
     run_workers(
-        "launch.ablate",
         [
+            *process_words("ablate"),
             *arguments.without("workers", "seeds", "retry-failed", "no-retry-failed", "no-report", "trust"),
             # What the arms name, the workers do not see: they read the ledger.
             f"--trust={','.join(sorted(name for name in vouched if ',' not in name))}",
@@ -229,7 +230,8 @@ def _report(
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": shlex.join(["python", "-m", "launch.ablate", *arguments.without("report", "retry-failed")]),
+            "command": shlex.join([*command_words("ablate"), *arguments.without("report", "retry-failed")]),
+            "maps_command": shlex.join(command_words("maps")),
             "workdir": arguments.workdir.rstrip("/") or "/",
             **provenance([each.path for each in ended]),
         },

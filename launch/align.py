@@ -14,7 +14,7 @@ COMMAND = Command(
         'files with a pair a line, the links as "0-0 1-2 2p3" (p: possible). Of several heads the best on every '
         "second pair is measured on the others."
     ),
-    example="python -m launch.align --workdir=runs/attention --source=test.en --target=test.de --links=en-de.wa",
+    example="--workdir=runs/attention --source=test.en --target=test.de --links=en-de.wa",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("source", "the file of source sentences", required=True),

@@ -12,7 +12,7 @@ COMMAND = Command(
         "Time one self-attention, forward and backward, on every backend that computes it on this machine, in turn on "
         "the same arrays, alone and with the statistics of all heads captured beside it."
     ),
-    example="python -m launch.backends --lengths=512,2048 --dtype=bfloat16",
+    example="--lengths=512,2048 --dtype=bfloat16",
     flags=(
         Flag("lengths", "sequence lengths, joined by commas", default="256,1024,4096"),
         Flag("batch", "examples", default=1, kind=int),

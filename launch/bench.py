@@ -4,9 +4,8 @@ import sys
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag, with_data
-from launch.config_files import CHECKOUT, load_config
-
-RESULTS = CHECKOUT / "experiments" / "benchmarks" / "results"
+from launch.config_files import load_config
+from transformer.installation import checkout
 
 COMMAND = Command(
     name="bench",
@@ -15,7 +14,7 @@ COMMAND = Command(
         "their median times and the ratios of the times of one round. docs/speed.md says what each "
         "name measures, and beside whom."
     ),
-    example="python -m launch.bench --name=decoder_10m --peers=../peers/bin/python",
+    example="--name=decoder_10m --peers=../peers/bin/python",
     flags=(
         Flag("name", "the benchmark", required=True),
         Flag("rounds", "how often each program is run", default=5, kind=int),
@@ -34,8 +33,13 @@ def main(arguments: Arguments) -> None:
     from transformer.benchmarks.report import record, table
     from transformer.config import UserError, nearest
 
+    root = checkout()
     if arguments.rounds < 1:
         raise UserError(f"--rounds={arguments.rounds} must be at least 1")
+    if arguments.record and root is None:
+        raise UserError(
+            "--record writes to experiments/benchmarks/results of a checkout, and this is none: leave it out"
+        )
     if arguments.name in BENCHMARKS:
         if arguments.data_dir is not None:
             raise UserError(f"--data_dir does nothing for --name={arguments.name}, whose data is made: leave it away")
@@ -47,8 +51,9 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")
     result = run_in_turn(benchmark, arguments.rounds, arguments.peers, lambda line: print(line, flush=True))
     print(table(benchmark, result))
-    if arguments.record:
-        print(f"written to {record(name, benchmark, result, RESULTS).relative_to(CHECKOUT)}")
+    if arguments.record and root is not None:
+        results = root / "experiments" / "benchmarks" / "results"
+        print(f"written to {record(name, benchmark, result, results).relative_to(root)}")
 
 
 if __name__ == "__main__":

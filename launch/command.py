@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import shlex
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformer.config import UserError
+from transformer.installation import command_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """The declaration of `python -m launch.NAME`: one paragraph, one example, its flags."""
+    """The declaration of a command: one paragraph, the words of one call behind its name, its flags."""
 
     name: str
     description: str
@@ -36,6 +38,16 @@ class Command:
     """Whether a run in --workdir stands for --config, with the config that it recorded."""
     before_jax: "Callable[[Arguments], None] | None" = None
     """What must be done to this process before jax is imported, such as setting variables of its environment."""
+
+    @property
+    def call(self) -> str:
+        """What calls the command in a shell: `python -m launch.NAME`, or `headwise NAME` where that was called."""
+        return shlex.join(command_words(self.name))
+
+    @property
+    def example_call(self) -> str:
+        """The example as one types it."""
+        return f"{self.call} {self.example}"
 
 
 # For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.

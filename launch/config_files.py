@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from ml_collections import ConfigDict
 
 from transformer.config import UserError, nearest
-
-CHECKOUT = Path(__file__).resolve().parents[1]
+from transformer.installation import checkout
 
 
 def load_config(name: str) -> ConfigDict:
@@ -93,12 +92,17 @@ def recorded_config(workdir: str | None) -> dict[str, Any] | None:
 
 
 def _existing_files(missing: str) -> str:
-    folder = CHECKOUT / "experiments"
-    files = [path for path in folder.rglob("*.py") if "def get_config(" in path.read_text(encoding="utf-8")]
+    root = checkout()
+    if root is None:
+        if Path(missing).parts[:1] == ("experiments",):
+            return (
+                "the experiments are in Headwise's repository, which an installed library does not hold: clone it, or "
+                "name a Python file of your own that has get_config()"
+            )
+        return "name a Python file of your own that has get_config()"
+    files = [p for p in (root / "experiments").rglob("*.py") if "def get_config(" in p.read_text(encoding="utf-8")]
     current = Path.cwd()
     names = [str(path.relative_to(current) if path.is_relative_to(current) else path) for path in sorted(files)]
-    if not names:
-        return "name an existing file, as --config=experiments/demo.py"
     alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.8)
     return (f"did you mean {alike[0]!r}? " if alike else "") + f"There are {', '.join(names)}"
 
@@ -107,6 +111,12 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     specification = importlib.util.spec_from_file_location("config_file", path)
     if specification is None or specification.loader is None:
         raise UserError(f"config file {str(path)!r} is not a Python file: its name must end in .py")
+    root = checkout()
+    if root is not None and path.resolve().is_relative_to(root / "experiments"):
+        # A config of the checkout begins with others of it, not with an `experiments` of the working directory.
+        from transformer.exports import import_projects
+
+        import_projects(f"config file {str(path)!r}")
     module = importlib.util.module_from_spec(specification)
     # Dataclasses in a config file need their module in sys.modules.
     sys.modules["config_file"] = module

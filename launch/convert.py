@@ -7,6 +7,7 @@ from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
 from launch.platform import leave
 from transformer.config import UserError
+from transformer.installation import command_words
 
 COMMAND = Command(
     name="convert",
@@ -14,7 +15,7 @@ COMMAND = Command(
         "Make a run directory of a Hugging Face folder with --from: its parameters become the checkpoint of step 0, "
         "on which train, evaluate, generate and maps work. Or write a run as such a folder with --to."
     ),
-    example="python -m launch.convert --from=gpt2 --workdir=runs/gpt2 --dataset=wikitext-2 --data_dir=data",
+    example="--from=gpt2 --workdir=runs/gpt2 --dataset=wikitext-2 --data_dir=data",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("from", "a folder with config.json, model.safetensors and a tokenizer, to make a run of"),
@@ -51,7 +52,7 @@ def main(arguments: Arguments) -> None:
     if source is not None:
         made = import_run(Path(source), workdir, Fitting(**given))
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")
-        print(f"Train it further with python -m launch.train {shlex.join([f'--workdir={workdir}'])}")
+        print(f"Train it further with {shlex.join([*command_words('train'), f'--workdir={workdir}'])}")
     else:
         made = export_run(workdir, Path(target), arguments.step, arguments.trusted)
         print(f"{target}: {made.parameters:,} parameters of {workdir} as a {made.kind} model")

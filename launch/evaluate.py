@@ -14,7 +14,7 @@ COMMAND = Command(
         "Run every evaluation of a trained run on its latest checkpoint, or on the checkpoint of --step, and print "
         "the results. Nothing in the run directory changes."
     ),
-    example="python -m launch.evaluate --workdir=runs/demo --split=test --beams=4",
+    example="--workdir=runs/demo --split=test --beams=4",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("step", "the checkpoint's step; the latest by default", kind=int),

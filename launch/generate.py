@@ -30,7 +30,7 @@ COMMAND = Command(
         "Let a trained run translate, continue or fill in a text, or every line of standard input, and write a page "
         "of what every head attended to."
     ),
-    example="python -m launch.generate --workdir=runs/demo --language=de --text='half past four in the afternoon'",
+    example="--workdir=runs/demo --language=de --text='half past four in the afternoon'",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("text", "the text; without it, the lines of standard input"),

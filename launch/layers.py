@@ -13,7 +13,7 @@ COMMAND = Command(
         "ends, and measured on this machine the time and memory of a gradient; then how much of a gradient reaches "
         "the first input over a distance."
     ),
-    example="python -m launch.layers --lengths=250,1000,4000 --width=256",
+    example="--lengths=250,1000,4000 --width=256",
     flags=(
         Flag("lengths", "sequence lengths, joined by commas", default="250,500,1000,2000,4000"),
         Flag("width", "features", default=256, kind=int),

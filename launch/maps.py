@@ -18,7 +18,7 @@ COMMAND = Command(
         "machine and follows the run while it trains, until Ctrl-C. With --text the page is of that text alone, read "
         "by a run or, with --from, by a published model."
     ),
-    example="python -m launch.maps --workdir=runs/demo --budget=25MB",
+    example="--workdir=runs/demo --budget=25MB",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag(

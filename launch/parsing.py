@@ -42,10 +42,12 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
         if flag is _CONFIG and missing and command.resumes and arguments.workdir and flag.name not in waived:
             raise UserError(
                 f"--workdir={arguments.workdir} holds no run to go on with; to begin one there, say --config=FILE as "
-                f"well: {command.example}"
+                f"well: {command.example_call}"
             )
         if flag.required and missing and flag.name not in waived:
-            raise UserError(f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example}")
+            raise UserError(
+                f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example_call}"
+            )
     if command.takes_config:
         arguments.base = load_config(config_file).to_dict() if recorded is None else recorded
     if recorded is not None:
@@ -109,10 +111,10 @@ def _attribute(flag: Flag) -> str:
 
 def _parser(command: Command) -> _Parser:
     parser = _Parser(
-        prog=f"python -m launch.{command.name}",
-        usage=f"python -m launch.{command.name} " + " ".join(_usage(command)),
+        prog=command.call,
+        usage=command.call.replace("%", "%%") + " " + " ".join(_usage(command)),
         description=textwrap.fill(" ".join(command.description.split()), 100),
-        epilog=f"example:\n  {command.example}",
+        epilog=f"example:\n  {command.example_call}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         add_help=False,

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.compile import mesh_text
-from launch.config_files import CHECKOUT, load_config
+from launch.config_files import load_config
 from transformer.config import Amount, Positive, Range, UserError
+from transformer.installation import checkout, process_words
 
 COMMAND = Command(
     name="pods",
@@ -22,7 +23,7 @@ COMMAND = Command(
         "each in a process of its own; write the proofs as JSON and, beside it, as a page of tables. Exit code 1 "
         "where one does not fit or cannot be compiled. What differs from the record before is printed."
     ),
-    example="python -m launch.pods --only=gpt2",
+    example="--only=gpt2",
     flags=(
         Flag("results", "the record", default="experiments/pods/results/pods.json"),
         Flag("only", "those configs alone whose name has this in it; the others' records stay"),
@@ -94,14 +95,20 @@ WATCHED = ("mesh", "fits", "needed", "collectives", "fingerprint")
 
 def main(arguments: Arguments) -> None:
     """Compile them all, record, and leave with 1 where one does not fit."""
-    chosen = [name for name in configs() if not arguments.only or arguments.only in name]
+    root = checkout()
+    if root is None:
+        raise UserError(
+            "pods compiles the configs in experiments/ of a checkout, and this is none: clone the repository"
+        )
+    known = configs(root / "experiments")
+    chosen = [name for name in known if not arguments.only or arguments.only in name]
     if not chosen:
-        raise UserError(f"--only={arguments.only} is in no config's name; known: {', '.join(configs())}")
+        raise UserError(f"--only={arguments.only} is in no config's name; known: {', '.join(known)}")
     path = Path(arguments.results)
     records = recorded(path)
     failed = []
     for name in chosen:
-        proof = proven(name)
+        proof = proven(root, name)
         if isinstance(proof, str):
             failed.append(name)
             print(f"{name}: {proof}", flush=True)
@@ -118,7 +125,7 @@ def main(arguments: Arguments) -> None:
         sys.exit(1)
 
 
-def configs(folder: Path = CHECKOUT / "experiments") -> list[str]:
+def configs(folder: Path) -> list[str]:
     """Every config file with its arguments, as `--config` takes them, by their path from the root."""
     files = [path for path in sorted(folder.rglob("*.py")) if "def get_config(" in path.read_text(encoding="utf-8")]
     names = [path.relative_to(folder.parent).as_posix() for path in files]
@@ -129,13 +136,13 @@ def _arguments(name: str) -> Sequence[str]:
     return tuple(f":{argument}" for argument in ARGUMENTS[name]) if name in ARGUMENTS else ("",)
 
 
-def proven(name: str) -> dict[str, Any] | str:
-    """The proof of a config by `launch.compile`, or its error as a line."""
-    if not load_config(str(CHECKOUT / name)).get("pod"):
+def proven(root: Path, name: str) -> dict[str, Any] | str:
+    """The proof of a config of the checkout by `launch.compile`, or its error as a line."""
+    if not load_config(str(root / name)).get("pod"):
         return "its config names no pod: give it a key pod, such as pod='v5e:2x2'"
     done = subprocess.run(
-        [sys.executable, "-m", "launch.compile", f"--config={name}", "--json"],
-        cwd=CHECKOUT,
+        [*process_words("compile"), f"--config={name}", "--json"],
+        cwd=root,
         capture_output=True,
         text=True,
         check=False,

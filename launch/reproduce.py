@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.command import split_override
 from launch.config_files import load_config
+from transformer.installation import command_words
 
 if TYPE_CHECKING:
     from transformer.studies.sweeps.trials import Trial
@@ -26,7 +27,7 @@ def train_command(
     from transformer.overrides import as_flags
     from transformer.trust import trust_words
 
-    start = [*_on_as_many_cores(recorded), "python", "-m", "launch.train"]
+    start = [*_on_as_many_cores(recorded), *command_words("train")]
     where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
     flags = as_flags(trial.overrides)
     if flags is not None and _config(file, [*words, *flags]) == trial.config:

@@ -23,7 +23,7 @@ COMMAND = Command(
         "ablation, or over given run directories: L = E + A / N^alpha + B / D^beta where both vary, as far as the runs "
         "can tell it, with 95 % intervals by bootstrap of the losses. Print a table and write it as JSON."
     ),
-    example="python -m launch.scaling --workdir=runs/sizes",
+    example="--workdir=runs/sizes",
     flags=(
         Flag("workdir", "the directory of a sweep or an ablation", required=True),
         Flag("runs", "run directories instead, commas between them", waives=("workdir",)),

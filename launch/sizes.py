@@ -22,7 +22,7 @@ COMMAND = Command(
         "With --rate, --tokens or --price print what training each would cost; with --trained what published trainings "
         "did."
     ),
-    example="python -m launch.sizes --name=gpt2-xl",
+    example="--name=gpt2-xl",
     flags=(
         Flag("name", "one size alone (default: all)"),
         Flag("workdir", "a run directory: the sizes of that run"),

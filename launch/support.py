@@ -8,7 +8,7 @@ from launch.command import Arguments, Command
 COMMAND = Command(
     name="support",
     description="Print the page that says which attention each backend computes, on which arrays and machines.",
-    example="python -m launch.support > docs/support.md",
+    example="> docs/support.md",
 )
 
 

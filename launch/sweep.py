@@ -11,6 +11,7 @@ from launch.platform import leave
 from launch.reproduce import train_command
 from launch.workers import become_worker, divide_machine, run_workers, work_here
 from transformer.config import UserError
+from transformer.installation import command_words, process_words
 
 if TYPE_CHECKING:
     from transformer.runs.records import Metric
@@ -37,9 +38,7 @@ COMMAND = Command(
         "trial goes on from its last checkpoint. With --worker this process is one worker, for Slurm or Kubernetes "
         "to start as many as they like on one shared disk."
     ),
-    example=(
-        "python -m launch.sweep --config=experiments/translation/demo_learning_rate.py --workdir=runs/sweep --workers=2"
-    ),
+    example=("--config=experiments/translation/demo_learning_rate.py --workdir=runs/sweep --workers=2"),
     flags=(
         Flag("workdir", "the sweep's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
@@ -89,8 +88,10 @@ def main(arguments: Arguments) -> None:
         page = _page(arguments, sweep, metric)
         print(f"the page of the sweep: {page.path}", flush=True)
         run_workers(
-            "launch.sweep",
-            arguments.without("workers", "retry-failed", "no-retry-failed", "no-worker"),
+            [
+                *process_words("sweep"),
+                *arguments.without("workers", "retry-failed", "no-retry-failed", "no-worker"),
+            ],
             ledger,
             workers=workers,
             total=total,
@@ -110,7 +111,7 @@ def _page(arguments: Arguments, sweep: "_Sweep", metric: "Metric") -> "SweepPage
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.results import About
 
-    command = shlex.join(["python", "-m", "launch.sweep", *arguments.without("retry-failed", "no-retry-failed")])
+    command = shlex.join([*command_words("sweep"), *arguments.without("retry-failed", "no-retry-failed")])
     name = str(arguments.config["name"])
     about = About(name, metric, arguments.better == "higher", sweep.total, command)
     return SweepPage(sweep.ledger, about, lambda trial: _once_more(arguments, sweep.ledger, trial))

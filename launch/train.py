@@ -10,6 +10,7 @@ from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.compiled import keep_compiled
 from launch.platform import leave
 from transformer.config import UserError
+from transformer.installation import command_words
 
 COMMAND = Command(
     name="train",
@@ -20,7 +21,7 @@ COMMAND = Command(
         "mpi4py) are recognised; elsewhere give "
         "--coordinator, --processes and --process, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
     ),
-    example="python -m launch.train --config=experiments/demo.py --workdir=runs/demo",
+    example="--config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("data_dir", "folder of the data, for data sets that are not generated"),
@@ -107,10 +108,10 @@ def what_next(workdir: Path, config: Mapping[str, Any]) -> str:
     """What one does with a run of this config that is complete: commands that run as they stand."""
     from transformer.trust import trust_words
 
-    run = shlex.join([f"--workdir={workdir}", *trust_words(config)])
+    run = [f"--workdir={workdir}", *trust_words(config)]
     return (
-        f"complete; the page of its heads: python -m launch.maps {run}\n"
-        f"          its figures once more: python -m launch.evaluate {run}"
+        f"complete; the page of its heads: {shlex.join([*command_words('maps'), *run])}\n"
+        f"          its figures once more: {shlex.join([*command_words('evaluate'), *run])}"
     )
 
 

@@ -70,8 +70,7 @@ def divide_machine(
 
 
 def run_workers(
-    module: str,
-    words: Sequence[str],
+    command: Sequence[str],
     ledger: "Ledger",
     *,
     workers: int,
@@ -81,7 +80,7 @@ def run_workers(
     also: Callable[[Sequence["Row"], bool], None] = lambda rows, over: None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Start `python -m MODULE WORDS --worker` so many times and show how far the sweep is until all have ended.
+    """Start `COMMAND --worker` so many times and show how far the sweep is until all have ended.
 
     The output of worker N goes to WORKDIR/workers/N.log. One that dies is replaced, one that is UNFIT is not. All end
     with this call. `also` is shown the trials too, at most once in some seconds, and told at the end, whatever brought
@@ -98,11 +97,12 @@ def run_workers(
     left = total - sum(ledger.outcome(trial) is not None for trial in trials)
     folder = storage_of(ledger.path).scratch(ledger.path) / "workers"
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", module, *words, "--worker"]
     places = places[:left]
     own = {**environment, _PARENT: str(os.getpid()), _WORKERS: str(len(places))}
     slots = [
-        _Slot(command, place._replace(environment={**own, **place.environment}), folder / f"{number}.log")
+        _Slot(
+            [*command, "--worker"], place._replace(environment={**own, **place.environment}), folder / f"{number}.log"
+        )
         for number, place in enumerate(places)
     ]
     due = 0.0

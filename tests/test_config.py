@@ -6,16 +6,22 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from transformer.config import (
+    Config,
     Count,
+    Items,
     Layers,
     Positive,
+    PositiveAmount,
+    Range,
+    Rate,
     RunConfig,
     Share,
+    SplitName,
     UserError,
     choice,
     closest,
@@ -230,15 +236,24 @@ def test_never_means_only_at_the_end() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bounded:
-    """Numbers with ranges of their own, and with none."""
+class Bounded(Config, path="config"):
+    """Values with ranges of their own, and with none."""
 
     count: Count = 1
     parts: tuple[Positive, ...] = ()
     share: Share | None = None
+    rate: Rate = 0.0
+    scale: PositiveAmount = 1.0
+    pair: Annotated[int, Range(2, note=": one is none")] = 2
+    sizes: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (1,)
+    split: SplitName = "test"
     whole: int = 0
     number: float = 0.0
     text: str = ""
+
+    def _check(self) -> None:
+        if self.pair == self.count:
+            raise UserError(f"config.pair={self.pair} and config.count={self.count} must differ")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +263,15 @@ class Bounded:
         ({"count": 2**31}, "config.count=2147483648 must be at most 2147483647"),
         ({"parts": [3, 0]}, "config.parts[1]=0 must be at least 1"),
         ({"share": 1.5}, "config.share=1.5 must be at most 1"),
+        ({"rate": 1.0}, "config.rate=1.0 must be at least 0 and below 1"),
+        ({"rate": -0.5}, "config.rate=-0.5 must be at least 0 and below 1"),
+        ({"scale": 0.0}, "config.scale=0.0 must be above 0"),
+        ({"pair": 1}, "config.pair=1 must be at least 2: one is none"),
+        ({"sizes": ()}, "config.sizes=() must hold at least a value"),
+        ({"sizes": (3, 3)}, "config.sizes=(3, 3) must hold different values"),
+        ({"sizes": (3, 0)}, "config.sizes[1]=0 must be at least 1"),
+        ({"split": ""}, "config.split='' must be the name of a split"),
+        ({"count": 2}, "config.pair=2 and config.count=2 must differ"),
         ({"whole": 10**20}, "must be at most 2147483647"),
         ({"whole": -(2**31) - 1}, "must be at least -2147483648"),
         ({"number": math.nan}, "config.number=nan must be a finite number"),
@@ -259,13 +283,34 @@ class Bounded:
     ],
 )
 def test_a_number_out_of_its_range_is_refused_by_its_key(values: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=re.escape(says)):
-        from_config(Bounded, values)
+    for construct in (lambda: from_config(Bounded, values), lambda: Bounded(**values)):
+        with pytest.raises(UserError, match=re.escape(says)):
+            construct()
+
+
+def test_a_path_is_that_of_the_reader_or_of_the_section() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Own(Bounded):
+        share: Share = 0.5
+
+        def _check(self) -> None:
+            super()._check()
+            if self.share == self.rate:
+                raise UserError("config.share is config.rate")
+
+    with pytest.raises(UserError, match=r"^config\.averages\.mean\.count=-1 must"):
+        from_config(Own, {"count": -1}, "config.averages.mean")
+    with pytest.raises(UserError, match=r"^config\.share=2.0 must be at most 1$"):
+        Own(share=2.0)
+    with pytest.raises(UserError, match="must differ"):
+        Own(count=2)
+    with pytest.raises(UserError, match=r"is config\.rate"):
+        Own(rate=0.5)
 
 
 def test_numbers_within_their_ranges_are_taken() -> None:
     values = {"count": 0, "parts": [1], "share": 1, "whole": -(2**31), "number": 10**20, "text": "ä\n"}
-    assert from_config(Bounded, values) == Bounded(0, (1,), 1.0, -(2**31), 1e20, "ä\n")
+    assert from_config(Bounded, values) == Bounded(0, (1,), 1.0, whole=-(2**31), number=1e20, text="ä\n")
 
 
 @pytest.mark.parametrize("name", ["", " ", "two\nlines", "\x1b[31mred"])

@@ -18,6 +18,7 @@ import pytest
 ORDER = (
     "axes",
     "config",
+    "installation",
     "json_files",
     "private_folders",
     "text",
@@ -35,7 +36,8 @@ ORDER = (
 ORDER += ("runs", "pages", "maps", "costs", "huggingface", "training", "costs.pods", "benchmarks", "interpret")
 ORDER += ("studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
-BARE = {"axes", "config", "overrides", "exports", "attention", "layers", "models"}
+BARE = {"axes", "config", "installation", "overrides", "exports", "attention", "layers", "models"}
+LIGHT = {"transformer", "transformer.config", "transformer.installation", "transformer.runs.exit_codes"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/module.py"
@@ -203,7 +205,7 @@ def light_launch(files: Sequence[File]) -> list[str]:
         if found.on_import
         and not found.standard
         and found.package not in ("launch", "ml_collections")
-        and found.module not in ("transformer", "transformer.config", "transformer.runs.exit_codes")
+        and found.module not in LIGHT
     ]
 
 

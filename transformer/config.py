@@ -15,7 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 
 class UserError(ValueError):
@@ -70,18 +70,50 @@ def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
     return table[value]
 
 
+# The greatest integer that arrays of 32 bits hold.
+_GREATEST = 2**31 - 1
+
+
 class Range(NamedTuple):
-    """The least and the greatest value of a number, both allowed; a field has it as `Annotated[int, Range(1, 9)]`."""
+    """The least and the greatest value of a number, both allowed; a field has it as `Annotated[int, Range(1, 9)]`.
+
+    `note` ends the message about a smaller value: why, or what does instead.
+    """
 
     least: float
-    greatest: float
+    greatest: float = _GREATEST
+    note: str = ""
 
     def check(self, value: float, path: str) -> None:
         """Errors: UserError naming `path` for a value outside."""
         if value < self.least:
-            raise UserError(f"{path}={value!r} must be at least {self.least:.10g}")
+            raise UserError(f"{path}={value!r} must be at least {self.least:.10g}{self.note}")
         if value > self.greatest:
             raise UserError(f"{path}={value!r} must be at most {self.greatest:.10g}")
+
+
+class Above(NamedTuple):
+    """What a number must be greater than; `note` ends the message."""
+
+    bound: float
+    note: str = ""
+
+    def check(self, value: float, path: str) -> None:
+        """Errors: UserError naming `path` for another value."""
+        if not value > self.bound:
+            raise UserError(f"{path}={value!r} must be above {self.bound:.10g}{self.note}")
+
+
+class HalfOpen(NamedTuple):
+    """The least value of a number, and what it must be below."""
+
+    least: float
+    bound: float
+
+    def check(self, value: float, path: str) -> None:
+        """Errors: UserError naming `path` for a value outside."""
+        if not self.least <= value < self.bound:
+            raise UserError(f"{path}={value!r} must be at least {self.least:.10g} and below {self.bound:.10g}")
 
 
 class Matching(NamedTuple):
@@ -96,10 +128,23 @@ class Matching(NamedTuple):
             raise UserError(f"{path}={_shown(value)} must be {self.meaning}")
 
 
-Limit = Range | Matching
+class Items(NamedTuple):
+    """How many values a tuple holds at least, and whether no two of them are alike."""
 
-# The greatest integer that arrays of 32 bits hold.
-_GREATEST = 2**31 - 1
+    least: int = 0
+    distinct: bool = False
+
+    def check(self, values: typing.Sequence[Any], path: str) -> None:
+        """Errors: UserError naming `path` for another tuple."""
+        if len(values) < self.least:
+            some = "a value" if self.least == 1 else f"{self.least} values"
+            raise UserError(f"{path}={_shown(values)} must hold at least {some}")
+        if self.distinct and len(set(values)) < len(values):
+            raise UserError(f"{path}={_shown(values)} must hold different values")
+
+
+Limit = Range | Above | HalfOpen | Matching | Items
+
 Positive = Annotated[int, Range(1, _GREATEST)]
 """A number of things of which there is one."""
 Count = Annotated[int, Range(0, _GREATEST)]
@@ -108,8 +153,10 @@ Seed = Annotated[int, Range(0, 2**32 - 1)]
 """What random numbers are drawn from."""
 Vocabulary = Annotated[int, Range(1, 2**24)]
 """A number of tokens: what trains a tokenizer takes memory for each before it has met one."""
-Layers = Annotated[int, Range(0, 2**12)]
+Layers = Annotated[int, Range(1, 2**12)]
 """A number of layers: what is known of each is written down one by one before anything is computed."""
+LayersIfAny = Annotated[int, Range(0, 2**12)]
+"""A number of layers that may be 0."""
 Heads = Annotated[int, Range(1, 2**12)]
 """A number of heads of one attention: each has a name in its maps."""
 Hops = Annotated[int, Range(1, 2**12)]
@@ -128,13 +175,49 @@ Looked = Annotated[int, Range(1, 2**16)]
 """A number of examples that a person looks at: each has maps of its own."""
 Amount = Annotated[float, Range(0.0, math.inf)]
 """A quantity that is not negative."""
+PositiveAmount = Annotated[float, Above(0.0)]
+"""A quantity of which there is some."""
 Share = Annotated[float, Range(0.0, 1.0)]
 """A part of a whole, a probability."""
+Rate = Annotated[float, HalfOpen(0.0, 1.0)]
+"""A part that is dropped, smoothed or replaced: never all of it."""
+SplitName = Annotated[str, Matching("(?s).+", "the name of a split")]
+"""A part of a dataset, by its name."""
 
 # What arrays hold, where a field says nothing else: 32 bits.
 _WHOLE = Range(-_GREATEST - 1, _GREATEST)
 _LARGEST = 3.4e38
 _LONGEST_SHOWN = 300  # characters of a value in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A section of a config, or a part of one: its fields are checked whoever constructs it.
+
+    What a field may be, its annotation says. What annotations cannot say, such as values that do not go together, a
+    subclass refuses in `_check`. `path` is where the section stands in a config, for the messages:
+
+        @dataclasses.dataclass(frozen=True)
+        class SortingConfig(Config, path="config.task"):
+            length: Positive = 8
+    """
+
+    _path: ClassVar[str] = ""
+
+    def __init_subclass__(cls, path: str | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if path is not None:
+            cls._path = path
+
+    def __post_init__(self) -> None:
+        within = f"{self._path}." if self._path else ""
+        hints = _hints(typing.cast(type, type(self)))
+        for field in dataclasses.fields(self):
+            convert(hints[field.name], getattr(self, field.name), f"{within}{field.name}")
+        self._check()
+
+    def _check(self) -> None:
+        """Errors: UserError naming the keys and their values, where these do not go together."""
 
 
 def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
@@ -143,7 +226,7 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     Lists become tuples, integers serve as floats, strings name enum members by value.
 
     Errors: UserError naming the dotted key for an unknown key (with the nearest known one), a
-    missing key without a default, a value of the wrong type, or one that `__post_init__` refuses by a ValueError.
+    missing key without a default, a value of the wrong type, or one that `cls` itself refuses by a ValueError.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     within = f"{path}." if path else ""
@@ -175,7 +258,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) -> Any:
     """The value as the type `hint` of a dataclass's field has it: as `from_config` does for each of its keys.
 
-    A number or a text must be within all `limits`; a number without any, within what 32 bits hold.
+    A number, a text or a tuple must be within all `limits`; a number without any, within what 32 bits hold.
 
     Errors: UserError naming `path` for a value of another type, and for one that is not within its limits.
     """
@@ -198,7 +281,10 @@ def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) ->
     if isinstance(value, (list, tuple)):
         if origin is tuple:
             kinds = (parameters[0],) * len(value) if parameters[-1] is Ellipsis else parameters
-            return tuple(_items(kinds, value, path))
+            items = tuple(_items(kinds, value, path))
+            for each in limits:
+                each.check(items, path)  # type: ignore[arg-type]
+            return items
         if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
             return hint(*_items(tuple(_hints(hint).values()), value, path))
     if origin in (dict, Mapping):
@@ -294,7 +380,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Config, path="config"):
     """One run: the sections `task` to `optimizer` and `averages` to `faults` belong to their own dataclasses.
 
     `optimizers` says, for an objective by its name, what of its optimiser differs from `optimizer`.
@@ -330,7 +416,7 @@ class RunConfig:
     faults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pod: str = ""
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not self.name.strip() or not self.name.isprintable():
             raise UserError(
                 f"config.name={self.name!r} must be one line of printable text: it is what the run is called"
@@ -341,7 +427,7 @@ class RunConfig:
                 f"config.log_every={self.log_every}, so that a resumed run logs what an uninterrupted one would"
             )
         saved = self.checkpoint_every or self.steps
-        if self.milestone_every < 0 or self.milestone_every % saved:
+        if self.milestone_every % saved:
             raise UserError(
                 f"config.milestone_every={self.milestone_every} must be 0 or a multiple of the steps between two "
                 f"checkpoints, {saved}"

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError, closest
-
-PROJECTS = Path(__file__).resolve().parents[1] / "experiments"
-"""The folder of the projects, beside this package in a checkout."""
+from transformer.installation import checkout
 
 
 def is_project(name: str) -> bool:
@@ -26,29 +24,36 @@ def is_project(name: str) -> bool:
 def import_projects(named: str) -> None:
     """Import the package `experiments` from the checkout, whatever the working directory or Python's path holds.
 
+    Args:
+        named: what asks for a project, such as a key with its value.
+
     Raises:
-        UserError: in an installed library, which has no projects; and where another package of that name was imported.
-            `named` is the key and the value that ask for a project.
+        UserError: in an installed library, which has no projects; and where another `experiments` was imported.
     """
-    file = PROJECTS / "__init__.py"
-    if not file.is_file():
+    root = checkout()
+    if root is None:
         raise UserError(
-            f"{named} is of a project of Headwise's repository, and this is an installed library without them: clone "
-            "the repository and start the command in it"
+            f"{named} is of a project of Headwise's repository, which an installed library does not hold: clone the "
+            "repository and start python -m launch.COMMAND there, or install it there by pip install -e . (a package "
+            "of your own needs another name than 'experiments')"
         )
+    folder = root / "experiments"
     imported = sys.modules.get("experiments")
     if imported is None:
         specification = importlib.util.spec_from_file_location(
-            "experiments", file, submodule_search_locations=[str(PROJECTS)]
+            "experiments", folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         assert specification is not None
         imported = sys.modules["experiments"] = importlib.util.module_from_spec(specification)
         assert specification.loader is not None
         specification.loader.exec_module(imported)
-    if [Path(folder).resolve() for folder in imported.__path__] != [PROJECTS]:
+    # A module that is a file has no folders, one that a test or a program made up neither.
+    folders = [Path(each).resolve() for each in getattr(imported, "__path__", ())]
+    if folders != [folder]:
+        found = folders[0] if folders else getattr(imported, "__file__", None)
         raise UserError(
-            f"{named} is of a project of Headwise's repository, but a package 'experiments' was imported from "
-            f"{next(iter(imported.__path__))}: give yours another name"
+            f"{named} is of a project of Headwise's repository, but another 'experiments' was imported"
+            f"{'' if found is None else f' from {found}'}: give yours another name"
         )
 
 
@@ -62,6 +67,7 @@ class Exports[T]:
     def __init__(self, package: str, attribute: str, kind: type[T], key: str):
         self._package, self._attribute, self._kind, self._key = package, attribute, kind, key
         self._names: dict[type, str] = {}
+        self._said = re.compile(rf"^{attribute} = {kind.__name__}\b", re.MULTILINE)
 
     def __getitem__(self, name: str) -> T:
         """What the module of this name exports.
@@ -74,6 +80,8 @@ class Exports[T]:
         module = name if "." in name else f"{self._package}.{name}"
         if is_project(name):
             import_projects(f"{self._key}={name!r}")
+            if not self._is_exported(name):
+                raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}")
         try:
             exported = getattr(importlib.import_module(module), self._attribute, None)
         except ModuleNotFoundError as error:
@@ -106,9 +114,9 @@ class Exports[T]:
 
     def names_of_projects(self) -> list[str]:
         """The dotted paths of all that the projects of this checkout export; none in an installed library."""
-        said = re.compile(rf"^{self._attribute} = {self._kind.__name__}\b", re.MULTILINE)
-        files = [file for file in sorted(PROJECTS.glob("*/*.py")) if said.search(file.read_text(encoding="utf-8"))]
-        return [f"experiments.{file.parent.name}.{file.stem}" for file in files]
+        root = checkout()
+        files = () if root is None else sorted((root / "experiments").glob("*/*.py"))
+        return [f"experiments.{file.parent.name}.{file.stem}" for file in files if self._is_said(file)]
 
     def name_of(self, config: Any) -> str:
         """The name by which the object whose config class this is an instance of is exported.
@@ -126,6 +134,17 @@ class Exports[T]:
         if type(config) not in self._names:
             raise TypeError(f"{type(config).__name__} is the config of no {self._attribute}; known: {self.names()}")
         return self._names[type(config)]
+
+    def _is_exported(self, project: str) -> bool:
+        """Whether this dotted path is one of `names_of_projects`; nothing else of the checkout is imported by name."""
+        root, parts = checkout(), project.split(".")
+        if root is None or len(parts) != 3:
+            return False
+        file = root.joinpath(*parts).with_suffix(".py")
+        return file.is_file() and self._is_said(file)
+
+    def _is_said(self, file: Path) -> bool:
+        return self._said.search(file.read_text(encoding="utf-8")) is not None
 
     def _exports(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")

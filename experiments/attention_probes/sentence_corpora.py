@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from experiments.attention_probes.marked_texts import Mark, Words, most_frequent, pick, shuffled
-from transformer.config import UserError
+from transformer.config import Config, Range
 
 Kinds = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
@@ -31,24 +31,20 @@ PREPOSITIONS = ("near", "behind", "beside", "under")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Antecedents:
+class _Antecedents(Config):
     """Two to `sentences` sentences with two or three nouns each, and a pronoun: it stands for the last noun that fits.
 
     No noun stands twice in a text, and the kind that is meant is one of those that it has: as a rule several nouns fit,
     of which the last is meant, and other nouns stand behind it.
     """
 
-    sentences: int = 3
+    sentences: Annotated[int, Range(2, 7)] = 3
 
     sources: ClassVar[Mapping[str, str]] = {"antecedent": "the antecedent"}
     kinds: ClassVar[Kinds]
     # What stands before the word that tells the kind, from the pronoun on if that is another.
     ending: ClassVar[tuple[str, ...]]
     ahead: ClassVar[bool]
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.sentences <= 7:
-            raise UserError(f"coreference: sentences={self.sentences} must be 2 to 7")
 
     @functools.cached_property
     def kind_of(self) -> dict[str, str]:
@@ -144,22 +140,18 @@ ADJECTIVES = ("old", "small", "green", "quiet")
 
 
 @dataclasses.dataclass(frozen=True)
-class Agreement:
+class Agreement(Config):
     """Whether a verb is singular or plural: its subject may stand far before it, and other nouns between them.
 
     "near the old lakes , the key to the doors ...": up to `attractors` nouns hang on the subject, and before it another
     may stand, with a comma. At each of those behind the subject it is asked whether "is" or "are" could follow.
     """
 
-    attractors: int = 4
+    attractors: Annotated[int, Range(1, 30)] = 4
 
     sources: ClassVar[Mapping[str, str]] = {"subject": "the subject"}
     ahead: ClassVar[bool] = False
     words: ClassVar[tuple[str, ...]] = ("the", ",", "is", "are", *PREPOSITIONS, *ADJECTIVES, *FORMS)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.attractors <= 30:
-            raise UserError(f"agreement: attractors={self.attractors} must be 1 to 30")
 
     @property
     def longest(self) -> int:

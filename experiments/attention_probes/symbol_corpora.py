@@ -3,25 +3,24 @@
 import dataclasses
 import string
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from experiments.attention_probes.marked_texts import Mark, Words, most_frequent, pick, shuffled
-from transformer.config import UserError
+from transformer.config import Config, Positive, Range
 
 COLOURS = ("red", "blue", "green", "black", "white", "gold", "grey", "pink")
 SHAPES = ("circle", "square", "star", "cross", "ring", "moon", "heart", "arrow")
 QUESTION = "?"
 
 
-def _check(name: str, value: int, least: int, most: int, field: str) -> None:
-    if not least <= value <= most:
-        raise UserError(f"{name}: {field}={value} must be {least} to {most}")
+Questions = Annotated[int, Range(1, 30)]
+"""A number of questions that are asked of one text."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoPlaces:
+class TwoPlaces(Config):
     """The colour of the item `near` places back and the shape of that `far` places back: both are to be read at once.
 
     Items are words such as "red-circle", of `kinds` colours and as many shapes; each of `questions` question marks
@@ -43,19 +42,17 @@ class TwoPlaces:
     one head is enough: an uneven mixture of two items is unlike any other.)
     """
 
-    kinds: int = 4
-    near: int = 1
-    far: int = 4
-    questions: int = 4
+    kinds: Annotated[int, Range(2, len(COLOURS))] = 4
+    near: Annotated[int, Range(1, 30)] = 1
+    far: Annotated[int, Range(2, 31)] = 4
+    questions: Questions = 4
 
     sources: ClassVar[Mapping[str, str]] = {"near": "the nearer item", "far": "the farther item"}
     ahead: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        _check("two_places", self.kinds, 2, len(COLOURS), "kinds")
-        _check("two_places", self.near, 1, 30, "near")
-        _check("two_places", self.far, self.near + 1, 31, "far")
-        _check("two_places", self.questions, 1, 30, "questions")
+    def _check(self) -> None:
+        if self.far <= self.near:
+            raise ValueError(f"far={self.far} must be above near={self.near}")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -92,26 +89,24 @@ class TwoPlaces:
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrieval:
+class Retrieval(Config):
     """The value of a key: "c=4 a=2 h=1 ? a" asks for 2.
 
     Two to `pairs` different ones of the first `letters` letters, each with one of the first `digits` digits, and
     `questions` of them asked for.
     """
 
-    pairs: int = 8
-    questions: int = 4
-    letters: int = 8
-    digits: int = 6
+    pairs: Annotated[int, Range(2)] = 8
+    questions: Questions = 4
+    letters: Annotated[int, Range(2, 26)] = 8
+    digits: Annotated[int, Range(2, 10)] = 6
 
     sources: ClassVar[Mapping[str, str]] = {"value": "the value of the key"}
     ahead: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        _check("retrieval", self.letters, 2, 26, "letters")
-        _check("retrieval", self.pairs, 2, self.letters, "pairs")
-        _check("retrieval", self.questions, 1, 30, "questions")
-        _check("retrieval", self.digits, 2, 10, "digits")
+    def _check(self) -> None:
+        if self.pairs > self.letters:
+            raise ValueError(f"pairs={self.pairs} must be at most letters={self.letters}")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -148,20 +143,17 @@ class Retrieval:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sorting:
+class Sorting(Config):
     """Letters in any order, and behind the colon in the alphabet's: "k c a : a c" asks for a, c and k.
 
     Three to `letters` different ones.
     """
 
-    letters: int = 10
+    letters: Annotated[int, Range(3, 26)] = 10
 
     sources: ClassVar[Mapping[str, str]] = {"next": "the letter that comes next"}
     ahead: ClassVar[bool] = False
     words: ClassVar[tuple[str, ...]] = (":", *string.ascii_lowercase)
-
-    def __post_init__(self) -> None:
-        _check("sorting", self.letters, 3, 26, "letters")
 
     @property
     def longest(self) -> int:
@@ -196,23 +188,18 @@ PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Brackets:
+class Brackets(Config):
     """Which bracket closes: a Dyck language of `kinds` brackets, open at most `depth` deep, in `length` words or fewer.
 
     Asked behind every closing bracket that leaves one open: the last opening bracket is then a closed one.
     """
 
-    kinds: int = 4
-    depth: int = 6
-    length: int = 32
+    kinds: Annotated[int, Range(2, len(PAIRS))] = 4
+    depth: Annotated[int, Range(2, 100)] = 6
+    length: Annotated[int, Range(8, 1000)] = 32
 
     sources: ClassVar[Mapping[str, str]] = {"opening": "the bracket that is open"}
     ahead: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _check("brackets", self.kinds, 2, len(PAIRS), "kinds")
-        _check("brackets", self.depth, 2, 100, "depth")
-        _check("brackets", self.length, 8, 1000, "length")
 
     @property
     def longest(self) -> int:
@@ -259,25 +246,24 @@ class Brackets:
 
 
 @dataclasses.dataclass(frozen=True)
-class Motifs:
+class Motifs(Config):
     """A motif of different letters that comes `times` times, other letters before each, at most `gap`.
 
     It has `motif` letters, or as few as half of them. Where it comes again each of them tells the next one. All other
     letters stand once.
     """
 
-    motif: int = 16
-    times: int = 3
-    gap: int = 4
+    motif: Annotated[int, Range(4, 40)] = 16
+    times: Annotated[int, Range(2, 8)] = 3
+    gap: Positive = 4
 
     sources: ClassVar[Mapping[str, str]] = {"continuation": "what followed in the motif before"}
     ahead: ClassVar[bool] = False
     words: ClassVar[tuple[str, ...]] = tuple(string.ascii_letters)
 
-    def __post_init__(self) -> None:
-        _check("motifs", self.motif, 4, 40, "motif")
-        _check("motifs", self.times, 2, 8, "times")
-        _check("motifs", self.gap, 1, (len(self.words) - self.motif) // self.times, "gap")
+    def _check(self) -> None:
+        if self.gap > (most := (len(self.words) - self.motif) // self.times):
+            raise ValueError(f"gap={self.gap} must be at most {most} with motif={self.motif} and times={self.times}")
 
     @property
     def longest(self) -> int:

@@ -17,7 +17,7 @@ from experiments.attention_probes.sentence_corpora import Agreement, Coreference
 from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrieval, Sorting, TwoPlaces
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Examples, Looked, UserError, from_config, nearest
+from transformer.config import BatchRows, Config, Examples, Looked, UserError, from_config, nearest
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.data.datasets.options import whole_numbers
 from transformer.models.interface import CONTINUATION, FILLING, Input, Interface
@@ -82,7 +82,7 @@ class Reads(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class MarkedTextsConfig:
+class MarkedTextsConfig(Config, path="config.task"):
     """Batches of `rows` texts of a corpus, drawn anew at every step; one text in eight is never trained on.
 
     `dataset`: the name of a corpus, with numbers of its own, such as "brackets/kinds=2,depth=4"
@@ -99,10 +99,7 @@ class MarkedTextsConfig:
     examples: Examples = 512
     probed: Looked = 32
 
-    def __post_init__(self) -> None:
-        for name in ("rows", "examples", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
         if self.corpus.ahead and self.reads is Reads.PAST:
             raise UserError(
                 f"config.task.dataset={self.dataset!r} is answered by what stands behind: say config.task.reads=whole, "

@@ -2,36 +2,39 @@
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, capture_at, capture_weights, captured_at
-from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normaliser
 from transformer.attention.rng import check_rate
 from transformer.attention.sites import Axis, Site, Values
 from transformer.axes import place
 from transformer.config import UserError
-from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
-from transformer.layers.beams import repeat_rows
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import Places
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import target_lengths
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
-from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree, Stateless
+from transformer.models.attention_decoder import (
+    SITE,
+    AttentionDecoder,
+    Given,
+    Source,
+    Steps,
+    draws,
+    read,
+    soft_examples,
+)
+from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CAPTIONING, Interface
-
-SITE = "decoder/attention"
 
 
 class Looking(enum.Enum):
@@ -102,20 +105,6 @@ class CaptionerConfig:
         return RecurrentConfig(width=self.width)
 
 
-class Scene(NamedTuple):
-    """What every word reads of a picture: the mean annotation, and the memory of an attention."""
-
-    mean: Float[Array, "B A"]
-    memory: AttentionMemory | None
-
-
-class Given(NamedTuple):
-    """What a step is given: the word before, and, where drawn, whether the picture is read softly."""
-
-    word: Float[Array, "*B E"]
-    soft: Bool[Array, "*B"] | None = None
-
-
 class Told(NamedTuple):
     """What a step hands out: h_t, the gated z_t, the weights of the places, and of a draw what `extras` has."""
 
@@ -125,7 +114,7 @@ class Told(NamedTuple):
     draws: dict[str, Array]
 
 
-class Captioner(Stateless):
+class Captioner(AttentionDecoder):
     """p(y_t | a, y_1 ... y_{t-1}) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t)) (equation 7).
 
     e_ti = f_att(a_i, h_{t-1}); z_t is beta_t = sigmoid(f_beta(h_{t-1})) times what is read by these (section 4.2.1);
@@ -133,10 +122,11 @@ class Captioner(Stateless):
     3.1.2). Inputs: `picture` and `target`, the caption behind a begin token, padded at its end.
     """
 
+    streams = ("soft", "steps")
+
     def __init__(self, config: CaptionerConfig, interface: Interface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("a captioner needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        super().__init__(interface, builder)
+        self.config = config
         seen, width, embedding = config.encoder.width, config.width, config.embedding
         vocabulary = interface.vocabularies["target"]
         self.places = Places(config.encoder, config.positions, interface.inputs["picture"].shape[1:], builder=builder)
@@ -155,108 +145,50 @@ class Captioner(Stateless):
         self.of_context = linear(seen, "embed", embedding, bias=False)
         self.output = Linear((("embed", embedding),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
-    def encode(self, inputs: Inputs) -> tuple[Scene, CellState]:
-        """The annotations as the words read them, and h_0 and c_0."""
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Source, CellState]:
+        """The annotations as the words read them, or their mean, and h_0 and c_0."""
         annotations_BxLxA = place(self.places(jnp.asarray(inputs["picture"], self.dtype)), "batch", None, None)
+        batch, count, _ = annotations_BxLxA.shape
         mean_BxA = jnp.mean(annotations_BxLxA, axis=1)
         memory = None if self.attention is None else self.attention.prepare(annotations_BxLxA)
         first = CellState(jnp.tanh(self.first_hidden(mean_BxA)), jnp.tanh(self.first_memory(mean_BxA)))
-        return Scene(mean_BxA, memory), first
+        return Source(jnp.full(batch, count, jnp.int32), memory, mean_BxA), first
 
-    def forward(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T V"], Aux]:
-        """Teacher forcing: the score of every word at every position of `target`.
+    def words(self, state: PyTree, inputs: Inputs, source: Source, key: Key[Array, ""] | None) -> Given:
+        """The words, and of hard attention in training which captions are read softly."""
+        given, key = super().words(state, inputs, source, key), self.stream(key, "soft")
+        if key is None or not self.config.soft_share:
+            return given
+        return given._replace(soft=soft_examples(key, self.config.soft_share, jnp.asarray(inputs["target"])))
 
-        Of hard attention `extras` has `attention_log_prob` [B, T, H], the log-probability of each draw, and
-        `attention_entropy`, that of what it was drawn from. Soft attention adds the loss `doubly_stochastic`.
-        """
-        target_BxT = jnp.asarray(inputs["target"])
-        scene, first = self.encode(inputs)
-        # A caption has at least its begin token: every row holds a picture.
-        lengths_B = target_lengths(target_BxT, jnp.ones(len(target_BxT), jnp.int32), self.pad)
-        word_BxTxE = self.embedding(target_BxT, self.dtype)
-        soft_key, step_key = (None, None) if key is None or not train else jax.random.split(key)
-        _, told, captured = scan_steps(
-            functools.partial(self._step, scene=scene, train=train),
-            first,
-            Given(word_BxTxE, self._soft(target_BxT, soft_key)),
-            mask=Mask(query_lengths=lengths_B, key_lengths=None if scene.memory is None else scene.memory.lengths),
-            key=step_key,
-            capture=capture_at(SITE, capture),
-        )
-        maps = {} if captured is None else {SITE: captured}
-        return self._score(word_BxTxE, told), Aux(maps, told.draws, state, self._losses(told))
-
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Rows are examples x beams, with h_0 and c_0; the picture lies in `examples`, once for all beams."""
-        scene, first = self.encode(inputs)
-        rows = repeat_rows(first, beams)
-        return Cache(layers=(), rows=rows, examples=scene), jnp.full(len(rows.hidden), self.begin, jnp.int32)
-
-    def step(
-        self,
-        state: PyTree,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The same step as in training, on the words that were chosen."""
-        word_RxE = self.embedding(tokens_R, self.dtype)
-        rows, told, alignment = self._step(cache.rows, Given(word_RxE), None, scene=cache.examples, train=False)
-        maps, asked = {}, capture_at(SITE, capture)
-        if alignment is not None and asked is not None:
-            logits = alignment.logits[:, :, None]
-            maps = captured_at(SITE, capture_weights(alignment.weights[:, :, None], asked, logits=logits), capture)
-        return self._score(word_RxE, told), cache._replace(rows=rows), Aux(maps, {}, state)
-
-    def _step(
-        self, state: CellState, given: Given, key: Key[Array, ""] | None, *, scene: Scene, train: bool
+    def advance(
+        self, source: Source, state: CellState, given: Given, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[CellState, Told, Alignment | None]:
-        """One word further: h_{t-1} looks, and h_t reads the word and what it saw."""
-        alignment, weights, draws = None, None, {}
-        if self.attention is None:
-            context_RxA = repeat_rows(scene.mean, len(state.hidden) // len(scene.mean))
-        else:
-            assert scene.memory is not None
-            context_RxA, alignment = self.attention.step(
-                state.hidden, scene.memory, soft_R=given.soft, key=key, train=train
-            )
-            weights = alignment.weights[:, 0]
-            if alignment.log_prob is not None and alignment.entropy is not None:
-                draws = {"attention_log_prob": alignment.log_prob, "attention_entropy": alignment.entropy}
+        """h_{t-1} looks, and h_t reads the word and what it saw."""
+        facts = {"soft_R": given.soft, "key": key, "train": train}
+        context_RxA, alignment = read(self.attention, source, state.hidden, **facts)
         if self.gate is not None:
             context_RxA *= jax.nn.sigmoid(self.gate(state.hidden))
         state = self.decoder.step(jnp.concatenate([given.word, context_RxA], axis=-1), state)
-        return state, Told(state.hidden, context_RxA, weights, draws), alignment
+        weights_RxL = None if alignment is None else alignment.weights[:, 0]
+        return state, Told(state.hidden, context_RxA, weights_RxL, draws(alignment)), alignment
 
-    def _score(self, word: Float[Array, "*B E"], told: Told) -> Float[Array, "*B V"]:
-        """Equation 7, in at least float32."""
-        logits = self.output(word + self.of_state(told.hidden) + self.of_context(told.context))
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    def read_out(self, given: Given, told: Told) -> Float[Array, "*B E"]:
+        """E y_{t-1} + L_h h_t + L_z z_t."""
+        return given.word + self.of_state(told.hidden) + self.of_context(told.context)
 
-    def _soft(self, target_BxT: Array, key: Key[Array, ""] | None) -> Bool[Array, "B T"] | None:
-        """Which examples are read by the probabilities, none outside of training."""
-        if key is None or not self.config.soft_share:
-            return None
-        drawn_Bx1 = jax.random.bernoulli(key, self.config.soft_share, (len(target_BxT), 1))
-        return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
+    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Steps, Aux]:
+        """Hard attention tells its draws in `extras`; soft attention adds the loss `doubly_stochastic`.
 
-    def _losses(self, told: Told) -> dict[str, AuxiliaryLoss]:
-        """Sum_i (1 - sum_t p_ti)^2 of every example (equation 14); also without weight, so that it is logged."""
-        if told.weights is None or self.config.looking is not Looking.SOFT:
-            return {}
-        over_words_BxL = jnp.sum(told.weights, axis=1)
+        That is sum_i (1 - sum_t p_ti)^2 of every example (equation 14); also without weight, so that it is logged.
+        """
+        steps, aux = super().unroll(state, inputs, **options)
+        if self.config.looking is not Looking.SOFT:
+            return steps, aux._replace(extras=steps.told.draws)
+        over_words_BxL = jnp.sum(steps.told.weights, axis=1)
         total, count = jnp.sum(jnp.square(1 - over_words_BxL)), float(len(over_words_BxL))
-        return {"doubly_stochastic": AuxiliaryLoss(total, count, self.config.doubly_stochastic)}
+        loss = AuxiliaryLoss(total, count, self.config.doubly_stochastic)
+        return steps, aux._replace(losses={"doubly_stochastic": loss})
 
 
 def build(config: CaptionerConfig, interface: Interface, precision: Precision) -> Model:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 from experiments.captioning import data as captions
 from experiments.captioning.metrics import caption_report, looking_report, looking_step, named_places
 from transformer.attention.sites import Site
-from transformer.config import Amount, BatchRows, Beams, Examples, Looked, Pixels, UserError
+from transformer.config import Amount, BatchRows, Beams, Config, Examples, Looked, Pixels, Positive, Range, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.data.images import scaled
 from transformer.data.scenes import Item, SceneKind, paint
@@ -28,7 +28,7 @@ _EXAMPLE = "red circle top left, blue star bottom right"
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionsConfig:
+class CaptionsConfig(Config, path="config.task"):
     """Batches of `rows` scenes of three by three cells, `fewest` to `most` of which hold an item.
 
     Cells have `pixels` x `pixels` pixels. At least `examples` scenes validate, in whole batches, and as many others
@@ -38,8 +38,8 @@ class CaptionsConfig:
     Errors: UserError for numbers of items that no such scene has.
     """
 
-    fewest: int = 2
-    most: int = 3
+    fewest: Positive = 2
+    most: Annotated[int, Range(1, 9)] = 3
     pixels: Pixels = 16
     rows: BatchRows = 64
     examples: Examples = 1000
@@ -48,17 +48,9 @@ class CaptionsConfig:
     reinforce: Amount = 1.0
     reinforce_entropy: Amount = 0.01
 
-    def __post_init__(self) -> None:
-        for name in ("pixels", "rows", "examples", "beams", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        for name in ("reinforce", "reinforce_entropy"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 0")
-        if not 1 <= self.fewest <= self.most <= 9:
-            raise UserError(
-                f"config.task.fewest={self.fewest} and most={self.most}: items are 1 to 9, and fewest <= most"
-            )
+    def _check(self) -> None:
+        if self.fewest > self.most:
+            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
 
     @property
     def kind(self) -> SceneKind:

@@ -3,12 +3,12 @@
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple, assert_never
+from typing import Annotated, NamedTuple, assert_never
 
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from transformer.config import UserError, from_config, nearest
+from transformer.config import Config, Positive, Range, UserError, from_config, nearest
 from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, read_alphabets, said_of_unread
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.symbols import SPLITS
@@ -70,24 +70,17 @@ class CharacterSet:
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawnCharacters:
+class DrawnCharacters(Config):
     """So many characters of bent strokes for each split, each drawn by so many `hands`, from `seed` and the split.
 
     Errors: UserError for less than one character, and for less than two hands.
     """
 
-    train: int = 200
-    validation: int = 40
-    test: int = 60
-    hands: int = 20
+    train: Positive = 200
+    validation: Positive = 40
+    test: Positive = 60
+    hands: Annotated[int, Range(2)] = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"{split}={getattr(self, split)} of drawn characters must be at least 1")
-        if self.hands < 2:
-            raise UserError(f"hands={self.hands} of drawn characters must be at least 2")
 
     def draw(self, split: str, side: int) -> Drawings:
         """The drawings of a split."""
@@ -96,7 +89,7 @@ class DrawnCharacters:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOutAlphabets:
+class HeldOutAlphabets(Config):
     """How many alphabets of the background validate, and how many test where there are no archives of evaluation.
 
     They are the last by name, those that test at the end.
@@ -104,30 +97,20 @@ class HeldOutAlphabets:
     Errors: UserError for less than one.
     """
 
-    validation: int = 1
-    test: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("validation", "test"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} of omniglot must be at least 1 alphabet")
+    validation: Positive = 1
+    test: Positive = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOutCharacters:
+class HeldOutCharacters(Config):
     """How many characters of all alphabets, in an order drawn from `seed`, validate, and how many test.
 
     Errors: UserError for less than one.
     """
 
-    validation: int = 20
-    test: int = 60
+    validation: Positive = 20
+    test: Positive = 60
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("validation", "test"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} of omniglot_characters must be at least 1 character")
 
 
 def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterSet:

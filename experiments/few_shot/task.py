@@ -5,7 +5,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, UInt8
 
 from experiments.few_shot.data import CharacterSet, Episodes, Turned, draw_episodes, made_up, open_characters
 from transformer.attention.sites import AxisKind, Site, between
-from transformer.config import BatchRows, Examples, Looked, Pixels, UserError
+from transformer.config import BatchRows, Config, Examples, Items, Looked, Pixels, Positive, Range, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.interface import FEW_SHOTS, Input, Interface, Modality
@@ -27,7 +27,7 @@ _ASKED = "?"
 
 
 @dataclasses.dataclass(frozen=True)
-class FewShotsConfig:
+class FewShotsConfig(Config, path="config.task"):
     """Episodes of so many `ways`, characters, each shown `shots` times, and one more drawing whose class is asked.
 
     Of several numbers of shots a batch has one, in turn, and each is evaluated. `dataset`: "strokes", characters drawn
@@ -42,22 +42,13 @@ class FewShotsConfig:
     dataset: str = "strokes"
     data_dir: str | None = None
     side: Pixels = 28
-    ways: int = 5
-    shots: tuple[int, ...] = (1,)
+    ways: Annotated[int, Range(2)] = 5
+    shots: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (1,)
     turned: Turned = Turned.ROTATIONS
     held_out_turned: Turned = Turned.NONE
     rows: BatchRows = 32
     examples: Examples = 1000
     probed: Looked = 2
-
-    def __post_init__(self) -> None:
-        for name in ("side", "rows", "examples", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if self.ways < 2:
-            raise UserError(f"config.task.ways={self.ways} must be at least 2")
-        if not self.shots or min(self.shots) < 1 or len(set(self.shots)) < len(self.shots):
-            raise UserError(f"config.task.shots={self.shots} must be different numbers of at least 1, one or more")
 
     @property
     def turns(self) -> tuple[int, ...]:

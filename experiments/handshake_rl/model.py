@@ -12,7 +12,7 @@ from transformer.attention.capture import Capture, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Config, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
@@ -41,7 +41,7 @@ class Reading(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentQNetworkConfig:
+class RecurrentQNetworkConfig(Config, path="config.model"):
     """Convolutions of `encoder` for each stream, a `reading` of their regions, an LSTM of `width`, a value an action.
 
     Errors: UserError for a width below 1.
@@ -51,11 +51,7 @@ class RecurrentQNetworkConfig:
         default_factory=lambda: GridEncoderConfig(channels=(32,), strides=(3,))
     )
     reading: Reading = Reading.ATTENTION
-    width: int = 64
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise UserError(f"config.model.width={self.width} must be at least 1")
+    width: Positive = 64
 
     @property
     def features(self) -> int:

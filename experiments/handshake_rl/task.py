@@ -16,7 +16,7 @@ from experiments.handshake_rl.world import CELL, PIXELS, SIDE, Action, World, ac
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
 from transformer.axes import place
-from transformer.config import BatchRows, Examples, Looked, Positive, UserError
+from transformer.config import BatchRows, Config, Examples, Looked, Positive, Share, UserError
 from transformer.data.batches import Drawn, Source
 from transformer.data.images import unscaled
 from transformer.models.interface import ACTING, Input, Interface, Modality
@@ -32,7 +32,7 @@ QUERY, KEY = "step", "region"
 
 
 @dataclasses.dataclass(frozen=True)
-class ApproachingPersonConfig:
+class ApproachingPersonConfig(Config, path="config.task"):
     """Q-learning from a replay of whole episodes, of at most `steps` actions each.
 
     In each training step the agent lives through `worlds` new episodes, which it keeps in a buffer of `capacity`, and
@@ -43,25 +43,19 @@ class ApproachingPersonConfig:
     Errors: UserError for values out of range.
     """
 
-    steps: int = 14
+    steps: Positive = 14
     worlds: Positive = 8
     rows: BatchRows = 24
     capacity: int = 4096
-    discount: float = 0.95
-    epsilon: float = 0.05
-    explore: int = 1000
+    discount: Share = 0.95
+    epsilon: Share = 0.05
+    explore: Positive = 1000
     loss: TemporalLoss = TemporalLoss.HUBER
     target: str = "target"
     examples: Examples = 500
     probed: Looked = 4
 
-    def __post_init__(self) -> None:
-        for name in ("steps", "worlds", "rows", "explore", "examples", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        for name in ("discount", "epsilon"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be from 0 to 1")
+    def _check(self) -> None:
         if self.capacity < self.worlds:
             raise UserError(
                 f"config.task.capacity={self.capacity} must hold the episodes of a step, config.task.worlds="

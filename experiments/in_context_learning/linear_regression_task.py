@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from experiments.in_context_learning.linear_regression import Functions, as_vectors, draw, least_squares, ridge
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Examples, Looked, Positive, UserError
+from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.models.interface import NUMBERS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
@@ -20,7 +20,7 @@ from transformer.tasks.plain import PlainTask, check_rows
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearFunctionsConfig:
+class LinearFunctionsConfig(Config, path="config.task"):
     """Batches of `rows` functions of so many `dimensions`, each by 2 x dimensions + 1 points: x_1, y_1, x_2, y_2, ...
 
     What is shown of f(x) has a normal error of deviation `noise`. Without any, least squares is without fault from as
@@ -30,20 +30,15 @@ class LinearFunctionsConfig:
     """
 
     dimensions: Positive = 8
-    noise: float = 1.0
-    fewest: int | None = None
+    noise: Amount = 1.0
+    fewest: Positive | None = None
     rows: BatchRows = 64
     examples: Examples = 1024
     probed: Looked = 2
 
-    def __post_init__(self) -> None:
-        if not self.noise >= 0:
-            raise UserError(f"config.task.noise={self.noise} must be at least 0")
-        for name in ("dimensions", "rows", "examples", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if self.fewest is not None and not 1 <= self.fewest <= self.dimensions:
-            raise UserError(f"config.task.fewest={self.fewest} must be from 1 to dimensions={self.dimensions}, or None")
+    def _check(self) -> None:
+        if self.fewest is not None and self.fewest > self.dimensions:
+            raise UserError(f"config.task.fewest={self.fewest} must be at most dimensions={self.dimensions}")
 
     @property
     def points(self) -> int:

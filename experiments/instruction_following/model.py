@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,22 +9,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from experiments.instruction_following.transition_tables import moved, seen, walked
-from transformer.attention.capture import Capture, capture_at, capture_weights, captured_at
-from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
-from transformer.layers.beams import as_rows, by_example, repeat_rows
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
+from transformer.layers.beams import as_rows, by_example
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_lengths, real_positions, target_lengths
+from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
-from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
+from transformer.models.attention_decoder import SITE, AttentionDecoder, Source, read
+from transformer.models.contract import Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import WALKING, Interface
-
-SITE = "decoder/attention"
 
 
 class Aligner(enum.Enum):
@@ -91,29 +87,41 @@ class WalkerConfig:
         return self.encoder.output_width + self.embedding * self.aligner.of_words
 
 
-class Heard(NamedTuple):
-    """What every action reads of an instruction: the memory of an aligner, or one vector for all actions."""
-
-    memory: AttentionMemory | None = None
-    vector: Float[Array, "B M"] | None = None
-
-
 class World(NamedTuple):
-    """An instruction, and the tables of the world that it is followed in."""
+    """What every action reads: an instruction, and the tables of the world that it is followed in."""
 
-    heard: Heard
+    instruction: Source
     sights: Float[Array, "B P F"]
     moves: Int[Array, "B P V"]
 
+    @property
+    def lengths(self) -> Int[Array, " B"]:
+        """How many words each instruction has."""
+        return self.instruction.lengths
+
+
+class Sight(NamedTuple):
+    """Where one stands, and E y_t, what is seen there."""
+
+    place: Int[Array, "*B"]
+    seen: Float[Array, "*B E"]
+
 
 class Carry(NamedTuple):
-    """What decoding hands from step to step: the state, and where one stands."""
+    """The state, and where one stood behind it."""
 
     state: CellState
     place: Int[Array, " R"]
 
 
-class Walker(Stateless):
+class Told(NamedTuple):
+    """What a step hands out: s_t and z_t."""
+
+    hidden: Float[Array, "*B F"]
+    context: Float[Array, "*B M"]
+
+
+class Walker(AttentionDecoder):
     """p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016).
 
     s_t = LSTM([E y_t ; z_t], s_{t-1}) from zeros; y_t is what is seen where the actions before have led, so that these
@@ -123,9 +131,8 @@ class Walker(Stateless):
     """
 
     def __init__(self, config: WalkerConfig, interface: Interface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("a walker needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        super().__init__(interface, builder)
+        self.config = config
         width, embedding = config.width, config.embedding
 
         def linear(inputs: int, outputs: int, name: str = "embed") -> Linear:
@@ -141,95 +148,52 @@ class Walker(Stateless):
         self.of_state, self.of_context = linear(width, embedding), linear(config.read, embedding)
         self.output = linear(embedding, interface.vocabularies["target"], "vocabulary")
 
-    def listen(self, source_BxS: Int[Array, "B S"]) -> tuple[Heard, Int[Array, " B"]]:
-        """What the actions read of the instruction, and how many words it has."""
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[World, Carry]:
+        """The instruction and the world around it, and a state of zeros where the walk starts."""
+        instruction, moves_BxPxV = self._listen(jnp.asarray(inputs["source"])), jnp.asarray(inputs["moves"])
+        start_B = jnp.asarray(inputs["start"], moves_BxPxV.dtype)
+        world = World(instruction, jnp.asarray(inputs["sights"], self.dtype), moves_BxPxV)
+        return world, Carry(self.decoder.initial(len(start_B), self.dtype), start_B)
+
+    def words(self, state: PyTree, inputs: Inputs, source: World, key: Key[Array, ""] | None) -> Sight:
+        """What is seen at every place that the actions of `target` lead to."""
+        place_BxT = walked(source.moves, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
+        return Sight(place_BxT, self.sight(seen(source.sights, place_BxT)))
+
+    def chosen(self, tokens_R: Int[Array, " R"], source: World, carry: Carry) -> Sight:
+        """The world moves by the action that was chosen, and what is seen there gives the next one."""
+        place_R = moved(source.moves, carry.place, tokens_R)
+        return Sight(place_R, self.sight(as_rows(seen(source.sights, by_example(place_R, len(source.sights))))))
+
+    def advance(
+        self, source: World, carry: Carry, given: Sight, key: Key[Array, ""] | None, *, train: bool
+    ) -> tuple[Carry, Told, Alignment | None]:
+        """s_{t-1} reads the instruction, and s_t what is seen beside it."""
+        context_RxM, alignment = read(self.aligner, source.instruction, carry.state.hidden)
+        state = self.decoder.step(jnp.concatenate([given.seen, context_RxM], axis=-1), carry.state)
+        return Carry(state, given.place), Told(state.hidden, context_RxM), alignment
+
+    def read_out(self, given: Sight, told: Told) -> Float[Array, "*B E"]:
+        """E y_t + L_s s_t + L_z z_t."""
+        return given.seen + self.of_state(told.hidden) + self.of_context(told.context)
+
+    def _listen(self, source_BxS: Int[Array, "B S"]) -> Source:
+        """What the actions read of the instruction."""
         lengths_B = real_lengths(source_BxS, self.pad)
         x_BxSxE = self.embedding(source_BxS, self.dtype)
         h_BxSxM, last = self.encoder(x_BxSxE, lengths_B)
         match self.config.aligner:
             case Aligner.LAST:
-                return Heard(vector=last.hidden), lengths_B
+                return Source(lengths_B, vector=last.hidden)
             case Aligner.MEAN:
                 real_BxSx1 = real_positions(lengths_B, source_BxS.shape[1])[..., None]
                 words_B = jnp.maximum(lengths_B, 1).astype(self.dtype)
                 sum_BxM = jnp.sum(jnp.where(real_BxSx1, jnp.concatenate([x_BxSxE, h_BxSxM], axis=-1), 0), axis=1)
-                return Heard(vector=sum_BxM / words_B[:, None]), lengths_B
+                return Source(lengths_B, vector=sum_BxM / words_B[:, None])
             case Aligner.MULTI_LEVEL:
                 h_BxSxM = jnp.concatenate([x_BxSxE, h_BxSxM], axis=-1)
         assert self.aligner is not None
-        return Heard(self.aligner.prepare(h_BxSxM, lengths_B)), lengths_B
-
-    def forward(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T V"], Aux]:
-        """Teacher forcing: the score of every action at every place that the actions of `target` lead to."""
-        target_BxT, moves_BxPxV = jnp.asarray(inputs["target"]), jnp.asarray(inputs["moves"])
-        heard, words_B = self.listen(jnp.asarray(inputs["source"]))
-        place_BxT = walked(moves_BxPxV, jnp.asarray(inputs["start"]), target_BxT)
-        sight_BxTxE = self.sight(seen(jnp.asarray(inputs["sights"], self.dtype), place_BxT))
-        lengths_B = target_lengths(target_BxT, words_B, self.pad)
-        _, told, captured = scan_steps(
-            functools.partial(self._step, heard=heard),
-            self.decoder.initial(len(target_BxT), self.dtype),
-            sight_BxTxE,
-            mask=Mask(query_lengths=lengths_B, key_lengths=words_B),
-            capture=capture_at(SITE, capture),
-        )
-        return self._score(sight_BxTxE, *told), Aux({} if captured is None else {SITE: captured}, {}, state)
-
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Every row stands at the start of its example's world; instruction and world lie in `examples`."""
-        heard, _ = self.listen(jnp.asarray(inputs["source"]))
-        moves_BxPxV = jnp.asarray(inputs["moves"])
-        start_R = repeat_rows(jnp.asarray(inputs["start"], moves_BxPxV.dtype), beams)
-        rows = Carry(self.decoder.initial(len(start_R), self.dtype), start_R)
-        world = World(heard, jnp.asarray(inputs["sights"], self.dtype), moves_BxPxV)
-        return Cache(layers=(), rows=rows, examples=world), jnp.full(len(start_R), self.begin, jnp.int32)
-
-    def step(
-        self,
-        state: PyTree,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The world moves by the action that was chosen, and what is seen there gives the next one."""
-        world: World = cache.examples
-        place_R = moved(world.moves, cache.rows.place, tokens_R)
-        sight_RxE = self.sight(as_rows(seen(world.sights, by_example(place_R, len(world.sights)))))
-        of_decoder, told, alignment = self._step(cache.rows.state, sight_RxE, None, heard=world.heard)
-        maps, asked = {}, capture_at(SITE, capture)
-        if alignment is not None and asked is not None:
-            logits = alignment.logits[:, :, None]
-            maps = captured_at(SITE, capture_weights(alignment.weights[:, :, None], asked, logits=logits), capture)
-        return self._score(sight_RxE, *told), cache._replace(rows=Carry(of_decoder, place_R)), Aux(maps, {}, state)
-
-    def _step(
-        self, state: CellState, sight_RxE: Array, key: Key[Array, ""] | None, *, heard: Heard
-    ) -> tuple[CellState, tuple[Array, Array], Alignment | None]:
-        """One action further: s_{t-1} reads the instruction, s_t what is seen beside it; s_t and z_t are handed out."""
-        alignment = None
-        if self.aligner is None:
-            assert heard.vector is not None
-            context_RxM = repeat_rows(heard.vector, len(sight_RxE) // len(heard.vector))
-        else:
-            assert heard.memory is not None
-            context_RxM, alignment = self.aligner.step(state.hidden, heard.memory)
-        state = self.decoder.step(jnp.concatenate([sight_RxE, context_RxM], axis=-1), state)
-        return state, (state.hidden, context_RxM), alignment
-
-    def _score(self, sight: Array, hidden: Array, context: Array) -> Float[Array, "*B V"]:
-        """The score of every action, in at least float32."""
-        logits = self.output(sight + self.of_state(hidden) + self.of_context(context))
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return Source(lengths_B, self.aligner.prepare(h_BxSxM, lengths_B))
 
 
 def build(config: WalkerConfig, interface: Interface, precision: Precision) -> Model:

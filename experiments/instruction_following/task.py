@@ -16,7 +16,7 @@ from experiments.instruction_following.maze_images import paint_walk
 from experiments.instruction_following.mazes import Action, Heading, Maze
 from experiments.instruction_following.transition_tables import walked
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Examples, Looked, Range, UserError
+from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.models.interface import WALKING, Input, Modality
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
@@ -43,7 +43,7 @@ Clauses = Annotated[int, Range(1, 2**5)]
 
 
 @dataclasses.dataclass(frozen=True)
-class WalkingConfig:
+class WalkingConfig(Config, path="config.task"):
     """Batches of `rows` instructions of 1 to `clauses` clauses, each from anywhere in one of `mazes` training mazes.
 
     Mazes have `side` x `side` crossings; no walk has more than `longest` actions. In each of `held_out` other mazes
@@ -55,7 +55,7 @@ class WalkingConfig:
 
     mazes: Mazes = 200
     held_out: Mazes = 50
-    side: int = 6
+    side: Annotated[int, Range(2, 20)] = 6
     clauses: Clauses = 3
     longest: int = 13
     rows: BatchRows = 32
@@ -63,15 +63,10 @@ class WalkingConfig:
     beams: Beams = 1
     probed: Looked = 6
 
-    def __post_init__(self) -> None:
-        for name in ("mazes", "held_out", "clauses", "rows", "examples", "beams", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
         # Two to turn around, or a straight way through a maze, and a turn.
         if self.longest < (least := max(2, self.side)):
             raise UserError(f"config.task.longest={self.longest} must be at least {least}: a clause can have so many")
-        if not 2 <= self.side <= 20:
-            raise UserError(f"config.task.side={self.side} must be 2 to 20 crossings")
 
 
 class Charted(NamedTuple):

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from experiments.meta_rl.data import (
     uniform_value,
 )
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Examples, Looked, Positive, UserError
+from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.models.interface import NUMBERS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
@@ -46,7 +46,7 @@ class Teacher(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class UnknownWorldsConfig:
+class UnknownWorldsConfig(Config, path="config.task"):
     """Worlds of so many `states` and `actions`, in which `episodes` of `horizon` steps are lived one after another.
 
     A world of one state is a bandit, whose pulls are episodes of one step. In training rows live as
@@ -58,7 +58,7 @@ class UnknownWorldsConfig:
     """
 
     states: Positive = 1
-    actions: int = 5
+    actions: Annotated[int, Range(2)] = 5
     horizon: Positive = 1
     episodes: Positive = 10
     teacher: Teacher = Teacher.BAYES
@@ -66,12 +66,7 @@ class UnknownWorldsConfig:
     examples: Examples = 2000
     probed: Looked = 2
 
-    def __post_init__(self) -> None:
-        for name in ("states", "horizon", "episodes", "rows", "examples", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if self.actions < 2:
-            raise UserError(f"config.task.actions={self.actions} must be at least 2")
+    def _check(self) -> None:
         if self.teacher is Teacher.BAYES:
             if self.states > 1:
                 raise UserError(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
-from transformer.config import Layers, UserError
+from transformer.config import Config, Layers, Positive
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
@@ -21,20 +21,15 @@ from transformer.models.interface import BITS, Interface
 
 
 @dataclasses.dataclass(frozen=True)
-class ControllerOnlyConfig:
+class ControllerOnlyConfig(Config, path="config.model"):
     """`layers` recurrent layers of `width`; the defaults are the paper's LSTM (table 3).
 
     Errors: UserError for a width or number of layers below 1.
     """
 
     cell: Cell = Cell.LSTM
-    width: int = 256
+    width: Positive = 256
     layers: Layers = 3
-
-    def __post_init__(self) -> None:
-        for name in ("width", "layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
 
     @property
     def stack(self) -> RecurrentConfig:

@@ -15,7 +15,7 @@ from transformer.attention.capture import Capture, Captured, capture_at, capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
-from transformer.config import Heads, UserError
+from transformer.config import Config, Count, Heads, Positive, UserError
 from transformer.layers.attention_cell import Alignment, scan_steps
 from transformer.layers.initialization import RecurrentInitialisation
 from transformer.layers.linear import Linear
@@ -54,7 +54,7 @@ class Beginning(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TuringConfig:
+class TuringConfig(Config, path="config.model"):
     """The defaults are the machine of the paper's copy task (table 1): 128 slots of 20, one head of each kind.
 
     `width` is that of the controller's only layer. A head moves by up to `shift_range` slots in a step.
@@ -63,21 +63,18 @@ class TuringConfig:
     """
 
     controller: Controller = Controller.FEED_FORWARD
-    width: int = 100
+    width: Positive = 100
     read_heads: Heads = 1
     write_heads: Heads = 1
-    slots: int = 128
-    slot_width: int = 20
-    shift_range: int = 1
+    slots: Positive = 128
+    slot_width: Positive = 20
+    shift_range: Count = 1
     beginning: Beginning = Beginning.LEARNED
 
-    def __post_init__(self) -> None:
-        for name in ("width", "read_heads", "write_heads", "slots", "slot_width"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        if self.shift_range < 0 or slots_of.taps(self.shift_range) > self.slots:
+    def _check(self) -> None:
+        if slots_of.taps(self.shift_range) > self.slots:
             raise UserError(
-                f"config.model.shift_range={self.shift_range} must be at least 0, and to either side no further than "
+                f"config.model.shift_range={self.shift_range} must go to either side no further than "
                 f"once around the config.model.slots={self.slots}"
             )
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 
 from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, word
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Examples, Looked, UserError
+from transformer.config import BatchRows, Config, Examples, Looked, UserError
 from transformer.data.batches import Drawn
 from transformer.models.interface import BITS, Input, Interface, Modality
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
@@ -25,7 +25,7 @@ SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 
 
 @dataclasses.dataclass(frozen=True)
-class AlgorithmsConfig:
+class AlgorithmsConfig(Config, path="config.task"):
     """Batches of `rows` sequences of one size, drawn anew at every step from `shortest` to `longest`.
 
     `problem` says what is asked and what a size counts (experiments.neural_turing_machine.data); `bits`, `repeats`,
@@ -53,7 +53,7 @@ class AlgorithmsConfig:
     sequences: Examples = 64
     probed: Looked = 4
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         least = self.algorithm.smallest
         if not least <= self.shortest <= self.longest:
             raise UserError(
@@ -61,9 +61,6 @@ class AlgorithmsConfig:
             )
         if any(size < least for size in self.evaluated) or len(set(self.evaluated)) < len(self.evaluated):
             raise UserError(f"config.task.evaluated={self.evaluated} must be different sizes of at least {least}")
-        for name in ("rows", "sequences", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:

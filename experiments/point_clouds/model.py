@@ -15,7 +15,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.config import Heads, Layers, UserError
+from transformer.config import Config, Heads, LayersIfAny, Positive, Rate
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import stack_operations
@@ -48,7 +48,7 @@ class Pooling(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class SetTransformerConfig:
+class SetTransformerConfig(Config, path="config.model"):
     """Blocks over points, pooled to one vector; the fields are those of every Transformer (TransformerConfig).
 
     With `layers` 0 no point knows of another before they are pooled.
@@ -56,23 +56,21 @@ class SetTransformerConfig:
     Errors: UserError for values out of range.
     """
 
-    layers: Layers = 2
-    width: int = 64
+    layers: LayersIfAny = 2
+    width: Positive = 64
     heads: Heads = 4
-    feed_forward: int = 128
+    feed_forward: Positive = 128
     pooling: Pooling = Pooling.ATTENTION
     activation: Activation = Activation.RELU
     norm_placement: NormPlacement = NormPlacement.PRE
     initialisation: Initialisation = Initialisation.XAVIER
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
 
-    def __post_init__(self) -> None:
-        self.blocks.check()
-        if self.layers < 0:
-            raise UserError(f"config.model.layers={self.layers} must be at least 0")
+    def _check(self) -> None:
+        _ = self.blocks  # which checks its values
 
     @property
     def blocks(self) -> TransformerConfig:

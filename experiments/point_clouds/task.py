@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Examples, Looked, UserError
+from transformer.config import BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
 from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
@@ -23,24 +23,21 @@ CLASSES = tuple(DIGITS)
 
 
 @dataclasses.dataclass(frozen=True)
-class PointCloudsConfig:
+class PointCloudsConfig(Config, path="config.task"):
     """Batches of `rows` clouds of `fewest` to `most` points; at least `examples` are evaluated, in whole batches.
 
     Errors: UserError for values out of range.
     """
 
-    fewest: int = 24
+    fewest: Positive = 24
     most: int = 48
     rows: BatchRows = 64
     examples: Examples = 512
     probed: Looked = 4
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.fewest <= self.most:
-            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise, from at least 1 point")
-        for name in ("rows", "examples", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
+        if self.fewest > self.most:
+            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
 
 
 class PointClouds(PlainTask):

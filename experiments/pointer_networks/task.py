@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from experiments.pointer_networks.data import MOST_OF_A_TOUR, draw_points, hull,
 from experiments.pointer_networks.decoding import Answer, Problem, indices_of, point_out
 from experiments.pointer_networks.metrics import measure
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Examples, Looked, UserError
+from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Range, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.models.interface import END, POINTING, Input, Interface, Modality
 from transformer.tasks.contract import (
@@ -56,8 +56,12 @@ class PointOrder(enum.Enum):
                 return left_to_right(points_BxNx2, lengths_B)
 
 
+Points = Annotated[int, Range(3)]
+"""A number of points, not all of which are on one line."""
+
+
 @dataclasses.dataclass(frozen=True)
-class PlanarConfig:
+class PlanarConfig(Config, path="config.task"):
     """Batches of `rows` examples, each of `fewest` to `most` points that are uniform in the unit square.
 
     `tested`: the numbers of points on which answers are decoded, `examples` of each, with and without the problem's
@@ -67,25 +71,18 @@ class PlanarConfig:
     """
 
     problem: Problem = Problem.HULL
-    fewest: int = 5
+    fewest: Points = 5
     most: int = 10
     order: PointOrder = PointOrder.DRAWN
     rows: BatchRows = 128
-    tested: tuple[int, ...] = (5, 10)
+    tested: Annotated[tuple[Points, ...], Items(least=1, distinct=True)] = (5, 10)
     examples: Examples = 1000
     beams: Beams = 1
     probed: Looked = 4
 
-    def __post_init__(self) -> None:
-        if not 3 <= self.fewest <= self.most:
-            raise UserError(
-                f"config.task.fewest={self.fewest} and most={self.most}: points are at least 3, and fewest <= most"
-            )
-        for name in ("rows", "examples", "beams", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if not self.tested or min(self.tested) < 3 or len(set(self.tested)) < len(self.tested):
-            raise UserError(f"config.task.tested={self.tested} must name different numbers of points, each at least 3")
+    def _check(self) -> None:
+        if self.fewest > self.most:
+            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
         longest = max(self.most, *self.tested)
         if self.problem is Problem.TOUR and longest > MOST_OF_A_TOUR:
             raise UserError(

@@ -5,7 +5,7 @@ Every kernel of both is divided by its largest singular value (section 3.3).
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import UserError
+from transformer.config import Config, Items, Positive, UserError
 from transformer.layers.convolution import Convolution2D, Window
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.image_grid_attention import GridAttention, attention_operations
@@ -31,7 +31,7 @@ Kernels = Mapping[str, Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class SaganConfig:
+class SaganConfig(Config, path="config.model"):
     """The features of both players' grids, where they attend, and a classifier that judges and is never trained.
 
     `channels` are those of the whole picture, of half of its sides, a quarter and so on: the discriminator goes from
@@ -43,23 +43,10 @@ class SaganConfig:
     Errors: UserError for values out of range.
     """
 
-    channels: tuple[int, ...] = (32, 64, 128)
-    attention: tuple[int, ...] = ()
-    reduction: int = 8
-    judge: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(self.channels) < 2 or min(self.channels) < 1:
-            raise UserError(
-                f"config.model.channels={self.channels} must be at least two numbers: those of the whole picture, of "
-                "half of its sides ..."
-            )
-        if len(set(self.attention)) < len(self.attention):
-            raise UserError(f"config.model.attention={self.attention} names a grid twice")
-        if self.reduction < 1:
-            raise UserError(f"config.model.reduction={self.reduction} must be at least 1")
-        if self.judge and min(self.judge) < 1:
-            raise UserError(f"config.model.judge={self.judge} must be channels of at least 1")
+    channels: Annotated[tuple[Positive, ...], Items(least=2)] = (32, 64, 128)
+    attention: Annotated[tuple[int, ...], Items(distinct=True)] = ()
+    reduction: Positive = 8
+    judge: tuple[Positive, ...] = ()
 
     @property
     def halvings(self) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from experiments.sagan.data import NearestDrawing, Reading, draw_pairs, halves
 from experiments.sagan.metrics import Judged, measure
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Examples, Looked, Pixels, UserError
+from transformer.config import BatchRows, Config, Looked, Positive, Range, Share, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.data.images import unscaled
 from transformer.data.png import png
@@ -31,7 +31,7 @@ JUDGE = "judge"
 
 
 @dataclasses.dataclass(frozen=True)
-class PairedCanvasesConfig:
+class PairedCanvasesConfig(Config, path="config.task"):
     """Batches of `rows` canvases of `pixels` x 2 `pixels` with one of the `digits` twice, and `noise` normal numbers.
 
     At least `examples` samples are judged, in whole batches. A model's own judge is sure of a half to whose digit it
@@ -41,26 +41,17 @@ class PairedCanvasesConfig:
     """
 
     digits: str = "0123456789"
-    pixels: Pixels = 16
-    noise: int = 32
+    pixels: Annotated[int, Range(8, 2**12, ": smaller digits are not told apart")] = 16
+    noise: Positive = 32
     rows: BatchRows = 64
-    examples: Examples = 1024
-    confidence: float = 0.9
+    examples: Annotated[int, Range(2, 2**22, ": one has no covariance")] = 1024
+    confidence: Share = 0.9
     probed: Looked = 4
     evaluated_parameters: str = "raw"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not self.digits or len(set(self.digits)) < len(self.digits) or not set(self.digits) <= set(DIGITS):
             raise UserError(f"config.task.digits={self.digits!r} must be different digits, at least one")
-        for name in ("noise", "rows", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if self.pixels < 8:
-            raise UserError(f"config.task.pixels={self.pixels} must be at least 8: smaller digits are not told apart")
-        if self.examples < 2:
-            raise UserError(f"config.task.examples={self.examples} must be at least 2: one has no covariance")
-        if not 0 <= self.confidence <= 1:
-            raise UserError(f"config.task.confidence={self.confidence} is a probability: it must be 0 to 1")
 
 
 class PairedCanvases(PlainTask):

@@ -7,26 +7,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
 from transformer.config import Layers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
-from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import target_lengths
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
-from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
+from transformer.models.attention_decoder import SITE, AttentionDecoder, Given, captured_at_once
+from transformer.models.contract import Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CAPTIONING, Interface
 
-SITE = "decoder/attention"
 # Rows and columns from a place to each of the eight around it.
 _NEIGHBOURS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
 
@@ -70,7 +68,7 @@ class TextReaderConfig:
         return RecurrentConfig(width=self.width, layers=self.layers)
 
 
-class TextReader(Stateless):
+class TextReader(AttentionDecoder):
     """p(y_t | v, y_1 ... y_{t-1}) = softmax(W_o [h_t ; g_t]) (section 3.3 of the paper).
 
     v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbours,
@@ -83,9 +81,8 @@ class TextReader(Stateless):
     """
 
     def __init__(self, config: TextReaderConfig, interface: Interface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("a reader of text needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        super().__init__(interface, builder)
+        self.config = config
         seen, width, vocabulary = config.encoder.width, config.width, interface.vocabularies["target"]
         self.grid = GridEncoder(config.encoder, interface.inputs["picture"].shape[-1], builder=builder)
         self.encoder = RecurrentStack(config.recurrent, seen, builder=builder)
@@ -99,7 +96,7 @@ class TextReader(Stateless):
         read = (("features", width + seen),)
         self.output = Linear(read, (("vocabulary", vocabulary),), bias=False, builder=builder)
 
-    def encode(self, inputs: Inputs) -> tuple[AttentionMemory, tuple[CellState, ...]]:
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, tuple[CellState, ...]]:
         """What every glyph reads of the picture, and the decoder's state before the begin token."""
         grid_BxVxWxC = self.grid(jnp.asarray(inputs["picture"], self.dtype))
         columns_BxWxC = place(_greatest_of_columns(grid_BxVxWxC), "batch", None, None)
@@ -117,55 +114,36 @@ class TextReader(Stateless):
             memory = memory._replace(keys=keys)
         return memory, first
 
-    def forward(
+    def advance(
         self,
-        state: PyTree,
-        inputs: Inputs,
+        source: AttentionMemory,
+        carry: tuple[CellState, ...],
+        given: Given,
+        key: Key[Array, ""] | None,
         *,
         train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T V"], Aux]:
-        """Teacher forcing: the score of every glyph at every position of `target`.
+    ) -> tuple[tuple[CellState, ...], Float[Array, "R G"], Alignment]:
+        """h_t reads the glyph before it and then the picture; it tells [h_t ; g_t]."""
+        hidden_RxF, carry = self.decoder.step(given.word, carry)
+        glimpse_RxC, alignment = self.attention.step(hidden_RxF, source)
+        return carry, jnp.concatenate([hidden_RxF, glimpse_RxC], axis=-1), alignment
 
-        No state reads what was seen before, so that the decoder runs over all of `target` first.
-        """
-        target_BxT = jnp.asarray(inputs["target"])
-        memory, first = self.encode(inputs)
-        # A string has at least its begin token: every row holds a picture.
-        lengths_B = target_lengths(target_BxT, jnp.ones(len(target_BxT), jnp.int32), self.pad)
-        hidden_BxTxF, _ = self.decoder(self.embedding(target_BxT, self.dtype), lengths_B, first)
-        mask = Mask(query_lengths=lengths_B, key_lengths=memory.lengths)
-        glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, memory, mask=mask)
-        return self._score(hidden_BxTxF, glimpse_BxTxC), Aux(_maps(alignment, mask, capture), {}, state)
-
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Rows are examples x beams, with the decoder's states; the picture lies in `examples`, once for all beams."""
-        memory, first = self.encode(inputs)
-        rows = repeat_rows(first, beams)
-        begin_R = jnp.full(len(memory.lengths) * beams, self.begin, jnp.int32)
-        return Cache(layers=(), rows=rows, examples=memory), begin_R
-
-    def step(
+    def all_steps(
         self,
-        state: PyTree,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
+        source: AttentionMemory,
+        carry: tuple[CellState, ...],
+        given: Given,
+        mask: Mask,
+        key: Key[Array, ""] | None,
         *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The same on the glyphs that were chosen."""
-        hidden_RxF, rows = self.decoder.step(self.embedding(tokens_R, self.dtype), cache.rows)
-        glimpse_RxC, alignment = self.attention.step(hidden_RxF, cache.examples)
-        of_rows = Alignment(alignment.weights[:, :, None], alignment.logits[:, :, None])
-        maps = _maps(of_rows, None, capture)
-        return self._score(hidden_RxF, glimpse_RxC), cache._replace(rows=rows), Aux(maps, {}, state)
-
-    def _score(self, hidden: Float[Array, "*B F"], glimpse: Float[Array, "*B C"]) -> Float[Array, "*B V"]:
-        """W_o [h_t ; g_t], in at least float32."""
-        logits = self.output(jnp.concatenate([hidden, glimpse], axis=-1))
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        train: bool,
+        capture: Capture | None,
+    ) -> tuple[Float[Array, "B T G"], Captured | None]:
+        """No state reads what was seen before: the decoder runs over all of the target first."""
+        hidden_BxTxF, _ = self.decoder(given.word, mask.query_lengths, carry)
+        glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, source, mask=mask)
+        told_BxTxG = jnp.concatenate([hidden_BxTxF, glimpse_BxTxC], axis=-1)
+        return told_BxTxG, captured_at_once(alignment, capture, mask)
 
 
 def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:
@@ -191,11 +169,6 @@ def _from_neighbours(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V 
         for number, (down, right) in enumerate(_NEIGHBOURS)
     ]
     return sum(given[1:], start=given[0])
-
-
-def _maps(alignment: Alignment, mask: Mask | None, capture: Capture | None) -> dict[str, Captured]:
-    captured = capture_weights(alignment.weights, capture_at(SITE, capture), logits=alignment.logits, mask=mask)
-    return captured_at(SITE, captured, capture)
 
 
 def build(config: TextReaderConfig, interface: Interface, precision: Precision) -> Model:

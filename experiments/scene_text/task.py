@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.scene_text.data import ALPHABET, LetteringKind, Line, Written, paint
 from transformer.attention.sites import Site
-from transformer.config import BatchRows, Beams, Examples, Looked, Pixels, UserError
+from transformer.config import BatchRows, Beams, Config, Examples, Looked, Pixels, Share, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.data.images import scaled
 from transformer.tasks.attention_mass import LOOKED
@@ -23,7 +23,7 @@ _SHOWN = 5  # strings to read beside their references
 
 
 @dataclasses.dataclass(frozen=True)
-class TextPicturesConfig:
+class TextPicturesConfig(Config, path="config.task"):
     """Batches of `rows` pictures of `pixels` x `pixels`, each of a string of `fewest` to `most` glyphs of `alphabet`.
 
     A share `curved` of what is trained on is written along an arc or a wave, the rest along a straight line. At least
@@ -36,18 +36,13 @@ class TextPicturesConfig:
     most: int = 5
     pixels: Pixels = 56
     alphabet: str = ALPHABET
-    curved: float = 0.5
+    curved: Share = 0.5
     rows: BatchRows = 32
     examples: Examples = 1000
     beams: Beams = 1
     probed: Looked = 6
 
-    def __post_init__(self) -> None:
-        for name in ("pixels", "rows", "examples", "beams", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if not 0 <= self.curved <= 1:
-            raise UserError(f"config.task.curved={self.curved} must be from 0 to 1, a share of the strings")
+    def _check(self) -> None:
         try:
             _ = self.kind
         except ValueError as error:

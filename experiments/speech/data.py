@@ -4,13 +4,13 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from experiments.speech.synthetic_speech import Voice
-from transformer.config import UserError, from_config, nearest
+from transformer.config import Config, Positive, Range, UserError, from_config, nearest
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.overlap import said_of_overlap
 from transformer.data.datasets.user_files import joined, located, members_of, said_of_left_out, unread_members
@@ -116,22 +116,15 @@ class SpokenDigits:
 
 
 @dataclasses.dataclass(frozen=True)
-class MadeUp:
+class MadeUp(Config):
     """Synthetic voices: `speakers` of them, each of whom says every digit `takes` times.
 
     Errors: UserError for no speaker, and for fewer takes than there are splits.
     """
 
-    speakers: int = 12
-    takes: int = 8
+    speakers: Positive = 12
+    takes: Annotated[int, Range(3, note=": the first tests and the second validates")] = 8
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.speakers < 1 or self.takes < 3:
-            raise UserError(
-                f"speakers={self.speakers} and takes={self.takes} of synthetic digits: at least one speaker, and three "
-                "takes, of which the first tests and the second validates"
-            )
 
     def recordings(self) -> list[tuple[Recording, int]]:
         """Every take and its number."""

@@ -1,34 +1,29 @@
 """Listen, Attend and Spell: a pyramid of LSTMs hears, and one that attends to it writes (Chan et al. 2016)."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, capture_at, capture_weights, captured_at
-from transformer.attention.masks import Mask
 from transformer.attention.rng import check_rate
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Layers, UserError
-from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.audio import RATE, HearingConfig, heard
-from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.padding import real_positions, target_lengths
+from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
-from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
+from transformer.models.attention_decoder import SITE, AttentionDecoder, Given, own_words
+from transformer.models.contract import Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSCRIPTION, Interface
-
-SITE = "decoder/attention"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +103,6 @@ class Pyramid(Module):
         return x_BxTxF, lengths_B
 
 
-class Given(NamedTuple):
-    """What a step is given: the character before, and, where drawn, whether it reads its own instead."""
-
-    character: Float[Array, "*B E"]
-    own: Bool[Array, "*B"] | None = None
-
-
 class Carry(NamedTuple):
     """s_{i-1}, c_{i-1}, and, where characters are drawn, the speller's own last one."""
 
@@ -123,7 +111,7 @@ class Carry(NamedTuple):
     said: Int[Array, " R"] | None = None
 
 
-class ListenAttendSpell(Stateless):
+class ListenAttendSpell(AttentionDecoder):
     """p(y_i | x, y_<i) = softmax(MLP(s_i, c_i)), s_i = LSTM(s_{i-1}, [y_{i-1} ; c_{i-1}]) (equations 6 to 8).
 
     c_i = sum_u alpha_iu h_u, alpha_i = softmax(e_i), e_iu = <phi(s_i), psi(h_u)> (equations 9 to 11); phi and psi are
@@ -132,10 +120,11 @@ class ListenAttendSpell(Stateless):
     Inputs: `sound` and its `lengths`, in samples, and `target`, what is said behind a begin token, padded at its end.
     """
 
+    streams = ("hearing", "own", "steps")
+
     def __init__(self, config: ListenAttendSpellConfig, interface: Interface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("a speller needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        super().__init__(interface, builder)
+        self.config = config
         annotations = config.listening.output_width
         vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
         self.listener = Pyramid(config, config.hearing.bands, builder=builder)
@@ -151,85 +140,46 @@ class ListenAttendSpell(Stateless):
         self.hidden_layer = layer(config.speller + annotations, "embed", config.speller)
         self.output = layer(config.speller, "vocabulary", vocabulary)
 
-    def listen(self, inputs: Inputs, key: Key[Array, ""] | None) -> AttentionMemory:
-        """h, whose keys are psi(h); with a key, as in training, parts of what is heard are hidden."""
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, Carry]:
+        """h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, parts of what is heard are hidden."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
-        frames_BxFxM, frames_B = heard(sound, lengths_B, self.config.hearing, dtype=self.dtype, key=key)
+        hearing, hidden_by = self.config.hearing, self.stream(key, "hearing")
+        frames_BxFxM, frames_B = heard(sound, lengths_B, hearing, dtype=self.dtype, key=hidden_by)
         h_BxUxC, lengths_B = self.listener(frames_BxFxM, frames_B)
         memory = self.attention.prepare(jnp.tanh(self.psi(h_BxUxC)), lengths_B)
-        return memory._replace(values=h_BxUxC[:, :, None])
+        draws = key is not None and self.config.sampled
+        said_B = jnp.asarray(inputs["target"])[:, 0] if draws else None
+        states = self.speller.initial(len(lengths_B), self.dtype)
+        first = Carry(states, jnp.zeros((len(lengths_B), h_BxUxC.shape[-1]), self.dtype), said_B)
+        return memory._replace(values=h_BxUxC[:, :, None]), first
 
-    def forward(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T V"], Aux]:
-        """The score of every character at every position of `target`, which is read but for the draws in training."""
-        hearing_key, own_key, step_key = (None,) * 3 if key is None or not train else jax.random.split(key, 3)
-        target_BxT = jnp.asarray(inputs["target"])
-        memory = self.listen(inputs, hearing_key)
-        lengths_B = target_lengths(target_BxT, memory.lengths, self.pad)
-        own_BxT, said = None, None
-        if own_key is not None and self.config.sampled:
-            own_BxT = jax.random.bernoulli(own_key, self.config.sampled, target_BxT.shape).at[:, 0].set(False)
-            said = target_BxT[:, 0]
-        _, logits_BxTxV, captured = scan_steps(
-            functools.partial(self._step, memory=memory),
-            self._first(len(target_BxT), said),
-            Given(self.embedding(target_BxT, self.dtype), own_BxT),
-            mask=Mask(query_lengths=lengths_B, key_lengths=memory.lengths),
-            key=step_key,
-            capture=capture_at(SITE, capture),
-        )
-        return logits_BxTxV, Aux({} if captured is None else {SITE: captured}, {}, state)
+    def words(self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None) -> Given:
+        """The characters, and in training where the speller reads its own draw in their place."""
+        given, key = super().words(state, inputs, source, key), self.stream(key, "own")
+        if key is None or not self.config.sampled:
+            return given
+        return given._replace(own=own_words(key, self.config.sampled, jnp.asarray(inputs["target"])))
 
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Rows are examples x beams; what was heard lies in `examples`, once for all beams."""
-        memory = self.listen(inputs, None)
-        rows = repeat_rows(self._first(len(memory.lengths), None), beams)
-        return Cache(layers=(), rows=rows, examples=memory), jnp.full(len(rows.context), self.begin, jnp.int32)
-
-    def step(
-        self,
-        state: PyTree,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The same step as in training, on the characters that were chosen."""
-        given = Given(self.embedding(tokens_R, self.dtype))
-        rows, logits_RxV, alignment = self._step(cache.rows, given, None, memory=cache.examples)
-        weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
-        maps = captured_at(SITE, capture_weights(weights, capture_at(SITE, capture), logits=logits), capture)
-        return logits_RxV, cache._replace(rows=rows), Aux(maps, {}, state)
-
-    def _first(self, rows: int, said_R: Int[Array, " R"] | None) -> Carry:
-        context_RxC = jnp.zeros((rows, self.config.listening.output_width), self.dtype)
-        return Carry(self.speller.initial(rows, self.dtype), context_RxC, said_R)
-
-    def _step(
-        self, carry: Carry, given: Given, key: Key[Array, ""] | None, *, memory: AttentionMemory
+    def advance(
+        self, source: AttentionMemory, carry: Carry, given: Given, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, Float[Array, "R V"], Alignment]:
-        """One character further: what the speller reads next, the scores, and how the frames were weighted."""
-        character_RxE = given.character
+        """s_i reads the character before and what was heard for it, and attends; it tells the scores."""
+        character_RxE = given.word
         if given.own is not None:
             assert carry.said is not None
             character_RxE = jnp.where(given.own[:, None], self.embedding(carry.said, self.dtype), character_RxE)
         s_RxF, states = self.speller.step(jnp.concatenate([character_RxE, carry.context], axis=-1), carry.states)
-        context_RxC, alignment = self.attention.step(jnp.tanh(self.phi(s_RxF)), memory)
-        logits_RxV = self.output(jnp.tanh(self.hidden_layer(jnp.concatenate([s_RxF, context_RxC], axis=-1))))
-        logits_RxV = logits_RxV.astype(jnp.promote_types(logits_RxV.dtype, jnp.float32))
+        context_RxC, alignment = self.attention.step(jnp.tanh(self.phi(s_RxF)), source)
+        logits_RxV = super().logits(jnp.tanh(self.hidden_layer(jnp.concatenate([s_RxF, context_RxC], axis=-1))))
         said_R = carry.said
         if given.own is not None:
             assert key is not None
             said_R = jax.random.categorical(key, jax.lax.stop_gradient(logits_RxV)).astype(jnp.int32)
         return Carry(states, context_RxC, said_R), logits_RxV, alignment
+
+    def logits(self, hidden: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
+        """What a step tells are the scores, from which it draws its own character."""
+        return hidden
 
 
 def beside(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: int) -> Float[Array, "B S _"]:

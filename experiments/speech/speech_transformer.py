@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind
-from transformer.config import UserError
+from transformer.config import Positive, UserError
 from transformer.layers.audio import RATE, HearingConfig, heard
 from transformer.layers.block import BlockAux
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
@@ -39,12 +39,8 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
     """
 
     hearing: HearingConfig = dataclasses.field(default_factory=HearingConfig)
-    kernel: int = 5
-    channels: int = 256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check("kernel", "channels")
+    kernel: Positive = 5
+    channels: Positive = 256
 
     def encoded(self, samples: int) -> int:
         """What the encoder's blocks read of so many samples."""

@@ -15,7 +15,7 @@ from experiments.speech.data import Recordings, Spoken, SpokenDigits, open_spoke
 from experiments.speech.metrics import ALL, FIRST, HEARD, monotone, monotone_report, transcript_report
 from experiments.speech.synthetic_speech import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, between
-from transformer.config import BatchRows, Beams, Examples, Looked, Range, UserError
+from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source, fingerprint
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
@@ -74,7 +74,7 @@ Digits = Annotated[int, Range(1, 2**10)]
 
 
 @dataclasses.dataclass(frozen=True)
-class SpokenDigitsConfig:
+class SpokenDigitsConfig(Config, path="config.task"):
     """Batches of `rows` strings of `fewest` to `most` digits, each said by one speaker within `seconds`.
 
     `dataset`: "synthetic", with options as in "synthetic/speakers=12,takes=8", or "fsdd", the archive in `data_dir`
@@ -89,21 +89,16 @@ class SpokenDigitsConfig:
     held_out: str = ""
     fewest: Digits = 2
     most: Digits = 4
-    seconds: float = 3.0
+    seconds: Annotated[float, Range(0.1, 60)] = 3.0
     spelling: Spelling = Spelling.LETTERS
     rows: BatchRows = 32
     examples: Examples = 500
     beams: Beams = 1
     probed: Looked = 4
 
-    def __post_init__(self) -> None:
-        for name in ("fewest", "most", "rows", "examples", "beams", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
         if self.fewest > self.most:
             raise UserError(f"config.task.fewest={self.fewest} digits are more than most={self.most}")
-        if not 0.1 <= self.seconds <= 60:
-            raise UserError(f"config.task.seconds={self.seconds} must be from 0.1 to 60")
 
     @property
     def samples(self) -> int:

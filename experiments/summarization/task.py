@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Key
 from experiments.summarization.data import KINDS, Article, ArticleKind, Lexicon, links, summary
 from experiments.summarization.metrics import copying_report, copying_sums, summary_report
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Beams, Examples, Looked, Positive, Range, Share, UserError
+from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Positive, Range, Share, UserError
 from transformer.data.batches import TEST, VALIDATION, Drawn, Source
 from transformer.models.interface import COPYING, TRANSLATION, Input, Interface
 from transformer.tasks.contract import (
@@ -59,7 +59,7 @@ Names = Annotated[int, Range(1, 2**14)]
 
 
 @dataclasses.dataclass(frozen=True)
-class SummariesConfig:
+class SummariesConfig(Config, path="config.task"):
     """Batches of `rows` articles with `fewest` to `most` facts that count between `fillers` sentences that do not.
 
     `known` names are in the vocabulary, and a name of an article is none of them with the probability `fresh`.
@@ -76,27 +76,20 @@ class SummariesConfig:
     known: Names = 100
     fresh: Share = 0.5
     unseen: Unseen = Unseen.COPIED
-    tested: tuple[int, ...] = (3, 5)
+    tested: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (3, 5)
     rows: BatchRows = 32
     examples: Examples = 256
     beams: Beams = 1
     probed: Looked = 4
 
-    def __post_init__(self) -> None:
-        for name in ("known", "rows", "examples", "beams", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if not 1 <= self.fewest <= self.most:
-            raise UserError(f"config.task.fewest={self.fewest} and most={self.most}: must be 1 <= fewest <= most")
-        if not self.tested or min(self.tested) < 1 or len(set(self.tested)) < len(self.tested):
-            raise UserError(f"config.task.tested={self.tested} must be different numbers of facts, from 1 on")
+    def _check(self) -> None:
+        if self.fewest > self.most:
+            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
         if self.largest > len(KINDS):
             raise UserError(
                 f"config.task.most={self.most} and tested={self.tested}: an article has at most {len(KINDS)} facts, "
                 "each of another kind"
             )
-        if self.fillers < 0 or not 0 <= self.fresh <= 1:
-            raise UserError(f"config.task.fillers={self.fillers} must be at least 0, and fresh={self.fresh} 0 to 1")
         names = self.kind.most_names(self.largest)
         if not self.fresh and self.known < names:
             raise UserError(f"config.task.known={self.known} must be at least {names} where no name is fresh")

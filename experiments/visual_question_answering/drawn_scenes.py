@@ -5,12 +5,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import UInt8
 
 from experiments.visual_question_answering.data import Question, Terms, words_of
-from transformer.config import UserError, from_config
+from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.batches import TEST, VALIDATION, Batch, Drawn
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.scenes import Item, SceneKind, paint
@@ -29,7 +30,7 @@ _COUNTED = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
-class SceneQuestions:
+class SceneQuestions(Config, path="scenes"):
     """Questions about scenes of `fewest` to `most` items in three by three cells of `pixels` x `pixels`.
 
     Items of a scene differ in shape and in colour. Half of the questions are of a kind of `ONE_HOP`, such as "what
@@ -41,21 +42,14 @@ class SceneQuestions:
     Errors: UserError for sizes of which no scene can be made.
     """
 
-    pixels: int = 16
-    fewest: int = 3
+    pixels: Annotated[int, Range(4)] = 16
+    fewest: Annotated[int, Range(2, note=": relations are of two items")] = 3
     most: int = 5
-    asked_of_each: int = 4
-    validation: int = 1000
-    test: int = 2000
+    asked_of_each: Positive = 4
+    validation: Positive = 1000
+    test: Positive = 2000
 
-    def __post_init__(self) -> None:
-        if self.pixels < 4:
-            raise UserError(f"scenes: pixels={self.pixels} of a cell must be at least 4")
-        if self.fewest < 2:
-            raise UserError(f"scenes: fewest={self.fewest} must be at least 2: relations are of two items")
-        for name in ("asked_of_each", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise UserError(f"scenes: {name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
         try:
             _ = self.kind
         except ValueError as error:

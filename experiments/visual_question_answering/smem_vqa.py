@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.rng import check_rate, drawn, dropout
-from transformer.config import Hops, Positive
+from transformer.attention.rng import drawn, dropout
+from transformer.config import Config, Hops, Positive, Rate
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
@@ -26,7 +26,7 @@ SITE = "answer/hops"
 
 
 @dataclasses.dataclass(frozen=True)
-class SpatialMemoryConfig:
+class SpatialMemoryConfig(Config, path="config.model"):
     """Words and places of `width` features, and so many `hops` to places of the grid that `picture` makes.
 
     `positions` tell the places apart. `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout`
@@ -39,13 +39,9 @@ class SpatialMemoryConfig:
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     look: Look = Look.ATTENTION
-    dropout: float = 0.0
-    word_dropout: float = 0.0
+    dropout: Rate = 0.0
+    word_dropout: Rate = 0.0
     embedding_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        check_rate("dropout", self.dropout)
-        check_rate("word_dropout", self.word_dropout)
 
 
 class SpatialMemory(Stateless):

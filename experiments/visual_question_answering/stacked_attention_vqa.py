@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.rng import check_rate, dropout
-from transformer.config import Hops, Positive
+from transformer.attention.rng import dropout
+from transformer.config import Config, Hops, Positive, Rate
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
@@ -28,7 +28,7 @@ _SHORTEST = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class StackedGlimpsesConfig:
+class StackedGlimpsesConfig(Config, path="config.model"):
     """Words of `embedding` features, read by `encoder`, and `glimpses` at the grid that `picture` makes.
 
     `hidden`: the features of the first convolution, and of the classifier's first layer. `positions` tell the places
@@ -44,11 +44,8 @@ class StackedGlimpsesConfig:
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     look: Look = Look.ATTENTION
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     embedding_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        check_rate("dropout", self.dropout)
 
     @property
     def seen_width(self) -> int:

@@ -16,7 +16,7 @@ from experiments.visual_question_answering.drawn_scenes import scene_questions
 from experiments.visual_question_answering.easy_vqa_data import easy_vqa, made_up
 from experiments.visual_question_answering.metrics import AXES, looks, places_of, report, report_looks
 from transformer.attention.sites import Site, between
-from transformer.config import BatchRows, Looked, UserError, nearest
+from transformer.config import BatchRows, Config, Looked, UserError, nearest
 from transformer.data.batches import Source
 from transformer.data.images import unscaled
 from transformer.models.interface import ANSWERING, Input, Interface, Modality
@@ -59,7 +59,7 @@ _ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionsConfig:
+class QuestionsConfig(Config, path="config.task"):
     """Questions about pictures, and the rows of a batch of them.
 
     `dataset`: "scenes" (coloured shapes in three by three cells, drawn and asked about here; "scenes/fewest=4,test=500"
@@ -74,7 +74,7 @@ class QuestionsConfig:
     rows: BatchRows = 128
     probed: Looked = 6
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_name(self.dataset)
 
 

@@ -31,7 +31,7 @@ COMMAND = Command(
         "fail are started again and go on from the last checkpoint, but not after a user's mistake (exit code 2)."
     ),
     example=(
-        "python -m launch.clusters.gke --image=us-docker.pkg.dev/project/headwise/headwise:1 --topology=v5p:4x4x8 -- "
+        "--image=us-docker.pkg.dev/project/headwise/headwise:1 --topology=v5p:4x4x8 -- "
         "--config=experiments/demo.py --workdir=gs://bucket/demo"
     ),
     flags=(

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, NamedTuple
 
-from launch.clusters.training import DRY_RUN, Training, shown, start, train_command
+from launch.clusters.training import DRY_RUN, Training, shown, start
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
+from transformer.installation import process_words
 from transformer.runs.exit_codes import RESTARTABLE
 
 COMMAND = Command(
@@ -24,9 +25,7 @@ COMMAND = Command(
         "together, each with CPU devices of its own or, with --gpus, one of the machine's GPUs. Their lines carry "
         "their number; when one fails all are ended; Ctrl-C and SIGTERM reach all."
     ),
-    example=(
-        "python -m launch.clusters.local --processes=2 --devices=4 -- --config=experiments/demo.py --workdir=runs/demo"
-    ),
+    example=("--processes=2 --devices=4 -- --config=experiments/demo.py --workdir=runs/demo"),
     flags=(
         Flag("processes", "how many", kind=int, default=2),
         Flag("devices", "CPU devices of each process (default: 1)", kind=int),
@@ -87,7 +86,7 @@ def plan(arguments: Arguments, training: Training) -> list[Process]:
     fake = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{COUNT_FLAG}={devices}"])}
     return [
         Process(
-            train_command(sys.executable, training, coordinator, f"--processes={count}", f"--process={index}"),
+            (*process_words("train"), *training.words, coordinator, f"--processes={count}", f"--process={index}"),
             {"CUDA_VISIBLE_DEVICES": cards[index], **loopback} if arguments.gpus else fake,
         )
         for index in range(count)
@@ -105,7 +104,7 @@ def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -
     """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
 
     A failure ends the others. A signal that this process gets goes on to all, and they are waited for while they stop
-    and save; 128 + its number is returned, or AGAIN where all of them have. The third SIGINT kills them.
+    and save; 128 + its number is returned, or RESTARTABLE where all of them have. The third SIGINT kills them.
     """
     started: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []

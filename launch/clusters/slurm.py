@@ -20,7 +20,10 @@ from launch.clusters.training import (
 )
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
+from transformer.installation import checkout
 
+# The nodes share this machine's disk. A checkout's environment is in it; an installed library's is this one.
+PYTHON = sys.executable if checkout() is None else ".venv/bin/python"
 COMMAND = Command(
     name="clusters.slurm",
     description=(
@@ -28,10 +31,7 @@ COMMAND = Command(
         "as one task a GPU or a node, and give it to sbatch. Shortly before its time is up, when it is preempted and "
         "when a node fails, the job is queued again and goes on from its last checkpoint."
     ),
-    example=(
-        "python -m launch.clusters.slurm --topology=gpu:16 --time=24:00:00 -- "
-        "--config=experiments/demo.py --workdir=runs/demo"
-    ),
+    example=("--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo"),
     flags=(
         Flag("topology", "the GPUs in all, as gpu:16 (default: the config's pod)"),
         Flag("gpus-per-node", "the GPUs of a node", kind=int, default=8),
@@ -43,7 +43,7 @@ COMMAND = Command(
         NAME,
         Flag("options", "more options of sbatch, such as --partition=NAME, in one string"),
         Flag("directory", "the checkout (default: where sbatch is called)"),
-        Flag("python", "the interpreter, from the checkout", default=".venv/bin/python"),
+        Flag("python", "the interpreter, from there", default=PYTHON),
         DRY_RUN,
     ),
 )

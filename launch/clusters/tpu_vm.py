@@ -34,10 +34,7 @@ COMMAND = Command(
         "the train command, whose flags stand behind --, on every host, and give the slice back. A slice that was "
         "preempted is asked for again and the run goes on; the same command takes up a slice that still exists."
     ),
-    example=(
-        "python -m launch.clusters.tpu_vm --zone=us-east5-a --topology=v5p:2x2x2 -- "
-        "--config=experiments/demo.py --workdir=gs://bucket/demo"
-    ),
+    example=("--zone=us-east5-a --topology=v5p:2x2x2 -- --config=experiments/demo.py --workdir=gs://bucket/demo"),
     flags=(
         Flag("zone", "the zone of the slice", required=True),
         Flag("project", "the project that pays (default: gcloud's own)"),
@@ -89,7 +86,7 @@ def main(arguments: Arguments, training: Training) -> None:
     if tpu.shape != default_shape(tpu.name, tpu.chips):
         raise UserError(
             f"{tpu.name}:{tpu.topology} is no TPU VM: {tpu.accelerator_type} stands for "
-            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; take that, or launch.clusters.gke"
+            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; take that, or the command clusters.gke"
         )
     calls = make_calls(arguments, training, tpu, run_name(arguments.name, training.workdir))
     if arguments.dry_run:

@@ -51,7 +51,7 @@ def start(command: Command, main: Callable[[Arguments, Training], None], argv: S
     own, behind = _split(words)
     astray = [word for word in own if re.match(r"--?(config|workdir)\b", word)]
     if astray and not {"--help", "-h"} & set(own):
-        line = f"error: {astray[0]} is a flag of the train command: write it behind --, as {command.example}"
+        line = f"error: {astray[0]} is a flag of the train command: write it behind --, as {command.example_call}"
         print(line, file=sys.stderr)
         return 2
     return run(command, lambda arguments: main(arguments, read_training(command, behind, environment)), own)
@@ -64,7 +64,7 @@ def read_training(command: Command, words: Sequence[str] | None, environment: Ma
     the launcher, and for a character that no shell, script or manifest should carry.
     """
     if not words:
-        raise UserError(f"{command.name} needs the train command's flags behind --, as {command.example}")
+        raise UserError(f"{command.name} needs the train command's flags behind --, as {command.example_call}")
     for word in words:
         if not word.isprintable():
             raise UserError(f"{word!r} has a character that cannot be printed: leave it out")
@@ -72,7 +72,7 @@ def read_training(command: Command, words: Sequence[str] | None, environment: Ma
             raise UserError(f"{word} behind -- is what the launcher itself tells each process: leave it out")
     arguments = parse(train.COMMAND, words)
     if arguments.show_config:
-        raise UserError("--show_config behind -- trains nothing: leave it out, or say it to launch.train itself")
+        raise UserError("--show_config behind -- trains nothing: leave it out, or say it to the train command itself")
     pod = arguments.config.get("pod") or ""
     return Training(tuple(words), arguments.workdir, _value(words, "--config"), pod, environment)
 
@@ -123,7 +123,7 @@ def require_restarts(restarts: int) -> None:
 
 
 def train_command(python: str, training: Training, *more: str) -> tuple[str, ...]:
-    """The words of one process: the interpreter, the train command, its flags and what the launcher adds."""
+    """The words of a process of another machine: its interpreter, the train command, its flags and those added."""
     return (python, "-m", "launch.train", *training.words, *more)
 
 

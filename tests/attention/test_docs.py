@@ -171,7 +171,7 @@ def test_the_support_page_is_the_one_that_the_command_prints(
 
 def test_the_command_explains_itself_and_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(support.COMMAND, support.main, ["--help"]) == 0
-    assert support.COMMAND.example in capsys.readouterr().out
+    assert support.COMMAND.example_call in capsys.readouterr().out
     assert cli.run(support.COMMAND, support.main, ["--workdir=x"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -96,7 +96,7 @@ def test_a_set_is_a_function_of_its_name_and_its_splits_differ(problem: str) -> 
     [
         ("entails", "'grammar/entails' is unknown: did you mean 'entailment'?"),
         ("choice/train=many", "must give a whole number"),
-        ("choice/train=0", "grammar: train=0 must be at least 1 draw"),
+        ("choice/train=0", "grammar/choice.train=0 must be at least 1"),
         ("choice/long=3", "long"),
     ],
 )

@@ -220,7 +220,7 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
     refused("there is no folder .*nothing: give one that holds train/CLASS", "nothing")
     refused("is unknown", "digit")
-    refused("size=4 of drawn pictures must be at least 8", "digits/size=4")
+    refused("size=4 must be at least 8", "digits/size=4")
     refused("say the size of drawn pictures by digits/size=20", "digits", resizing=Resizing(20))
     (root / "train" / "dog" / "000.png").write_bytes(png_of(np.zeros((7, 6, 3), np.uint8)))
     refused("has pictures of 6 x 6 and of 6 x 7 pixels: give config.task.side")

@@ -99,9 +99,9 @@ def test_the_real_sets_have_their_published_sizes() -> None:
         ("imdb", "config.task.dataset='imdb' is unknown: known: FILE.jsonl, FILE.tsv, glue/CoLA, "),
         ("word_order/longst=5", "did you mean"),
         ("word_order/train=many", "must give a whole number, as in word_order/longest=6,train=512"),
-        ("word_order/shortest=2", "shortest=2 and longest=12 must rise, from at least 3 words"),
+        ("word_order/shortest=2", "word_order.shortest=2 must be at least 3"),
         ("word_order/longest=3,shortest=4", "shortest=4 and longest=3"),
-        ("word_order/test=0", "test=0 must be at least 1 pair"),
+        ("word_order/test=0", "test=0 must be at least 1"),
         ("glue/CoLA", "glue/CoLA needs its files: give the folder that holds CoLA/raw/in_domain_train.tsv, "),
     ],
 )

@@ -346,7 +346,7 @@ def test_the_draw_is_a_function_of_split_size_and_seed() -> None:
     ("arguments", "message"),
     [
         ({"test": 0}, "test=0 must be at least 1"),
-        ({"rounded": 101}, "rounded=101 must be a percentage"),
+        ({"rounded": 101}, "rounded=101 must be at most 100"),
     ],
 )
 def test_a_wrong_config_is_refused(arguments: dict, message: str) -> None:

@@ -4,7 +4,8 @@ import csv
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ class Fakes:
         self.fail: set[int] = set()  # seeds whose runs fail
         self.most = 1000  # runs before they stop
 
-    def run_workers(self, module: str, words: Any, ledger: Ledger, **how: Any) -> None:
-        assert module == "launch.ablate"
+    def run_workers(self, command: Sequence[str], ledger: Ledger, **how: Any) -> None:
+        assert command[:3] == [sys.executable, "-m", "launch.ablate"]
         assert how["total"] == len(ledger.trials())
         for trial in ledger.trials():
             if ledger.outcome(trial) is None and len(self.trained) < self.most:
@@ -304,10 +305,10 @@ def test_a_value_that_a_command_line_reads_otherwise_is_copied_from_the_run(stud
     assert command.startswith("mkdir -p again/x && cp run/trials/x/config.json again/x && ")
 
 
-def work_in_this_process(module: str, words: Any, ledger: Ledger, **how: Any) -> None:
+def work_in_this_process(command: Sequence[str], ledger: Ledger, **how: Any) -> None:
     """The work of one worker, without a process of its own: test_sweep.py and test_workers.py start those."""
-    assert module == "launch.ablate"
-    assert call(*words, "--worker") == 0
+    assert command[:3] == [sys.executable, "-m", "launch.ablate"]
+    assert call(*command[3:], "--worker") == 0
 
 
 @pytest.mark.slow

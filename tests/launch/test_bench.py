@@ -22,8 +22,7 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
         return Result((Row("bare step", (0.5,), 0.5, 1.0, 1.0, 1.0),), facts, ())
 
     monkeypatch.setattr(in_turn, "run_in_turn", fake)
-    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(bench, "RESULTS", tmp_path / "bench")
+    monkeypatch.setattr(bench, "checkout", lambda: tmp_path)
     words = (
         "--name=loop",
         "--experiment=experiments/language_modeling/shakespeare_large.py:cpu",
@@ -31,7 +30,8 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
         "--record",
     )
     assert cli.run(bench.COMMAND, bench.main, words) == 0
-    assert [path.name for path in (tmp_path / "bench").iterdir()] == ["loop_shakespeare_large_cpu.json"]
+    results = tmp_path / "experiments" / "benchmarks" / "results"
+    assert [path.name for path in results.iterdir()] == ["loop_shakespeare_large_cpu.json"]
     (program,) = measured[0].programs.values()
     assert program.settings["config"]["task"]["data_dir"] == "DIR"
     assert "loop_shakespeare_large_cpu.json" in capsys.readouterr().out

@@ -34,7 +34,7 @@ SIZED = CONFIG.replace('"family": "encoder_decoder", "width": 64, "encoder_layer
 COMMAND = Command(
     name="practise",
     description="Practise nothing at all, at 100% of the cost.",
-    example="python -m launch.practise --config=experiments/demo.py --workdir=runs/demo",
+    example="--config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("steps", "how many", kind=int, default=3),
@@ -264,7 +264,7 @@ def test_a_missing_config_file_names_those_that_exist(capsys, monkeypatch, tmp_p
     (tmp_path / "experiments" / "demo.py").write_text(CONFIG)
     (tmp_path / "experiments" / "__init__.py").write_text("")
     (tmp_path / "experiments" / "translation" / "pairs.py").write_text(CONFIG)
-    monkeypatch.setattr("launch.config_files.CHECKOUT", tmp_path)
+    monkeypatch.setattr("transformer.installation.BESIDE", tmp_path)
     monkeypatch.chdir(tmp_path)
     line = refusal(capsys, "--config=experiments/dmeo.py", "--workdir=runs/x")
     assert "no config file 'experiments/dmeo.py': did you mean 'experiments/demo.py'?" in line
@@ -324,7 +324,7 @@ def test_a_config_file_names_the_arguments_that_it_takes(capsys, tmp_path, argum
 
 
 def test_a_command_without_config_says_where_the_config_is(capsys):
-    command = Command("inspect", "Inspect.", "python -m launch.inspect --workdir=runs/demo", COMMAND.flags[:1])
+    command = Command("inspect", "Inspect.", "--workdir=runs/demo", COMMAND.flags[:1])
     for word in ("--config=experiments/demo.py", "--config.seed=1"):
         assert "the run directory holds the run's own" in refusal(capsys, "--workdir=x", word, command=command)
 
@@ -333,7 +333,7 @@ def test_help_prints_paragraph_flags_and_example(capsys):
     assert cli.run(COMMAND, lambda arguments: None, ["--workdir=x", "--help"]) == 0
     page = capsys.readouterr().out
     assert COMMAND.description in page
-    assert COMMAND.example in page
+    assert COMMAND.example_call in page
     for flag in COMMAND.flags:
         assert f"--{flag.name}" in page
         assert flag.help in page
@@ -341,7 +341,7 @@ def test_help_prints_paragraph_flags_and_example(capsys):
 
 def test_the_usage_names_flags_of_which_one_is_enough_together(capsys):
     other = Flag("runs", "other runs", waives=("workdir",))
-    command = Command("fit", "Fit.", "python -m launch.fit --workdir=runs/x", (COMMAND.flags[0], other))
+    command = Command("fit", "Fit.", "--workdir=runs/x", (COMMAND.flags[0], other))
     assert cli.run(command, lambda arguments: None, ["--help"]) == 0
     assert "launch.fit (--workdir=VALUE | --runs=VALUE)\n" in capsys.readouterr().out
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from launch import cli, compile, pods
-from launch.config_files import CHECKOUT, load_config
+from launch.config_files import load_config
 from transformer.costs.compiler import parse_topology
 from transformer.costs.pods import aot, mesh_search
 from transformer.training.config import resolve
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 CONFIG = """
 from ml_collections import ConfigDict
 
@@ -120,7 +121,7 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
 
 
 def test_every_experiment_is_in_the_gate() -> None:
-    names = pods.configs()
+    names = pods.configs(CHECKOUT / "experiments")
     assert "experiments/demo.py" in names
     assert "experiments/pods/gpt3.py" in names
     assert sum(name.startswith(pods.WEAK) for name in names) == 7
@@ -129,7 +130,7 @@ def test_every_experiment_is_in_the_gate() -> None:
 
 
 def test_every_config_names_a_pod_that_exists() -> None:
-    for name in pods.configs():
+    for name in pods.configs(CHECKOUT / "experiments"):
         pod = load_config(str(CHECKOUT / name)).get("pod", "")
         assert pod, name
         parse_topology(pod)
@@ -144,13 +145,13 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     found = {key: whole[key] for key in pods.KEPT} | {"commit": "0123456789abcdef"}
     found |= {"memory": 2 * 10**10, "step_seconds": 1.5, "utilisation": 0.5, "collective_share": 0.25}
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "link")} | {"waiting_share": 0.125}
-    monkeypatch.setattr(pods, "proven", lambda name: "no pod" if "demo" in name else found)
+    monkeypatch.setattr(pods, "proven", lambda root, name: "no pod" if "demo" in name else found)
     results = tmp_path / "pods.json"
     words = [f"--results={results}", "--only=weak_scaling"]
     assert cli.run(pods.COMMAND, pods.main, words) == 0
     assert "7 of 7 fit" in capsys.readouterr().out
     records: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
-    assert list(records) == [name for name in pods.configs() if name.startswith(pods.WEAK)]
+    assert list(records) == [name for name in pods.configs(CHECKOUT / "experiments") if name.startswith(pods.WEAK)]
     page = results.with_suffix(".md").read_text(encoding="utf-8")
     assert "## Weak scaling" in page
     assert "| 1.5 s | 25.0 % | 12.5 % | 50.0 % |" in page
@@ -180,7 +181,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     change: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pods, "proven", lambda name: pytest.fail("it compiles"))
+    monkeypatch.setattr(pods, "proven", lambda root, name: pytest.fail("it compiles"))
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
@@ -199,6 +200,6 @@ def test_the_record_of_pods_is_as_its_schema_says() -> None:
 
 def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text(CONFIG.replace(", pod=pod", ""), encoding="utf-8")
-    assert "names no pod" in str(pods.proven(str(tmp_path / "none.py")))
+    assert "names no pod" in str(pods.proven(CHECKOUT, str(tmp_path / "none.py")))
     (tmp_path / "wrong.py").write_text(CONFIG.replace("cpu:2", "v5p:3x3x3"), encoding="utf-8")
-    assert "is no slice of v5p" in str(pods.proven(str(tmp_path / "wrong.py")))
+    assert "is no slice of v5p" in str(pods.proven(CHECKOUT, str(tmp_path / "wrong.py")))

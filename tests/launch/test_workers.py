@@ -106,7 +106,7 @@ def program(tmp_path, monkeypatch):
 
 def run(ledger, environment, count=2, **more):
     about = {"total": len(ledger.trials()), "metric": "validation/loss", "environment": environment}
-    run_workers("odd_worker", [str(ledger.path)], ledger, workers=count, **about, **more)
+    run_workers([sys.executable, "-m", "odd_worker", str(ledger.path)], ledger, workers=count, **about, **more)
 
 
 def test_workers_do_all_and_one_that_dies_is_replaced(tmp_path, program, capsys):
@@ -190,7 +190,8 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
         "import sys, time\nfrom launch.workers import run_workers\n"
         "from transformer.studies.sweeps.trial_store import Ledger\n"
         "from pathlib import Path\nledger = Ledger.existing(Path(sys.argv[1]))\n"
-        "run_workers('odd_worker', [sys.argv[1]], ledger, workers=1, total=1, metric='validation/loss')"
+        "command = [sys.executable, '-m', 'odd_worker', sys.argv[1]]\n"
+        "run_workers(command, ledger, workers=1, total=1, metric='validation/loss')"
     )
     environment = {name: value for name, value in program.items() if name != "light"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)

@@ -262,7 +262,7 @@ def test_what_does_not_fit_is_refused() -> None:
         cell_of(Case(AttentionCellConfig(heads=4)))
     with pytest.raises(UserError, match="score=location has a row for each key: max_length=0 must be at least 1"):
         AttentionCellConfig(Score.LOCATION)
-    with pytest.raises(UserError, match="heads=0 of an attention must be at least 1"):
+    with pytest.raises(UserError, match="heads=0 must be at least 1"):
         AttentionCellConfig(heads=0)
 
 

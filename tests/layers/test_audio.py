@@ -115,7 +115,7 @@ def test_spectrograms_beyond_any_memory_are_refused(key: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"bands": 0}, "bands=0 of a spectrogram must be at least 1"),
+        ({"bands": 0}, "bands=0 must be at least 1"),
         ({"highest": 4100.0}, "highest=4100.0 .* between 0 and 4000 Hz"),
         ({"lowest": 4000.0}, "lowest=4000.0 and highest=4000.0"),
     ],
@@ -123,5 +123,5 @@ def test_spectrograms_beyond_any_memory_are_refused(key: str) -> None:
 def test_what_no_sound_has_is_refused(wrong: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         HearingConfig(**wrong)
-    with pytest.raises(UserError, match="frames=-1 of SpecAugment"):
+    with pytest.raises(UserError, match="frames=-1 must be at least 0"):
         SpecAugmentConfig(frames=-1)

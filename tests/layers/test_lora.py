@@ -154,7 +154,7 @@ def test_its_operations_are_two_for_each_of_its_numbers_at_every_position(family
     ("given", "says"),
     [
         ({"rank": -1}, "config.rank=-1"),
-        ({"rank": 1, "alpha": 0.0}, "lora.alpha=0.0 must be above 0"),
+        ({"rank": 1, "alpha": 0.0}, "config.alpha=0.0 must be above 0"),
         ({"rank": 1, "where": ()}, "lora.where is empty"),
         ({"where": ("queries",)}, "did you mean 'query'"),
     ],

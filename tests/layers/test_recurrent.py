@@ -163,7 +163,7 @@ def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
     stack = functional.bind(random_weights(functional))
     with pytest.raises(ValueError, match="direction=bidirectional reads what is to come: only forward"):
         stack.step(jnp.ones((B, INPUTS)), stack.initial(B, jnp.float32))
-    with pytest.raises(UserError, match="layers=0 of a recurrent stack must be at least 1"):
+    with pytest.raises(UserError, match="layers=0 must be at least 1"):
         RecurrentConfig(layers=0)
     with pytest.raises(UserError, match=r"links=residual adds to the 6 features of layer 2 the 12 of"):
         RecurrentConfig(width=6, layers=2, direction=Direction.BIDIRECTIONAL_BELOW, links=Links.RESIDUAL)

@@ -286,7 +286,7 @@ TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "max_length": 8
         ({"attention_dropout": -0.1}, r"config\.model\.attention_dropout=-0\.1"),
         ({"stochastic_depth": 1.5}, r"config\.model\.stochastic_depth=1\.5"),
         ({"windows": (0, 2, 3)}, r"config\.model\.layers=4 is no multiple of the 3 windows of config\.model\.windows="),
-        ({"windows": (-1,)}, r"config\.model\.windows=\(-1,\) must"),
+        ({"windows": (-1,)}, r"config\.model\.windows\[0\]=-1 must"),
         ({"norm_epsilon": -1e-5}, r"config\.model\.norm_epsilon=-1e-05"),
         ({"rotary_base": 0.0}, r"config\.model\.rotary_base=0\.0"),
         ({"buckets": 6}, r"config\.model\.buckets=6 must be a multiple of 4"),

@@ -16,9 +16,9 @@ WRONG = {
     "an arm without overrides": ({"arms": {"post": None, "pre": {}}}, "ablation.arms['post']=None must be a dict"),
     "reference": ({"reference": "poste"}, "ablation.reference='poste' is no arm: did you mean 'post'?"),
     "question": ({"question": " "}, "ablation.question is empty"),
-    "no seeds": ({"seeds": ()}, "ablation.seeds is empty"),
-    "seed twice": ({"seeds": (1, 2, 1)}, "ablation.seeds=(1, 2, 1) has 1 twice"),
-    "seed below 0": ({"seeds": (1, -1)}, "has -1: say whole numbers from 0 on"),
+    "no seeds": ({"seeds": ()}, "ablation.seeds=() must hold at least a value"),
+    "seed twice": ({"seeds": (1, 2, 1)}, "ablation.seeds=(1, 2, 1) must hold different values"),
+    "seed below 0": ({"seeds": (1, -1)}, "ablation.seeds[1]=-1 must be at least 0"),
     "seed of another type": ({"seeds": (1, 2.5)}, "ablation.seeds[1]=2.5 is a float"),
     "no tasks": ({"tasks": {}}, "ablation.tasks is empty"),
     "metric without a split": ({"reported": "loss"}, "metric 'loss' is not written as split/name"),
@@ -46,7 +46,7 @@ WRONG = {
     ),
     "depths": (
         {"initial_gradients": {"d": {"depths": (6, 6), "depth_keys": ("model.layers",)}}},
-        "ablation.initial_gradients['d']: stack.depths=(6, 6) has 6 twice",
+        "ablation.initial_gradients['d']: stack.depths=(6, 6) must hold different values",
     ),
 }
 

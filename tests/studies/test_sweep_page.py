@@ -48,6 +48,7 @@ def made_up(state="running"):
         "counts": "4 of 6 finished: 4 done; 1 running",
         "seconds_left": 600.0 if state == "running" else None,
         "command": "python -m launch.sweep --config=x.py",
+        "maps_command": "python -m launch.maps",
         "tuned": {RATE: [1e-4, 1e-3, 1e-2], NORM: [HOSTILE, "pre"]},
         "importance": {RATE: 0.75, NORM: 0.0},
         "best": trials[0]["name"],

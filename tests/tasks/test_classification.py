@@ -198,7 +198,7 @@ def test_what_cannot_be_answered_is_refused(request_: Request, says: str, task: 
         ({"probed": 0}, "config.task.probed=0 must be at least 1"),
         ({"lengths": ()}, "config.task.lengths=() must name lengths of at least 3 tokens"),
         ({"lengths": (2, 8)}, "config.task.lengths=(2, 8) must name lengths"),
-        ({"validation": ""}, "config.task.validation is empty"),
+        ({"validation": ""}, "config.task.validation='' must be the name of a split"),
         ({"validation": "dev"}, "has no labelled split 'dev'"),
         ({"tokenizer": "given"}, "config.task.tokenizer=given, but the run directory holds none"),
     ],

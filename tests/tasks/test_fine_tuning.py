@@ -339,13 +339,13 @@ def test_what_cannot_be_answered_is_refused(
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"auxiliary": -1.0}, "config.task.auxiliary=-1.0 must be at least 0, and finite (0: none)"),
+        ({"auxiliary": -1.0}, "config.task.auxiliary=-1.0 must be at least 0"),
         ({"lengths": (4, 8)}, "config.task.lengths=(4, 8) must name lengths of at least 5 tokens"),
         ({"rows": 0}, "config.task.rows=0 must be at least 1"),
         ({"dataset": "grammar/chose"}, "config.task.dataset='grammar/chose' is unknown: did you mean 'choice'?"),
         ({"dataset": "glue/COLA"}, "did you mean 'glue/CoLA'?"),
         ({"dataset": "glue/entailmnt"}, "'glue/entailmnt' is unknown: did you mean 'grammar/entailment'?"),
-        ({"validation": ""}, "config.task.validation is empty"),
+        ({"validation": ""}, "config.task.validation='' must be the name of a split"),
         ({"test": "development"}, "has no labelled split 'development': it has train, validation, test"),
     ],
     ids=str,

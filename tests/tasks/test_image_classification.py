@@ -115,7 +115,7 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
         ({"label_smoothing": 1.0}, "label_smoothing=1"),
         ({"shuffled": -1}, "shuffled=-1"),
         ({"shuffled": 3}, "does not divide"),
-        ({"validation": ""}, "validation is empty"),
+        ({"validation": ""}, "validation='' must be the name of a split"),
         ({"test": "tset"}, "has no split 'tset'"),
         ({"side": 0, "dataset": "x"}, "side=0"),
     ],

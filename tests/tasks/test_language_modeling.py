@@ -204,7 +204,7 @@ def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, langua
     ("values", "message"),
     [
         ({"context": 1}, "config.task.context=1"),
-        ({"validation": ""}, "config.task.validation is empty"),
+        ({"validation": ""}, "config.task.validation='' must be the name of a split"),
         ({"rows": 0}, "config.task.rows=0"),
         ({"repeated": -1}, "config.task.repeated=-1"),
         ({"label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),

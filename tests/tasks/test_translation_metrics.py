@@ -109,10 +109,15 @@ def test_groups_of_source_lengths_are_scored_where_they_are_asked_for() -> None:
     assert {name for name in far if name not in plain} == {"bleu/length_1_9", "exact_match/length_1_9"}
 
 
-@pytest.mark.parametrize("bounds", [(0, 4), (4, 4), (8, 4)])
+@pytest.mark.parametrize("bounds", [(4, 4), (8, 4)])
 def test_bounds_of_lengths_that_do_not_rise_are_refused(bounds: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match=r"length_bounds=\(.*\) must rise"):
         TranslationConfig(length_bounds=bounds)
+
+
+def test_a_bound_of_no_word_is_refused() -> None:
+    with pytest.raises(UserError, match=r"length_bounds\[0\]=0 must be at least 1"):
+        TranslationConfig(length_bounds=(0, 4))
 
 
 @pytest.fixture(scope="module")

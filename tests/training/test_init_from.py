@@ -320,7 +320,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
         assert np.array_equal(found["embedding/table"][number, :260], before["embedding/table"])
         assert RunDirectory.open(tmp_path / ("one", "two")[number]).facts()["initialised_from"]["step"] == STEPS
     assert not np.array_equal(found["embedding/table"][0, 260:], found["embedding/table"][1, 260:])
-    np.testing.assert_allclose(stacked.hyper["language_modeling"]["learning_rate"], [0.01, 0.02])
+    np.testing.assert_allclose(stacked.hyper["language_modelling"]["learning_rate"], [0.01, 0.02])
     # Nothing was saved yet: they begin there again.
     with pytest.raises(Killed):
         vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])

@@ -151,7 +151,9 @@ def test_patterns_that_do_nothing_are_refused(fields: dict[str, Any], paths: dic
         check_patterns(OptimizerConfig(**fields), objective, paths)
     assert "\n" not in str(told.value)
     check_patterns(OptimizerConfig(trains=("*/lora/*", "head/*")), objective, BESIDE)
-    with pytest.raises(UserError, match="layer_decay=0 must be above 0"):
+    with pytest.raises(
+        UserError, match=r"layer_decay=0\.0 must be above 0; config\.optimizer\.frozen leaves parts alone"
+    ):
         OptimizerConfig(layer_decay=0.0)
 
 

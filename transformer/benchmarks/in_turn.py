@@ -6,14 +6,11 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.benchmarks.contract import Benchmark, Interpreter, Program
 from transformer.config import UserError
-
-# Programs that are files, those of the peers, stand beside the package.
-ROOT = Path(__file__).resolve().parents[2]
+from transformer.installation import checkout
 
 
 class Row(NamedTuple):
@@ -45,8 +42,13 @@ def run_in_turn(
 
     Without `peers`, the path of a Python that has them, their programs are left out. `said` is told what is run.
 
-    Errors: UserError with the last line of a program that fails.
+    Errors: UserError with the last line of a program that fails, and for `peers` in an installed library, which has not
+    their programs.
     """
+    if peers is not None and checkout() is None:
+        raise UserError(
+            f"--peers={peers}: the peers' programs are in a checkout alone: clone the repository, or leave it out"
+        )
     programs = {
         name: program
         for name, program in benchmark.programs.items()
@@ -78,13 +80,17 @@ def _row(name: str, seconds: list[float], of_first: list[float]) -> Row:
 
 def _run(name: str, program: Program, peers: str | None) -> dict[str, Any]:
     python = sys.executable if program.interpreter is Interpreter.OWN else str(peers)
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # No program finds what another one compiled: the first step is a first step.
     kept = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    environment = {**kept, "PYTHONPATH": path}
+    root = checkout()
+    if root is None:
+        # The library is found where it is installed, before any file of its name in the working directory.
+        environment = {**kept, "PYTHONSAFEPATH": "1"}
+    else:
+        environment = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), kept.get("PYTHONPATH"))))}
     words = [python, *program.command, json.dumps(dict(program.settings))]
     try:
-        ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(f"--peers={peers} does not run: {error}") from None
     if ended.returncode:

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 
-from transformer.config import UserError
+from transformer.config import Amount, Config, Count, Items, PositiveAmount, Share, UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
 from transformer.json_files import read_object
 from transformer.storage.locate import storage_of
@@ -26,7 +26,7 @@ class Pictures(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Config, path="config.task.augmentation"):
     """What is done to training pictures, each a value of its own; the defaults do nothing.
 
     `crop`: so many pixels of middle grey around a picture, of which a part of the old size is cut at random. `flip`:
@@ -38,24 +38,17 @@ class Augmentation:
     Errors: UserError for values out of range.
     """
 
-    crop: int = 0
-    flip: float = 0.0
-    cutout: int = 0
-    mixup: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("crop", "cutout", "mixup"):
-            if getattr(self, name) < 0:
-                raise UserError(f"config.task.augmentation.{name}={getattr(self, name)} must be at least 0 (0: none)")
-        if not 0 <= self.flip <= 1:
-            raise UserError(f"config.task.augmentation.flip={self.flip} is a share: it must be 0 to 1")
+    crop: Count = 0
+    flip: Share = 0.0
+    cutout: Count = 0
+    mixup: Amount = 0.0
 
 
 NO_AUGMENTATION = Augmentation()
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalisation:
+class Normalisation(Config, path="config.task.normalisation"):
     """Pixels from 0 to 1 less their `mean`, divided by their `deviation`: each one number, or one for every channel.
 
     The defaults make numbers from -1 to 1.
@@ -63,15 +56,8 @@ class Normalisation:
     Errors: UserError for a deviation that is not above 0.
     """
 
-    mean: tuple[float, ...] = (0.5,)
-    deviation: tuple[float, ...] = (0.5,)
-
-    def __post_init__(self) -> None:
-        if not self.mean or not self.deviation or min(self.deviation) <= 0:
-            raise UserError(
-                f"config.task.normalisation has mean={self.mean} and deviation={self.deviation}: give one number of "
-                "each, or one for every channel, deviations above 0"
-            )
+    mean: Annotated[tuple[float, ...], Items(least=1)] = (0.5,)
+    deviation: Annotated[tuple[PositiveAmount, ...], Items(least=1)] = (0.5,)
 
     def __call__(self, pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
         """The pixels as a model reads them.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.config import UserError
+from transformer.config import Config, Positive
 from transformer.decoding.generate import Rollout, Tokens
 
 
@@ -33,7 +33,7 @@ class _State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Beam:
+class Beam(Config):
     """The `beams` best hypotheses by log p(Y | X) / lp(Y) + cp(X; Y), lp(Y) = ((5 + |Y|) / 6)^length_penalty.
 
     Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the token that ends. cp is 0 without coverage
@@ -44,13 +44,9 @@ class Beam:
     Errors: UserError for less than one beam.
     """
 
-    beams: int = 4
+    beams: Positive = 4
     length_penalty: float = 0.6
     ending: Ending = Ending.ANY
-
-    def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise UserError(f"beams={self.beams} must be at least 1")
 
     def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> _State:
         """One live hypothesis an example: the other rows are copies of it and must not compete."""

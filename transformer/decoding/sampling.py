@@ -1,14 +1,14 @@
 """Sampling from the model's distribution: temperature, top-k and nucleus."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.config import UserError
+from transformer.config import Above, Config, Count, Range, UserError
 from transformer.decoding.generate import Rollout, Tokens
 from transformer.decoding.greedy import Rows
 
@@ -19,7 +19,7 @@ class _State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
+class Sampling(Config):
     """y_t ~ softmax(log p / temperature) over the `top_k` likeliest tokens, of those over the nucleus.
 
     top_k = 0 keeps all tokens (Fan et al. 2018 introduce the cut). The nucleus is the smallest set of the likeliest
@@ -33,20 +33,14 @@ class Sampling:
     """
 
     temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    beams: int = 1
+    top_k: Count = 0
+    top_p: Annotated[float, Above(0.0), Range(0.0, 1.0)] = 1.0
+    beams: Annotated[int, Range(1, note=": it is the number of samples an example")] = 1
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         # Accelerators flush smaller numbers to 0.
         if not np.finfo(np.float32).tiny <= self.temperature <= np.finfo(np.float32).max:
             raise UserError(f"temperature={self.temperature} must be above 0 and finite; greedy decoding is its limit")
-        if self.top_k < 0:
-            raise UserError(f"top_k={self.top_k} must be at least 0 (0: all tokens)")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p={self.top_p} must be above 0 and at most 1 (1: all tokens)")
-        if self.beams < 1:
-            raise UserError(f"beams={self.beams} must be at least 1: it is the number of samples an example")
 
     def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> _State:
         """A key for every row.

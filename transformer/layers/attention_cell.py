@@ -16,7 +16,7 @@ from transformer.attention.normalizers import Normaliser, Reweighting, Weights, 
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.spec import Parameters
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Config, Count, Heads, Positive, UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.initialization import Role, ScoreInitialisation
@@ -54,7 +54,7 @@ class Extent(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class AttentionCellConfig:
+class AttentionCellConfig(Config):
     """The attention of a recurrent decoder; the defaults are Bahdanau et al. 2015, appendix A.1.2.
 
     `depth`: features of a projected head, and of the hidden layer of additive, concat and mlp; 0: as many as each head
@@ -68,18 +68,14 @@ class AttentionCellConfig:
     normaliser: Normaliser = Normaliser.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     projection: Projection = Projection.SHARED
-    heads: int = 1
-    depth: int = 0
+    heads: Heads = 1
+    depth: Count = 0
     max_length: int = 0
     extent: Extent = Extent.GLOBAL
-    half_width: int = 10
+    half_width: Positive = 10
     initialisation: ScoreInitialisation = ScoreInitialisation.OWN
 
-    def __post_init__(self) -> None:
-        if self.heads < 1 or self.depth < 0:
-            raise UserError(f"heads={self.heads} of an attention must be at least 1, depth={self.depth} at least 0")
-        if self.half_width < 1:
-            raise UserError(f"half_width={self.half_width} of local attention must be at least 1")
+    def _check(self) -> None:
         if SCORES[self.score].indexed and self.max_length < 1:
             raise UserError(
                 f"score={self.score.value} has a row for each key: max_length={self.max_length} must be at least 1"

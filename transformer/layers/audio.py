@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.axes import place
-from transformer.config import Range, UserError
+from transformer.config import Config, Count, Positive, Range, UserError
 from transformer.layers.padding import real_positions
 
 RATE = 8000
@@ -25,7 +25,7 @@ Masks = Annotated[int, Range(0, 2**10)]
 
 
 @dataclasses.dataclass(frozen=True)
-class SpecAugmentConfig:
+class SpecAugmentConfig(Config):
     """What training hides of an utterance (Park et al. 2019, section 2); the default hides nothing.
 
     `band_masks` times 0 to `bands` neighbouring bands, and `frame_masks` times 0 to `frames` neighbouring frames.
@@ -34,18 +34,13 @@ class SpecAugmentConfig:
     """
 
     band_masks: Masks = 0
-    bands: int = 8
+    bands: Count = 8
     frame_masks: Masks = 0
-    frames: int = 20
-
-    def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            if value < 0:
-                raise UserError(f"{name}={value} of SpecAugment must be at least 0")
+    frames: Count = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class HearingConfig:
+class HearingConfig(Config):
     """`bands` mel bands from `lowest` to `highest` Hz, of windows of `window` samples that begin `hop` samples apart.
 
     The defaults are those of Chan et al. 2016 (section 4): 40 bands every 10 ms, here of windows of 25 ms.
@@ -53,17 +48,14 @@ class HearingConfig:
     Errors: UserError for sizes below 1, and for bands that are no part of what 8000 samples a second hold.
     """
 
-    bands: int = 40
+    bands: Positive = 40
     window: Samples = 200
     hop: Samples = 80
     lowest: float = 60.0
     highest: float = 4000.0
     augment: SpecAugmentConfig = dataclasses.field(default_factory=SpecAugmentConfig)
 
-    def __post_init__(self) -> None:
-        for name in ("bands", "window", "hop"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} of a spectrogram must be at least 1")
+    def _check(self) -> None:
         if not 0 <= self.lowest < self.highest <= RATE / 2:
             raise UserError(
                 f"lowest={self.lowest} and highest={self.highest} of a spectrogram must lie, in this order, between 0 "

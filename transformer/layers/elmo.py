@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Layers, UserError
+from transformer.config import Config, LayersIfAny, Positive
 from transformer.layers.embedding import Embedding
 from transformer.layers.module import Builder, Module
 from transformer.layers.padding import real_positions
@@ -14,20 +14,14 @@ from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentSt
 
 
 @dataclasses.dataclass(frozen=True)
-class ElmoConfig:
+class ElmoConfig(Config, path="config.model.elmo"):
     """The `layers` of each direction of a bidirectional language model, and their `width`; 0 layers: no features.
 
     Errors: UserError for a negative number of layers, and for a width below 1.
     """
 
-    layers: Layers = 0
-    width: int = 256
-
-    def __post_init__(self) -> None:
-        if self.layers < 0 or self.width < 1:
-            raise UserError(
-                f"config.model.elmo.layers={self.layers} must be at least 0 and width={self.width} at least 1"
-            )
+    layers: LayersIfAny = 0
+    width: Positive = 256
 
     def stack(self, direction: Direction) -> RecurrentConfig:
         """The layers of one direction."""

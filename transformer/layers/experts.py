@@ -16,7 +16,7 @@ from transformer.attention.capture import Capture, Captured, capture_weights
 from transformer.attention.masks import Mask
 from transformer.attention.rng import drawn
 from transformer.axes import place, placement
-from transformer.config import UserError
+from transformer.config import Amount, Config, Count, Positive, PositiveAmount, UserError
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
@@ -30,7 +30,7 @@ _ROWS_AT_ONCE = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class ExpertsConfig:
+class ExpertsConfig(Config, path="config.model.experts"):
     """The mixtures of experts of a stack of blocks (Shazeer et al. 2017); `count` 0: none, all else is not read.
 
     Of `count` feed-forward networks every position uses `chosen`, in every block (`every` 1), every other (2) ... of
@@ -39,28 +39,19 @@ class ExpertsConfig:
     share: an expert that more positions choose computes several times, and none is left out.
     """
 
-    count: int = 0
+    count: Count = 0
     chosen: int = 2
-    every: int = 1
-    importance: float = 0.1
-    load: float = 0.1
-    room: float = 1.5
+    every: Positive = 1
+    importance: Amount = 0.1
+    load: Amount = 0.1
+    room: PositiveAmount = 1.5
 
-    def __post_init__(self) -> None:
-        if self.count < 0:
-            raise UserError(f"config.model.experts.count={self.count} must be at least 0 (0: none)")
+    def _check(self) -> None:
         if self.count and not 2 <= self.chosen < self.count:
             raise UserError(
                 f"config.model.experts.chosen={self.chosen} of count={self.count} must be at least 2, for the gate of "
                 "one alone is always 1 and learns nothing, and below the count"
             )
-        if self.every < 1:
-            raise UserError(f"config.model.experts.every={self.every} must be at least 1")
-        for name in ("importance", "load"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"config.model.experts.{name}={getattr(self, name)} must be at least 0")
-        if not self.room > 0:
-            raise UserError(f"config.model.experts.room={self.room} must be above 0")
 
     @property
     def group(self) -> int:

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from transformer.attention.sites import Axis, AxisKind
-from transformer.config import Layers, UserError
+from transformer.config import Config, LayersIfAny, Positive, UserError
 from transformer.layers.convolution import Convolution2D, Window
 from transformer.layers.module import Builder, Module
 from transformer.layers.norm import LayerNorm
@@ -16,7 +16,7 @@ _KERNEL = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class GridEncoderConfig:
+class GridEncoderConfig(Config):
     """Stages of convolutions of 3 x 3, each to so many `channels`, the first of a stage with its stride.
 
     `blocks` residual blocks of two convolutions (He et al. 2016, Identity mappings) follow in each stage.
@@ -24,20 +24,15 @@ class GridEncoderConfig:
     Errors: UserError for no stage, for lists of two lengths, and for numbers below 1 (`blocks`: 0).
     """
 
-    channels: tuple[int, ...] = (32, 64, 128)
-    strides: tuple[int, ...] = (2, 2, 2)
-    blocks: Layers = 0
+    channels: tuple[Positive, ...] = (32, 64, 128)
+    strides: tuple[Positive, ...] = (2, 2, 2)
+    blocks: LayersIfAny = 0
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not self.channels or len(self.channels) != len(self.strides):
             raise UserError(
                 f"channels={self.channels} and strides={self.strides} of the convolutions must name one of each for "
                 "every stage, at least one"
-            )
-        if min(*self.channels, *self.strides) < 1 or self.blocks < 0:
-            raise UserError(
-                f"channels={self.channels} and strides={self.strides} of the convolutions must be at least 1, "
-                f"blocks={self.blocks} at least 0"
             )
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.attention.blocks import normal
-from transformer.config import Count, UserError
+from transformer.config import Config, Count, PositiveAmount, UserError
 from transformer.layers.linear import Linear, product
 from transformer.layers.module import Builder, Module
 
@@ -30,7 +30,7 @@ class Projection(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class LoraConfig:
+class LoraConfig(Config, path="config.model.lora"):
     """The low rank beside the matrices of a stack of blocks; `rank` 0: none, all else is not read.
 
     `alpha`: what is learned is multiplied by alpha / rank. `where`: beside which matrices; those of queries and values
@@ -38,12 +38,10 @@ class LoraConfig:
     """
 
     rank: Count = 0
-    alpha: float = 16.0
+    alpha: PositiveAmount = 16.0
     where: tuple[Projection, ...] = (Projection.QUERY, Projection.VALUE)
 
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise UserError(f"config.model.lora.alpha={self.alpha} must be above 0")
+    def _check(self) -> None:
         if self.rank and not self.where:
             known = ", ".join(each.value for each in Projection)
             raise UserError(f"config.model.lora.where is empty, so that rank={self.rank} is of nothing: say of {known}")

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Key
 
 from transformer.attention.blocks import Initializer
-from transformer.config import UserError
+from transformer.config import Config, UserError
 from transformer.layers.initialization import Initialise, Role
 
 Params = dict[str, Any]
@@ -29,13 +29,13 @@ class Module(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Precision:
+class Precision(Config, path="config.precision"):
     """The type that parameters are kept in, and the type that a forward pass computes in."""
 
     parameters: str = "float32"
     compute: str = "float32"
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for key, name in dataclasses.asdict(self).items():
             try:
                 known = jnp.issubdtype(jnp.dtype(name), jnp.floating)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.blocks import Initializer
-from transformer.attention.rng import check_rate, dropout
+from transformer.attention.rng import dropout
 from transformer.axes import place
-from transformer.config import Layers, UserError
+from transformer.config import Config, Layers, Positive, Rate, UserError
 from transformer.layers.initialization import RecurrentInitialisation, Role
 from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
@@ -206,7 +206,7 @@ class Links(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentConfig:
+class RecurrentConfig(Config):
     """A stack of recurrent layers.
 
     `width` is that of one cell's state. `dropout` acts on the inputs of all layers above the first (Zaremba et al.
@@ -218,19 +218,15 @@ class RecurrentConfig:
     """
 
     cell: Cell = Cell.LSTM
-    width: int = 512
+    width: Positive = 512
     layers: Layers = 1
     direction: Direction = Direction.FORWARD
     links: Links = Links.NONE
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     forget_bias: float = 1.0
     recurrent: RecurrentInitialisation = RecurrentInitialisation.ORTHOGONAL
 
-    def __post_init__(self) -> None:
-        for name in ("width", "layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} of a recurrent stack must be at least 1")
-        check_rate("dropout", self.dropout)
+    def _check(self) -> None:
         for layer in range(1, self.layers):
             if self.links.adds(layer) and self.width_of(layer) != self.width_of(layer - 1):
                 raise UserError(

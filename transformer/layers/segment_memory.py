@@ -15,7 +15,6 @@ from transformer.attention.capture import Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
-from transformer.config import UserError
 from transformer.layers.block import Block, BlockAux, BlockCapture, Layer, in_order
 
 TOKENS = Axis("tokens")
@@ -26,15 +25,6 @@ MEMORY_AND_TOKENS = Axis("memory and tokens")
 def key_axis(memory: int) -> Axis:
     """What the keys of a segment's queries are, behind a memory of so many positions."""
     return MEMORY_AND_TOKENS if memory else TOKENS
-
-
-def check_memory(memory: int) -> None:
-    """Refuse a number of positions that cannot be.
-
-    Errors: UserError.
-    """
-    if memory < 0:
-        raise UserError(f"config.model.memory={memory} must be at least 0 positions")
 
 
 def joined(memory_BxMxE: Float[Array, "B M E"] | None, x_BxTxE: Float[Array, "B T E"]) -> Float[Array, "B _ E"]:

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from transformer.attention.backends import Variant, unsupported
 from transformer.attention.blocks import Sizes
@@ -11,7 +11,7 @@ from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, unrelated
 from transformer.axes import Placement, SequenceParallel
-from transformer.config import Heads, UserError
+from transformer.config import Amount, Config, Count, Heads, Positive, PositiveAmount, Rate, UserError
 from transformer.layers.embedding import rows_for
 from transformer.layers.experts import ExpertsConfig
 from transformer.layers.feed_forward import Activation
@@ -123,7 +123,7 @@ class Remat(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Config, path="config.model"):
     """What the blocks and the ends of every Transformer have in common.
 
     `kv_heads`: heads of keys and values, which neighbouring query heads share (grouped-query attention, Ainslie et
@@ -141,27 +141,27 @@ class TransformerConfig:
     values fill the keys that are not given (transformer.models.family).
     """
 
-    width: int = 512
+    width: Positive = 512
     heads: Heads = 8
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    feed_forward: int = 2048
+    kv_heads: Positive | None = None
+    head_dim: Positive | None = None
+    feed_forward: Positive = 2048
     activation: Activation = Activation.RELU
     norm: Norm = Norm.LAYER
-    norm_epsilon: float = 1e-6
+    norm_epsilon: Amount = 1e-6
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.ALL
     initialisation: Initialisation = Initialisation.XAVIER
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    stochastic_depth: Rate = 0.0
     positions: Positions = Positions.SINUSOIDAL
     position_join: PositionJoin = PositionJoin.ADDED
-    rotary_base: float = 10000.0
+    rotary_base: PositiveAmount = 10000.0
     buckets: int = 32
-    max_distance: int = 128
-    windows: tuple[int, ...] = ()
-    max_length: int = 256
+    max_distance: Positive = 128
+    windows: tuple[Count, ...] = ()
+    max_length: Positive = 256
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     embedding_scale: Scale = Scale.NONE
@@ -171,10 +171,13 @@ class TransformerConfig:
     output_bias: bool = False
     remat: Remat = Remat.NONE
     embedding_rows: int | None = None
-    unroll: int = 1
+    unroll: Positive = 1
     experts: ExpertsConfig = dataclasses.field(default_factory=ExpertsConfig)
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
+
+    bidirectional: ClassVar[bool] = False
+    """Whether every stack of these blocks sees both sides, so that each has half of T5's buckets."""
 
     @property
     def depth(self) -> int:
@@ -222,19 +225,7 @@ class TransformerConfig:
         """The attention of these blocks with relative positions of a kind."""
         return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
 
-    def check(self, *counts: str, bidirectional: bool = False) -> None:
-        """Refuse sizes and rates that cannot be; `counts` names further fields that must be at least 1.
-
-        `bidirectional`: every stack of these blocks sees both sides, so that each has half of T5's buckets.
-
-        Errors: UserError naming the key, its value and what would do.
-        """
-        for name in (*counts, "width", "heads", "feed_forward", "max_length", "unroll", "max_distance"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        for name in ("kv_heads", "head_dim"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1, or None")
+    def _check(self) -> None:
         if self.head_dim is None and self.width % self.heads:
             closest = _nearest_divisor(self.width, self.heads)
             raise UserError(
@@ -266,16 +257,9 @@ class TransformerConfig:
                 f"config.model.norm_placement={self.norm_placement.value} and config.model.initialisation="
                 f"{self.initialisation.value} do not go together: deepnorm is both of them, or neither"
             )
-        for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 0 and below 1")
-        if not self.norm_epsilon >= 0:
-            raise UserError(f"config.model.norm_epsilon={self.norm_epsilon} must be at least 0")
-        if not self.rotary_base > 0:
-            raise UserError(f"config.model.rotary_base={self.rotary_base} must be above 0")
         if self.buckets < 4 or self.buckets % 4:
             raise UserError(f"config.model.buckets={self.buckets} must be a multiple of 4")
-        alone = self.buckets // (4 if bidirectional else 2)
+        alone = self.buckets // (4 if self.bidirectional else 2)
         if self.positions is Positions.T5 and self.max_distance <= alone:
             raise UserError(
                 f"config.model.max_distance={self.max_distance} must be above {alone}, the distances that have a "
@@ -288,9 +272,6 @@ class TransformerConfig:
                 "config.model.lora.where holds feed_forward, whose networks are a mixture here "
                 f"(config.model.experts.count={self.experts.count}): name attention's projections alone"
             )
-        for window in self.windows:
-            if window < 0:
-                raise UserError(f"config.model.windows={self.windows} must hold numbers of positions, 0 for all")
 
     def check_attention(self) -> None:
         """Refuse a score, positions, a backend and a dropout of weights that do not go together.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import Capture, Captured, Top, block_of, pool
 from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
-from transformer.config import UserError
+from transformer.config import Config, Count, Positive, PositiveAmount
 from transformer.maps.quantize import AnyArray, Quantised, quantise
 from transformer.tasks.labels import Labels
 
@@ -22,7 +22,7 @@ FINEST = 8192  # cells a side of the largest map that is stored whole
 
 
 @dataclasses.dataclass(frozen=True)
-class MapsConfig:
+class MapsConfig(Config, path="config.maps"):
     """The budget of a run's maps: at most `megabytes` before compression, over all its steps.
 
     Thumbnails, one whole row and the statistics of every head are always stored. A map that does not fit
@@ -30,16 +30,9 @@ class MapsConfig:
     are kept beside it, as far as they fit.
     """
 
-    megabytes: float = 500.0
-    rows: int = 8
-    top: int = 8
-
-    def __post_init__(self) -> None:
-        if self.megabytes <= 0 or self.rows < 1 or self.top < 0:
-            raise UserError(
-                f"config.maps has megabytes={self.megabytes}, rows={self.rows}, top={self.top}: "
-                "megabytes must be above 0, rows at least 1, top at least 0"
-            )
+    megabytes: PositiveAmount = 500.0
+    rows: Positive = 8
+    top: Count = 8
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.rng import dropout
-from transformer.config import Layers
+from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
@@ -22,7 +22,7 @@ from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDeco
 
 
 @dataclasses.dataclass(frozen=True)
-class BidirectionalLanguageModelConfig:
+class BidirectionalLanguageModelConfig(Config, path="config.model"):
     """`layers` LSTMs of `width` in each direction over word vectors of as many features.
 
     `dropout` acts on what each layer and the output read. `embedding_rows`: None for as many as the task has tokens.
@@ -30,13 +30,10 @@ class BidirectionalLanguageModelConfig:
     Errors: UserError for sizes below 1.
     """
 
-    width: int = 256
+    width: Positive = 256
     layers: Layers = 2
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     embedding_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        self.forward.stack()
 
     @property
     def forward(self) -> RecurrentDecoderConfig:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, Captured, capture_at, captured_at
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
-from transformer.config import UserError
+from transformer.config import Config, Positive, Rate, UserError
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.image_grid_attention import GridAttention, attention_operations
 from transformer.layers.linear import Linear
@@ -23,7 +23,7 @@ from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvolutionalClassifierConfig:
+class ConvolutionalClassifierConfig(Config, path="config.model"):
     """Stages of convolutions, the mean of the last grid, and a linear map to the classes.
 
     `attention` names the stages, from 0, behind which a block of self-attention stands, whose queries, keys and values
@@ -34,19 +34,15 @@ class ConvolutionalClassifierConfig:
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     attention: tuple[int, ...] = ()
-    reduction: int = 8
-    dropout: float = 0.0
+    reduction: Positive = 8
+    dropout: Rate = 0.0
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         count = len(self.encoder.channels)
         if len(set(self.attention)) < len(self.attention) or any(not 0 <= at < count for at in self.attention):
             raise UserError(
                 f"config.model.attention={self.attention} must name different ones of the {count} stages, from 0"
             )
-        if self.reduction < 1:
-            raise UserError(f"config.model.reduction={self.reduction} must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"config.model.dropout={self.dropout} must be at least 0 and below 1")
 
 
 class ConvolutionalClassifier(Stateless):

@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.api import attend
 from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.masks import Mask
-from transformer.attention.rng import check_rate, dropout
+from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.attention.spec import AttentionSpec
 from transformer.axes import place
-from transformer.config import Layers, UserError
+from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
@@ -66,7 +66,7 @@ HALF_VARIANCE = math.sqrt(0.5)
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvS2SConfig:
+class ConvS2SConfig(Config, path="config.model"):
     """The defaults are the paper's for English-Romanian (section 4.3).
 
     `width`: of every block's inputs and outputs; `embedding`: of words, positions, queries, keys and values, and of
@@ -76,21 +76,15 @@ class ConvS2SConfig:
     Errors: UserError for sizes below 1, ValueError for a dropout outside [0, 1).
     """
 
-    embedding: int = 512
-    width: int = 512
+    embedding: Positive = 512
+    width: Positive = 512
     encoder_layers: Layers = 20
     decoder_layers: Layers = 20
-    kernel: int = 3
-    max_length: int = 1024
+    kernel: Positive = 3
+    max_length: Positive = 1024
     embedding_rows: int | None = None
     initialisation: Initialisation = Initialisation.GEHRING
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("embedding", "width", "encoder_layers", "decoder_layers", "kernel", "max_length"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("dropout", self.dropout)
+    dropout: Rate = 0.1
 
 
 class Source(NamedTuple):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
-from transformer.config import Heads, Layers
+from transformer.config import Amount, Heads, Layers, Positive, Rate
 from transformer.layers.beams import repeat_rows
 from transformer.layers.block import each_layer, run_layers, windowed
 from transformer.layers.embedding_and_head import ClassHead
@@ -41,19 +41,19 @@ class DecoderConfig(TransformerConfig):
     """The defaults are GPT-2 small (Radford et al. 2019, table 2), without dropout."""
 
     layers: Layers = 12
-    width: int = 768
+    width: Positive = 768
     heads: Heads = 12
-    feed_forward: int = 3072
+    feed_forward: Positive = 3072
     activation: Activation = Activation.GELU_TANH
-    norm_epsilon: float = 1e-5
+    norm_epsilon: Amount = 1e-5
     norm_placement: NormPlacement = NormPlacement.PRE
     initialisation: Initialisation = Initialisation.GPT2
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     positions: Positions = Positions.LEARNED
-    max_length: int = 1024
+    max_length: Positive = 1024
 
-    def __post_init__(self) -> None:
-        self.check("layers")
+    def _check(self) -> None:
+        super()._check()
         self.check_period("layers")
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
-from transformer.config import Heads, Layers, UserError
+from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import embedding_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
@@ -50,28 +50,27 @@ class EncoderConfig(TransformerConfig):
     """
 
     layers: Layers = 12
-    width: int = 768
+    width: Positive = 768
     heads: Heads = 12
-    feed_forward: int = 3072
+    feed_forward: Positive = 3072
     activation: Activation = Activation.GELU
-    norm_epsilon: float = 1e-12
+    norm_epsilon: Amount = 1e-12
     initialisation: Initialisation = Initialisation.BERT
-    attention_dropout: float = 0.1
+    attention_dropout: Rate = 0.1
     positions: Positions = Positions.LEARNED
-    max_length: int = 512
+    max_length: Positive = 512
     embedding_norm: bool = True
     output_bias: bool = True
-    types: int = 2
+    types: Count = 2
     pooler: bool = False
-    position_offset: int = 0
+    position_offset: Count = 0
     head: Head = Head.MASKED
 
-    def __post_init__(self) -> None:
-        self.check("layers", bidirectional=True)
+    bidirectional: ClassVar[bool] = True
+
+    def _check(self) -> None:
+        super()._check()
         self.check_period("layers")
-        for name in ("types", "position_offset"):
-            if getattr(self, name) < 0:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 0")
 
     @property
     def pooled(self) -> bool:

@@ -42,8 +42,8 @@ class EncoderDecoderConfig(TransformerConfig):
     embedding_scale: Scale = Scale.SQRT_WIDTH
     cross: Cross = Cross.ATTENTION
 
-    def __post_init__(self) -> None:
-        self.check("encoder_layers", "decoder_layers")
+    def _check(self) -> None:
+        super()._check()
         self.check_period("encoder_layers")
         self.check_period("decoder_layers")
         if self.cross is Cross.MEAN and SCORES[self.score].hidden:

@@ -13,10 +13,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at, one_layer
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLERS, Normaliser, Reweighting
-from transformer.attention.rng import check_rate, dropout
+from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, Site, Values
-from transformer.config import Heads, Layers, UserError
+from transformer.config import Config, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.attention_cell import (
     Alignment,
     AttentionCell,
@@ -98,7 +98,7 @@ class Bridge(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentEncoderDecoderConfig:
+class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     """A recurrent encoder-decoder; the defaults are those of Bahdanau et al. 2015 at a smaller width.
 
     `width`: of a state of either side and of the readout; `embedding`: of words. `direction` of the encoder: backward
@@ -114,8 +114,8 @@ class RecurrentEncoderDecoderConfig:
     """
 
     cell: Cell = Cell.GRU_RESET_BEFORE
-    width: int = 256
-    embedding: int = 256
+    width: Positive = 256
+    embedding: Positive = 256
     encoder_layers: Layers = 1
     decoder_layers: Layers = 1
     direction: Direction = Direction.BIDIRECTIONAL
@@ -128,24 +128,18 @@ class RecurrentEncoderDecoderConfig:
     normaliser: Normaliser = AttentionCellConfig.normaliser
     projection: Projection = AttentionCellConfig.projection
     heads: Heads = AttentionCellConfig.heads
-    depth: int = AttentionCellConfig.depth
+    depth: Count = AttentionCellConfig.depth
     extent: Extent = AttentionCellConfig.extent
-    half_width: int = AttentionCellConfig.half_width
-    max_length: int = AttentionCellConfig.max_length
-    soft_share: float = 0.0
+    half_width: Positive = AttentionCellConfig.half_width
+    max_length: Count = AttentionCellConfig.max_length
+    soft_share: Rate = 0.0
     embedding_rows: int | None = None
     initialisation: Initialisation = Initialisation.XAVIER
-    dropout: float = 0.0
-    scheduled_sampling: float = 0.0
-    scheduled_sampling_steps: int = 10_000
+    dropout: Rate = 0.0
+    scheduled_sampling: Rate = 0.0
+    scheduled_sampling_steps: Positive = 10_000
 
-    def __post_init__(self) -> None:
-        for name in ("width", "embedding", "encoder_layers", "decoder_layers", "scheduled_sampling_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("dropout", self.dropout)
-        check_rate("scheduled_sampling", self.scheduled_sampling)
-        check_rate("soft_share", self.soft_share)
+    def _check(self) -> None:
         if self.soft_share and not (self.normaliser in SAMPLERS and self.context.attends):
             raise UserError(
                 f"config.model.soft_share={self.soft_share} is for an attention that draws: say normaliser=hard or "

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
 from transformer.attention.masks import Mask
-from transformer.attention.rng import check_rate, dropout
+from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Layers, UserError
+from transformer.config import Config, Count, Layers, Positive, Rate
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, rows_for
@@ -47,7 +47,7 @@ class Pooling(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentClassifierConfig:
+class RecurrentClassifierConfig(Config, path="config.model"):
     """Word vectors of `embedding` features, the recurrent layers `encoder`, a `pooling` of their outputs, the classes.
 
     Of attention alone: its `score`, `hops`, and `hidden`, the features of the score's hidden layer, 0 for as many as an
@@ -57,25 +57,17 @@ class RecurrentClassifierConfig:
     Errors: UserError for sizes below 1.
     """
 
-    embedding: int = 128
+    embedding: Positive = 128
     encoder: RecurrentConfig = dataclasses.field(
         default_factory=lambda: RecurrentConfig(width=128, direction=Direction.BIDIRECTIONAL)
     )
     pooling: Pooling = Pooling.ATTENTION
     score: Score = AttentionCellConfig.score
     hops: Layers = 1
-    hidden: int = 0
-    dropout: float = 0.0
+    hidden: Count = 0
+    dropout: Rate = 0.0
     embedding_rows: int | None = None
     elmo: ElmoConfig = dataclasses.field(default_factory=ElmoConfig)
-
-    def __post_init__(self) -> None:
-        for name in ("embedding", "hops"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        if self.hidden < 0:
-            raise UserError(f"config.model.hidden={self.hidden} must be at least 0 (0: as many as an output has)")
-        check_rate("dropout", self.dropout)
 
     @property
     def read_width(self) -> int:

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights
 from transformer.attention.masks import Mask
-from transformer.attention.rng import check_rate, dropout
+from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
-from transformer.config import Layers, UserError
+from transformer.config import Config, Count, Layers, Positive, Rate, UserError
 from transformer.layers.attention_cell import scan_steps
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
@@ -44,7 +44,7 @@ class Memory(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentDecoderConfig:
+class RecurrentDecoderConfig(Config, path="config.model"):
     """Layers of `cell`, each reading the outputs of the one beneath.
 
     `dropout` acts on what each layer and the output read. `hidden`: the features of a tape's score, 0 for as many as
@@ -55,22 +55,16 @@ class RecurrentDecoderConfig:
 
     cell: Cell = Cell.LSTM
     memory: Memory = Memory.STATE
-    width: int = 256
-    embedding: int = 256
+    width: Positive = 256
+    embedding: Positive = 256
     layers: Layers = 1
-    hidden: int = 0
+    hidden: Count = 0
     embedding_rows: int | None = None
     initialisation: Initialisation = Initialisation.XAVIER
     forget_bias: float = 1.0
-    dropout: float = 0.0
+    dropout: Rate = 0.0
 
-    def __post_init__(self) -> None:
-        for name in ("width", "embedding", "layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        if self.hidden < 0:
-            raise UserError(f"config.model.hidden={self.hidden} must be at least 0 (0: as many as config.model.width)")
-        check_rate("dropout", self.dropout)
+    def _check(self) -> None:
         if self.memory is Memory.TAPE and self.cell is not Cell.LSTM:
             raise UserError(
                 f"config.model.memory=tape keeps the memory cells of an LSTM: config.model.cell={self.cell.value} has "

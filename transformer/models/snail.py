@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
-from transformer.config import Positive, UserError
+from transformer.config import Config, Items, Positive, UserError
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
 from transformer.layers.image_grid_attention import as_layers
 from transformer.layers.linear import Linear
@@ -52,7 +52,7 @@ _OMNIGLOT = (Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION, Block.CONVOLU
 
 
 @dataclasses.dataclass(frozen=True)
-class SnailConfig:
+class SnailConfig(Config, path="config.model"):
     """A step's features, a stack of `blocks` in their order, and a linear map at every step.
 
     `keys` and `values` are the sizes of the blocks of attention, `filters` those of the blocks of convolutions, one
@@ -63,29 +63,25 @@ class SnailConfig:
     """
 
     embedding: Positive = 64
-    channels: tuple[int, ...] = (64, 64, 64, 64)
+    channels: Annotated[tuple[Positive, ...], Items(least=1)] = (64, 64, 64, 64)
     blocks: tuple[Block, ...] = _OMNIGLOT
-    keys: tuple[int, ...] = (64, 256, 512)
-    values: tuple[int, ...] = (32, 128, 256)
-    filters: tuple[int, ...] = (128, 128)
+    keys: tuple[Positive, ...] = (64, 256, 512)
+    values: tuple[Positive, ...] = (32, 128, 256)
+    filters: tuple[Positive, ...] = (128, 128)
     parts: Parts = Parts.BOTH
 
-    def __post_init__(self) -> None:
-        if self.embedding < 1:
-            raise UserError(f"config.model.embedding={self.embedding} must be at least 1")
+    def _check(self) -> None:
         for name, block in (
             ("keys", Block.ATTENTION),
             ("values", Block.ATTENTION),
             ("filters", Block.CONVOLUTIONS),
         ):
             sizes, count = getattr(self, name), self.blocks.count(block)
-            if len(sizes) != count or min(sizes, default=1) < 1:
+            if len(sizes) != count:
                 raise UserError(
-                    f"config.model.{name}={sizes} must be {count} sizes of at least 1, one for each {block.value!r} "
+                    f"config.model.{name}={sizes} must be {count} sizes, one for each {block.value!r} "
                     "in config.model.blocks"
                 )
-        if not self.channels or min(self.channels) < 1:
-            raise UserError(f"config.model.channels={self.channels} must be at least one number of at least 1")
         if not self.stack:
             raise UserError(f"config.model.parts={self.parts.value} leaves nothing of config.model.blocks")
 

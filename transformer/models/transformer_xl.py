@@ -9,11 +9,11 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.positions import Position
-from transformer.config import UserError
+from transformer.config import Count, UserError
 from transformer.layers.block import BlockAux, Layer, by_layer, run_layers, windowed
 from transformer.layers.flops import memory_operations
 from transformer.layers.module import Functional, Precision
-from transformer.layers.segment_memory import TOKENS, behind, by_example, check_memory, of_layers, read_on, remembered
+from transformer.layers.segment_memory import TOKENS, behind, by_example, of_layers, read_on, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
 from transformer.models import decoder
 from transformer.models.contract import Aux, Inputs, Model
@@ -32,11 +32,10 @@ class TransformerXLConfig(DecoderConfig):
     """
 
     positions: Positions = FOR_SEGMENTS
-    memory: int = 128
+    memory: Count = 128
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_memory(self.memory)
+    def _check(self) -> None:
+        super()._check()
         if self.positions.within_attention is Position.NONE and self.positions is not Positions.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value} counts from the beginning of each segment, so that a "

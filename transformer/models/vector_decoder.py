@@ -15,7 +15,7 @@ from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import Placement
-from transformer.config import Heads, Layers, UserError
+from transformer.config import Amount, Config, Heads, Layers, Positive, Rate
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import stack_operations
@@ -33,7 +33,7 @@ STACK = "decoder"
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorDecoderConfig:
+class VectorDecoderConfig(Config, path="config.model"):
     """GPT-2's blocks and learned positions; the fields are those of every Transformer (TransformerConfig).
 
     They begin as small widths need it: GPT-2's own deviation of 0.02 is that of a width of 2,500.
@@ -42,23 +42,21 @@ class VectorDecoderConfig:
     """
 
     layers: Layers = 4
-    width: int = 64
+    width: Positive = 64
     heads: Heads = 4
-    feed_forward: int = 256
+    feed_forward: Positive = 256
     activation: Activation = Activation.GELU_TANH
-    norm_epsilon: float = 1e-5
+    norm_epsilon: Amount = 1e-5
     norm_placement: NormPlacement = NormPlacement.PRE
     initialisation: Initialisation = Initialisation.XAVIER
-    dropout: float = 0.0
-    max_length: int = 128
+    dropout: Rate = 0.0
+    max_length: Positive = 128
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
-    unroll: int = 1
+    unroll: Positive = 1
 
-    def __post_init__(self) -> None:
-        self.blocks.check()
-        if self.layers < 1:
-            raise UserError(f"config.model.layers={self.layers} must be at least 1")
+    def _check(self) -> None:
+        _ = self.blocks  # which checks its values
 
     @property
     def blocks(self) -> TransformerConfig:

@@ -16,7 +16,7 @@ from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import Placement
-from transformer.config import Heads, Layers, UserError
+from transformer.config import Amount, Config, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import stack_operations
 from transformer.layers.grid_positions import GridPositions, GridTable
@@ -56,7 +56,7 @@ class Readout(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class VitConfig:
+class VitConfig(Config, path="config.model"):
     """The defaults are ViT-B/16 (Dosovitskiy et al. 2021, table 1).
 
     Of `patch` x `patch` pixels one vector is made. `stochastic_depth` is the last layer's rate of leaving out a
@@ -66,34 +66,31 @@ class VitConfig:
     Errors: UserError for values out of range.
     """
 
-    patch: int = 16
+    patch: Positive = 16
     layers: Layers = 12
-    width: int = 768
+    width: Positive = 768
     heads: Heads = 12
-    feed_forward: int = 3072
+    feed_forward: Positive = 3072
     positions: GridPositions = GridPositions.LEARNED
     readout: Readout = Readout.CLASS_TOKEN
     activation: Activation = Activation.GELU
     norm: Norm = Norm.LAYER
-    norm_epsilon: float = 1e-6
+    norm_epsilon: Amount = 1e-6
     norm_placement: NormPlacement = NormPlacement.PRE
     biases: Biases = Biases.ALL
     initialisation: Initialisation = Initialisation.XAVIER
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    stochastic_depth: Rate = 0.0
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     remat: Remat = Remat.NONE
-    unroll: int = 1
+    unroll: Positive = 1
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
 
-    def __post_init__(self) -> None:
-        self.blocks.check()
-        for name in ("patch", "layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
+        _ = self.blocks  # which checks its values
         self.positions.check(self.width)
 
     @property

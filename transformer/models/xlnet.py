@@ -12,7 +12,7 @@ from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.positions import Position
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
-from transformer.config import Heads, Layers, UserError
+from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.block import Layer, in_order, run_layers, windowed
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import cross_operations, network_operations, score_operations, stack_operations
@@ -20,7 +20,7 @@ from transformer.layers.initialization import Initialisation, Initialise, Role, 
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.residual import NormPlacement
-from transformer.layers.segment_memory import TOKENS, by_example, check_memory, filled, key_axis, of_layers, remembered
+from transformer.layers.segment_memory import TOKENS, by_example, filled, key_axis, of_layers, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.contract import Aux, Inputs, Model
@@ -42,24 +42,23 @@ class XLNetConfig(TransformerConfig):
     """
 
     layers: Layers = 12
-    width: int = 768
+    width: Positive = 768
     heads: Heads = 12
-    feed_forward: int = 3072
+    feed_forward: Positive = 3072
     activation: Activation = Activation.GELU
-    norm_epsilon: float = 1e-12
+    norm_epsilon: Amount = 1e-12
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.FEED_FORWARD
     initialisation: Initialisation = Initialisation.GPT
-    attention_dropout: float = 0.1
+    attention_dropout: Rate = 0.1
     positions: Positions = FOR_SEGMENTS
     output_bias: bool = True
-    memory: int = 384
+    memory: Count = 384
     kinds: bool = False
 
-    def __post_init__(self) -> None:
-        self.check("layers")
+    def _check(self) -> None:
+        super()._check()
         self.check_period("layers")
-        check_memory(self.memory)
         if self.positions.within_attention is Position.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "

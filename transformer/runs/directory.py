@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from transformer.config import Count, Range, UserError, flatten
+from transformer.installation import command_words
 from transformer.json_files import checked, read_regular, read_value
 from transformer.runs.preemption import write_stderr
 from transformer.runs.records import Extent, RecordsName, Step
@@ -398,11 +399,12 @@ def _why_no_run(path: Path) -> str | None:
     if (path / _CONFIG).is_file():
         recorded = _read_json(path / _CONFIG, dict)
         if "model_type" in recorded and "task" not in recorded:
-            words = ["python", "-m", "launch.convert", f"--from={path}", f"--workdir={path}-run"]
+            words = [*command_words("convert"), f"--from={path}", f"--workdir={path}-run"]
             return f"is a folder of published weights, no run; make a run of it with {shlex.join(words)}"
         return None
+    train = shlex.join(command_words("train"))
     if not path.is_dir():
-        return "is missing; make a run with python -m launch.train --config=FILE --workdir=DIR"
+        return f"is missing; make a run with {train} --config=FILE --workdir=DIR"
     if (path / "sweep.json").is_file():
         what, runs = "is a sweep or an ablation, no run; there are runs in", _runs_in(path / "trials")
     else:
@@ -410,8 +412,8 @@ def _why_no_run(path: Path) -> str | None:
     if runs:
         return f"{what} it: say one of them, such as {shlex.join([f'--workdir={runs[0]}'])}"
     return (
-        "is not a run directory: it has no config.json; make a run with python -m launch.train --config=FILE "
-        "--workdir=DIR, or name the folder of one"
+        f"is not a run directory: it has no config.json; make a run with {train} --config=FILE --workdir=DIR, or name "
+        "the folder of one"
     )
 
 

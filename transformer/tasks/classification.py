@@ -54,10 +54,10 @@ class ClassificationConfig(LabelledTextConfig):
     Errors: UserError for values out of range.
     """
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
+        super()._check()
         if self.classes or not has_fields(self.dataset):
             classes_of(self.dataset, self.classes)
-        self.check(least=3)
 
 
 class Classification(LabelledTexts):

@@ -20,21 +20,6 @@ BETWEEN = "\n\n"
 NO_SHOTS = (0,)
 
 
-def check_questions(questions: int, shots: Sequence[int]) -> None:
-    """Refuse numbers of questions and of passages before them that no evaluation can have.
-
-    Errors: UserError.
-    """
-    if questions < 0:
-        raise UserError(f"config.task.questions={questions} must be at least 0")
-    if not shots or min(shots) < 0 or len(set(shots)) < len(shots):
-        raise UserError(f"config.task.shots={shots} must be different numbers of passages")
-    if not questions and tuple(shots) != NO_SHOTS:
-        raise UserError(
-            f"config.task.shots={shots} are passages in front of questions, and config.task.questions=0: say how many"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class Cloze:
     """So many `questions` of a held-out text, each behind as many completed ones of the training text as `shots` say.

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer.config import Amount, Beams, Count, Positive, Seed, UserError, check_several, from_config
+from transformer.config import Amount, Beams, Config, Count, Positive, Seed, UserError, check_several, from_config
 from transformer.decoding.beam import Beam
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.generate import Chooser
@@ -20,7 +20,7 @@ _SAMPLING = ("temperature", "top_k", "top_p")
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoding:
+class Decoding(Config):
     """Greedy for one beam, beam search for more; sampling where a temperature, top_k or top_p is given.
 
     `samples` are drawn from each prompt, by the key of `seed`. `length` is the greatest number of new tokens.
@@ -40,11 +40,8 @@ class Decoding:
     stops: tuple[str, ...] = ()
     seed: Seed = 0
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_several(self.stops, "stops")
-        for name in ("length", "beams", "samples"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
         given = self._sampled()
         if given and self.beams > 1:
             raise UserError(f"beams={self.beams} searches and {given[0]} samples: give one of them")

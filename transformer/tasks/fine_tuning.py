@@ -4,14 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, Num
 
 from transformer.attention.sites import Site
-from transformer.config import UserError
+from transformer.config import Amount, UserError
 from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples, shape_of
 from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.user_files import has_fields
@@ -114,15 +114,14 @@ class FineTuningConfig(LabelledTextConfig):
 
     dataset: str = "grammar/acceptability"
     problem: Problem = Problem.CLASSIFICATION
-    auxiliary: float = 0.5
+    auxiliary: Amount = 0.5
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.auxiliary < float("inf"):
-            raise UserError(f"config.task.auxiliary={self.auxiliary} must be at least 0, and finite (0: none)")
+    least_length: ClassVar[int] = Marks.size(2) + 2  # a token of each of two texts
+
+    def _check(self) -> None:
+        super()._check()
         if self.classes or not has_fields(self.dataset):
             shape_of(self.dataset, self.classes, self.problem)
-        # A token of each of two texts.
-        self.check(least=Marks.size(2) + 2)
 
     @property
     def shape(self) -> Shape:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
 from transformer.attention.sites import AxisKind, Site
-from transformer.config import BatchRows, Looked, UserError
+from transformer.config import BatchRows, Config, Count, Looked, Positive, Rate, SplitName, UserError
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.image_files import Resample, Resizing, decode
 from transformer.data.datasets.images import PictureSet, made_up, open_pictures
@@ -48,7 +48,7 @@ from transformer.tasks.plain import (
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureClassificationConfig:
+class PictureClassificationConfig(Config, path="config.task"):
     """Labelled pictures, and what is done to those that train.
 
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
@@ -63,30 +63,21 @@ class PictureClassificationConfig:
 
     dataset: str = "digits"
     data_dir: str | None = None
-    side: int | None = None
+    side: Positive | None = None
     resize_side: int | None = None
     resample: Resample = Resample.BILINEAR
-    shuffled: int = 0
+    shuffled: Count = 0
     rows: BatchRows = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     normalisation: Normalisation = dataclasses.field(default_factory=Normalisation)
-    label_smoothing: float = 0.0
-    validation: str = "validation"
+    label_smoothing: Rate = 0.0
+    validation: SplitName = "validation"
     test: str = "test"
     probed: Looked = 4
     evaluated_parameters: str = "raw"
 
-    def __post_init__(self) -> None:
-        if not self.validation:
-            raise UserError("config.task.validation is empty: name the split that is looked at while training")
-        for name in ("rows", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
         _ = self.resizing  # which checks its values
-        if self.shuffled < 0:
-            raise UserError(f"config.task.shuffled={self.shuffled} must be at least 0 (0: none)")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
 
     @property
     def resizing(self) -> Resizing:

@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from transformer.config import BatchRows, Looked, UserError, Vocabulary
+from transformer.config import BatchRows, Config, Looked, SplitName, UserError, Vocabulary
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.overlap import said_of_overlap
 from transformer.data.datasets.user_files import BY_CONTENT, HeldOut, has_fields, joined
@@ -23,7 +23,7 @@ MADE_HERE = ("word_order", "grammar")
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledTextConfig:
+class LabelledTextConfig(Config, path="config.task"):
     """Labelled texts, their tokenizer, and the shapes of their batches.
 
     `vocabulary` is the size of a trained BPE. A batch has `rows` examples whose texts are of one of `lengths`, in
@@ -43,23 +43,19 @@ class LabelledTextConfig:
     vocabulary: Vocabulary = 8192
     lengths: tuple[int, ...] = (16, 32, 64)
     rows: BatchRows = 32
-    validation: str = "validation"
+    validation: SplitName = "validation"
     test: str = "test"
     probed: Looked = 4
     evaluated_parameters: str = "raw"
 
-    def check(self, least: int) -> None:
-        """Refuse what no task over labelled texts can have; the shortest text takes `least` tokens.
+    least_length: ClassVar[int] = 3
+    """The tokens of the shortest text, with those that stand around it."""
 
-        Errors: UserError.
-        """
-        if not self.validation:
-            raise UserError("config.task.validation is empty: name the split that is looked at while training")
-        for name in ("vocabulary", "rows", "probed"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        if not self.lengths or min(self.lengths) < least:
-            raise UserError(f"config.task.lengths={self.lengths} must name lengths of at least {least} tokens")
+    def _check(self) -> None:
+        if not self.lengths or min(self.lengths) < self.least_length:
+            raise UserError(
+                f"config.task.lengths={self.lengths} must name lengths of at least {self.least_length} tokens"
+            )
 
     @property
     def held_out(self) -> HeldOut:

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import AxisKind
-from transformer.config import ExamplesIfAny, UserError
+from transformer.config import Count, ExamplesIfAny, Items, Positive, Rate, UserError
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Windows, join
 from transformer.models.interface import CONTINUATION
-from transformer.tasks.cloze import NO_SHOTS, Cloze, check_questions
+from transformer.tasks.cloze import NO_SHOTS, Cloze
 from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.synthetic import made_up_documents
@@ -80,21 +80,19 @@ class LanguageModellingConfig(TextConfig):
 
     batching: Batching = Batching.WINDOWS
     repeated: ExamplesIfAny = 1
-    label_smoothing: float = 0.0
+    label_smoothing: Rate = 0.0
     prompts: tuple[str, ...] = ()
-    max_new_tokens: int = 48
+    max_new_tokens: Positive = 48
     questions: ExamplesIfAny = 0
-    shots: tuple[int, ...] = NO_SHOTS
+    shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = NO_SHOTS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
-        if self.repeated < 0:
-            raise UserError(f"config.task.repeated={self.repeated} must be at least 0 examples")
-        check_questions(self.questions, self.shots)
-        if self.max_new_tokens < 1:
-            raise UserError(f"config.task.max_new_tokens={self.max_new_tokens} must be at least 1 token")
+    def _check(self) -> None:
+        super()._check()
+        if not self.questions and self.shots != NO_SHOTS:
+            raise UserError(
+                f"config.task.shots={self.shots} are passages in front of questions, and config.task.questions=0: say "
+                "how many"
+            )
 
 
 class LanguageModelling(TextTask):
@@ -122,7 +120,8 @@ class LanguageModelling(TextTask):
             how=how,
         )
         self._bytes_V = text_bytes(tokenizer)
-        self.objectives = (Objective("language_modeling", self._loss),)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        self.objectives = (Objective("language_modelling", self._loss),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
         if self._prompts is not None:
             asked = (config.prompts, self._prompts, config.max_new_tokens)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.rng import drawn
-from transformer.config import UserError
+from transformer.config import Above, HalfOpen, UserError
 from transformer.data.batches import VALIDATION, OneEpoch, Source
 from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -173,7 +173,7 @@ class MaskedLanguageModellingConfig(TextConfig):
     from those before it.
     """
 
-    masked: float = 0.15
+    masked: Annotated[float, Above(0.0), HalfOpen(0.0, 1.0)] = 0.15
     whole_words: bool = False
     masks: Masks = Masks.DYNAMIC
     examples: Examples = Examples.CROPS
@@ -181,8 +181,8 @@ class MaskedLanguageModellingConfig(TextConfig):
     predicted: Predicted = Predicted.HIDDEN
     middle: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         if self.next_sentence and not self.examples.paired:
             raise UserError(
                 f"config.task.next_sentence=True asks about pairs of texts, but config.task.examples="
@@ -198,8 +198,6 @@ class MaskedLanguageModellingConfig(TextConfig):
                 "config.task.predicted=next hides nothing and its first state has read nothing: leave out "
                 "config.task.next_sentence, masks and whole_words"
             )
-        if not 0 < self.masked < 1:
-            raise UserError(f"config.task.masked={self.masked} must be above 0 and below 1")
 
 
 class MaskedLanguageModelling(TextTask):
@@ -221,7 +219,8 @@ class MaskedLanguageModelling(TextTask):
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
-        self.objectives = (Objective("masked_lm", self._loss),)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        self.objectives = (Objective("masked_language_modelling", self._loss),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples.paired else None
         held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.evaluated}
         hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())

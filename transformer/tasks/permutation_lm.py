@@ -51,11 +51,8 @@ class PermutationLanguageModellingConfig(TextConfig):
     unpredicted: Unpredicted = Unpredicted.TOGETHER
     segments: Positive = 16
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("one_in", "longest_span", "segments"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
+    def _check(self) -> None:
+        super()._check()
         if self.one_in > self.context:
             raise UserError(
                 f"config.task.one_in={self.one_in} of context={self.context} tokens predicts none: lower it"
@@ -84,7 +81,8 @@ class PermutationLanguageModelling(TextTask):
         super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION, how=how)
         self.config = config
         self.interface = _interface(config, tokenizer)
-        self.objectives = (Objective("permutation_lm", self._loss),)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
+        self.objectives = (Objective("permutation_language_modelling", self._loss),)
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
         # Twice as long as what is mapped: the first half is what the memory is of.
         length = self.probed["tokens"].shape[1]

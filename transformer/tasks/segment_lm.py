@@ -32,10 +32,8 @@ class SegmentLanguageModellingConfig(LanguageModellingConfig):
 
     segments: Positive = 16
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.segments < 1:
-            raise UserError(f"config.task.segments={self.segments} must be at least 1")
+    def _check(self) -> None:
+        super()._check()
         if self.batching is not Batching.WINDOWS:
             raise UserError(
                 f"config.task.batching={self.batching.value}: segments that follow one another cross the bounds of "

@@ -4,11 +4,11 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from transformer.config import BatchRows, Looked, UserError, Vocabulary
+from transformer.config import BatchRows, Config, Looked, Positive, Range, SplitName, UserError, Vocabulary
 from transformer.data.datasets.overlap import long_lines, said_of_overlap
 from transformer.data.datasets.text import open_text
 from transformer.data.datasets.user_files import HeldOut, joined
@@ -34,7 +34,7 @@ class TokenizerKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig:
+class TextConfig(Config, path="config.task"):
     """A text, its tokenizer, and the shape of its batches.
 
     `dataset`: "python_docs", "repeated" (random symbols that repeat; "repeated/symbols=32,longest=16" says of what
@@ -53,24 +53,14 @@ class TextConfig:
     test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocabulary: Vocabulary = 4096
-    context: int = 128
+    context: Annotated[int, Range(2)] = 128
     rows: BatchRows = 16
-    validation: str = "validation"
+    validation: SplitName = "validation"
     test: str = "test"
     probed: Looked = 4
-    probed_length: int = 48
-    logits_at_once: int = LOGITS_AT_ONCE
+    probed_length: Annotated[int, Range(2)] = 48
+    logits_at_once: Positive = LOGITS_AT_ONCE
     evaluated_parameters: str = "raw"
-
-    def __post_init__(self) -> None:
-        if not self.validation:
-            raise UserError("config.task.validation is empty: name the split that is looked at while training")
-        for name in ("vocabulary", "rows", "probed", "logits_at_once"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
-        for name in ("context", "probed_length"):
-            if getattr(self, name) < 2:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 2 tokens")
 
     @property
     def held_out(self) -> HeldOut:
@@ -145,7 +135,7 @@ def _train(
             return byte_tokenizer(roles)
         case TokenizerKind.GIVEN:
             raise UserError(
-                "config.task.tokenizer=given, but the run directory holds none: launch.convert and "
+                "config.task.tokenizer=given, but the run directory holds none: the command convert and "
                 "config.initialise_from.tokenizer=True bring one along, or say bpe, characters or bytes"
             )
 

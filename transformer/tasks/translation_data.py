@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from transformer.attention.sites import Site, between
-from transformer.config import Beams, Looked, Positive, Range, UserError, Vocabulary
+from transformer.config import Amount, Beams, Config, Items, Looked, Positive, Range, Rate, UserError, Vocabulary
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.translation import Pair, open_translation
@@ -29,7 +29,7 @@ BatchTokens = Annotated[int, Range(1, 2**24)]
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationConfig:
+class TranslationConfig(Config, path="config.task"):
     """A translation problem.
 
     `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "help_desk" (questions and
@@ -54,9 +54,9 @@ class TranslationConfig:
     test_files: str = ""
     languages: tuple[str, ...] = ()
     vocabulary: Vocabulary = 8000
-    lengths: tuple[int, ...] = (32, 64, 128)
+    lengths: Annotated[tuple[Annotated[int, Range(2)], ...], Items(least=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
-    label_smoothing: float = 0.1
+    label_smoothing: Rate = 0.1
     validation: str = "validation"
     test: str = "test"
     beams: Beams = 4
@@ -67,34 +67,24 @@ class TranslationConfig:
     shown: Positive = 200
     probed: Looked = 8
     evaluated_parameters: str = "raw"
-    length_bounds: tuple[int, ...] = ()
-    reinforce: float = 1.0
-    reinforce_entropy: float = 0.01
+    length_bounds: tuple[Positive, ...] = ()
+    reinforce: Amount = 1.0
+    reinforce_entropy: Amount = 0.01
     expectation: Expectation = Expectation.NONE
-    draws: int = 15
-    likelihood: float = 0.017
-    sharpness: float = 0.005
+    draws: Positive = 15
+    likelihood: Amount = 0.017
+    sharpness: Amount = 0.005
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if len(self.languages) not in (0, 2):
             raise UserError(f"config.task.languages={self.languages} must be (source, target), or empty")
-        for name in ("vocabulary", "tokens_per_batch", "beams", "probed", "draws"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 1")
         if not self.coverage_penalty >= 0 or (self.coverage_penalty and self.beams == 1):
             raise UserError(
                 f"config.task.coverage_penalty={self.coverage_penalty} must be at least 0, and above 0 only with "
                 f"config.task.beams above 1, not {self.beams}"
             )
-        if not self.lengths or min(self.lengths) < 2:
-            raise UserError(f"config.task.lengths={self.lengths} must hold lengths of at least 2 tokens")
-        if any(bound < 1 for bound in self.length_bounds) or sorted(set(self.length_bounds)) != [*self.length_bounds]:
-            raise UserError(f"config.task.length_bounds={self.length_bounds} must rise, from at least 1 word")
-        for name in ("reinforce", "reinforce_entropy", "likelihood", "sharpness"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"config.task.{name}={getattr(self, name)} must be at least 0")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"config.task.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+        if sorted(set(self.length_bounds)) != [*self.length_bounds]:
+            raise UserError(f"config.task.length_bounds={self.length_bounds} must rise")
         if self.tokens_per_batch < max(self.lengths):
             raise UserError(
                 f"config.task.tokens_per_batch={self.tokens_per_batch} does not hold one sentence of "

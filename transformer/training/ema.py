@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.config import UserError
+from transformer.config import Config, Count, Positive, Rate
 from transformer.models.contract import by_path, matches
 from transformer.training.state import sum_type
 
@@ -21,7 +21,7 @@ class AverageKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Average:
+class Average(Config, path="average"):
     """An average of the parameters whose path matches one of `patterns`, kept in the training state.
 
     exponential: a = decay a + (1 - decay) p after every step (decay 0.999 a Polyak average, near 1 a target
@@ -35,16 +35,10 @@ class Average:
     """
 
     kind: AverageKind
-    decay: float = 0.999
-    start: int = 0
-    every: int = 1
+    decay: Rate = 0.999
+    start: Count = 0
+    every: Positive = 1
     patterns: tuple[str, ...] = ("*",)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.decay < 1:
-            raise UserError(f"average.decay={self.decay} must be at least 0 and below 1")
-        if self.every < 1 or self.start < 0:
-            raise UserError(f"average.every={self.every} must be at least 1, average.start={self.start} at least 0")
 
 
 def init_average(average: Average, params: Any) -> dict[str, jax.Array]:

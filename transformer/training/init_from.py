@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -13,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.config import UserError, from_config, nearest
+from transformer.config import Config, UserError, from_config, nearest
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import FILE, saved_in
 from transformer.huggingface.convert import Published, open_folder
+from transformer.installation import command_words
 from transformer.json_files import read_object
 from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
 from transformer.models.contract import Model, Variables, by_path
@@ -107,7 +109,7 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
     with _reading_checkpoints(path, run) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
-            raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_MAKE_CHECKPOINT}")
+            raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
         at = steps[-1] if step is None else step
         if at not in steps:
             raise UserError(f"config.initialise_from.step={step}: {run} has checkpoints of {steps} alone")
@@ -124,16 +126,16 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
     return InitSource(f"{run} at step {at}", at, leaves, read, averaged, _lora_of(path), _notes_of_run(path, workdir))
 
 
-_MAKE_CHECKPOINT = (
-    "train it, or make a run of published weights with python -m launch.convert --from=FOLDER --workdir=RUN"
-)
+def _how_to_make_a_checkpoint() -> str:
+    convert = shlex.join(command_words("convert"))
+    return f"train it, or make a run of published weights with {convert} --from=FOLDER --workdir=RUN"
 
 
 @contextlib.contextmanager
 def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
     checkpoints = RunDirectory(path).checkpoints
     if not checkpoints.is_dir():
-        raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_MAKE_CHECKPOINT}")
+        raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
     check_files(path)
     with Checkpoints.reading(checkpoints) as reader:
         yield reader
@@ -208,7 +210,7 @@ def _notes_of_folder(path: Path, published: Published, workdir: Path | None) -> 
 
 
 @dataclasses.dataclass(frozen=True)
-class InitialiseFrom:
+class InitialiseFrom(Config, path="config.initialise_from"):
     """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
 
     Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
@@ -224,7 +226,7 @@ class InitialiseFrom:
     tokenizer: bool = False
     rules: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         for rule in self.rules:
             parse_rule(rule)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Amount, Count, Share, UserError, nearest
+from transformer.config import Above, Amount, Config, Count, PositiveAmount, Range, Share, UserError, nearest
 from transformer.layers.lora import has_low_rank
 from transformer.models.contract import Model, by_path, matches
 from transformer.tasks.contract import Objective
@@ -38,7 +38,7 @@ class Schedule(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Config, path="config.optimizer"):
     """How parameters are updated.
 
     `learning_rate` is the peak, reached after `warmup` steps; `final` is the fraction of it that linear and cosine
@@ -53,7 +53,7 @@ class OptimizerConfig:
     """
 
     algorithm: Algorithm = Algorithm.ADAM
-    learning_rate: float = 7e-4
+    learning_rate: PositiveAmount = 7e-4
     schedule: Schedule = Schedule.INVERSE_SQUARE_ROOT
     warmup: Count = 4000
     final: Amount = 0.0
@@ -64,19 +64,13 @@ class OptimizerConfig:
     clip_norm: Amount = 0.0
     trains: tuple[str, ...] = ("*",)
     frozen: tuple[str, ...] = ()
-    layer_decay: Share = 1.0
+    layer_decay: Annotated[float, Above(0.0, "; config.optimizer.frozen leaves parts alone"), Range(0.0, 1.0)] = 1.0
 
-    def __post_init__(self) -> None:
-        if self.learning_rate <= 0:
-            raise UserError(f"config.optimizer.learning_rate={self.learning_rate} must be above 0")
+    def _check(self) -> None:
         if self.weight_decay and self.algorithm is not Algorithm.ADAMW:
             raise UserError(
                 f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw alone; "
                 f"algorithm is {self.algorithm.value}"
-            )
-        if not self.layer_decay:
-            raise UserError(
-                "config.optimizer.layer_decay=0 must be above 0; config.optimizer.frozen leaves parts alone"
             )
 
     def chooses(self, path: str) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
-from transformer.config import UserError, choice, nearest
+from transformer.config import Above, Config, UserError, choice, nearest
 from transformer.models.contract import Model, by_path
 from transformer.models.interface import Interface
 from transformer.tasks.contract import Batch
@@ -21,7 +21,7 @@ from transformer.training.step import Metrics, Step
 
 
 @dataclasses.dataclass(frozen=True)
-class ShardingConfig:
+class ShardingConfig(Config, path="config.sharding"):
     """The mesh and the rules that place arrays on it (transformer.axes).
 
     `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: the
@@ -37,9 +37,9 @@ class ShardingConfig:
     sequence: int = 1
     rules: str = "dp"
     attention: SequenceParallel = SequenceParallel.RING
-    replicate_below_mb: float = 16.0
+    replicate_below_mb: Annotated[float, Above(0.0, " megabytes")] = 16.0
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         rules = choice(self.rules, RULES, "config.sharding.rules")
         sizes = self.sizes()
         for axis, size in sizes.items():
@@ -54,8 +54,6 @@ class ShardingConfig:
         if list(sizes.values()).count(-1) > 1:
             rest = " and ".join(f"config.sharding.{axis}" for axis, size in sizes.items() if size == -1)
             raise UserError(f"{rest} are both -1: only one axis can be all that the others leave")
-        if self.replicate_below_mb <= 0:
-            raise UserError(f"config.sharding.replicate_below_mb={self.replicate_below_mb} must be above 0 megabytes")
 
     def sizes(self) -> dict[str, int]:
         """The configured size of each axis of the mesh."""

@@ -15,6 +15,7 @@ from transformer.costs.sizes import active_parameters
 from transformer.data.datasets.preparation import downloads
 from transformer.decoding.ensemble import Ensemble, joined
 from transformer.decoding.shallow_fusion import Fused
+from transformer.installation import command_words
 from transformer.models import registry as models
 from transformer.models.contract import PyTree, with_average
 from transformer.models.interface import CONTINUATION
@@ -72,7 +73,7 @@ class RecordedRun(NamedTuple):
 
     def _untrained(self) -> UserError:
         path = self.directory.path
-        words = ["python", "-m", "launch.train", f"--workdir={path}", *trust_words(self.directory.config())]
+        words = [*command_words("train"), f"--workdir={path}", *trust_words(self.directory.config())]
         return UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
 
     def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:

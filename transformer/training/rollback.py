@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer.config import Count, UserError, to_config
 from transformer.data.batches import Source
+from transformer.installation import command_words
 from transformer.json_files import checked, read_object
 from transformer.models.contract import by_path
 from transformer.runs.directory import RunDirectory, write_json
@@ -207,7 +208,7 @@ def _rewind_command(run: OpenRun, way: Rewind) -> str:
     if jax.process_count() > 1:
         return f"start each of its {jax.process_count()} processes again with {way}"
     trust = trust_words(run.experiment.to_config())
-    words = ["python", "-m", "launch.train", f"--workdir={run.directory.path}", *trust]
+    words = [*command_words("train"), f"--workdir={run.directory.path}", *trust]
     return f"{shlex.join(words)} {way}"
 
 

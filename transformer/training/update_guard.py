@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from transformer.config import UserError
+from transformer.config import Config, Positive, UserError
 from transformer.runs.exit_codes import Failed
 from transformer.training.state import TrainState
 
@@ -19,7 +19,7 @@ _GRADIENT, _FINITE_METRICS = "gradient_norm", ("loss", "gradient_norm", "update_
 
 
 @dataclasses.dataclass(frozen=True)
-class Faults:
+class Faults(Config, path="config.faults"):
     """What becomes of a step whose update would do harm: its batch is passed by, and the state stays as it was.
 
     That is an update of which the loss, the gradient, the change of a parameter or the model's state is not finite; one
@@ -27,15 +27,11 @@ class Faults:
     as the median of the last `spike_window` updates. After `stop_after` such steps in a row the run is stopped.
     """
 
-    stop_after: int = 10
+    stop_after: Positive = 10
     spike: float = 0.0
-    spike_window: int = 64
+    spike_window: Positive = 64
 
-    def __post_init__(self) -> None:
-        if self.stop_after < 1 or self.spike_window < 1:
-            raise UserError(
-                f"config.faults: stop_after={self.stop_after} and spike_window={self.spike_window} must be at least 1"
-            )
+    def _check(self) -> None:
         if self.spike and not self.spike > 1:
             raise UserError(f"config.faults.spike={self.spike} must be above 1, or 0 for none")
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.captioning.model import FAMILY, SITE, CaptionerConfig, Looking
+from experiments.captioning.model import FAMILY, CaptionerConfig, Looking
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from tests.oracles.places import places, softmax
@@ -19,6 +19,7 @@ from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface, Modality
 from transformer.tasks.reinforce import reinforce, token_log_likelihood

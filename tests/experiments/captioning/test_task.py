@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from experiments.captioning.metrics import bleu, caption_report, doubly_stochastic, looking_report, named_places
-from experiments.captioning.model import FAMILY, SITE, CaptionerConfig, Looking
+from experiments.captioning.model import FAMILY, CaptionerConfig, Looking
 from experiments.captioning.task import Captions, CaptionsConfig, build
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.sites import Values
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Variables
 from transformer.tasks.attention_mass import NO_CELL, cells_of, mass_within
 from transformer.tasks.contract import Request, View
@@ -266,8 +267,8 @@ def test_what_cannot_be_captioned_is_refused(task: Captions, text: str, options:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fewest": 4}, "fewest=4 and most=3: items are 1 to 9"),
-        ({"most": 10}, "most=10: items are 1 to 9"),
+        ({"fewest": 4}, "fewest=4 and most=3 must rise"),
+        ({"most": 10}, "most=10 must be at most 9"),
         ({"reinforce": -1.0}, "reinforce=-1.0 must be at least 0"),
         ({"rows": 0}, "rows=0 must be at least 1"),
     ],

@@ -129,5 +129,5 @@ def test_it_is_made_up_in_the_same_shapes(task: FewShots) -> None:
     [{"ways": 1}, {"shots": ()}, {"shots": (1, 1)}, {"shots": (0,)}, {"ways": 5}, {"shots": (4,)}, {"rows": 0}],
 )
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"{next(iter(wrong))}="):
+    with pytest.raises(UserError, match=rf"{next(iter(wrong))}(\[0\])?="):
         build(FewShotsConfig(**SMALL | wrong), Path())

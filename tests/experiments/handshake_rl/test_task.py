@@ -170,7 +170,7 @@ def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:
     ("values", "said"),
     [
         ({"steps": 0}, r"config\.task\.steps=0 must be at least 1"),
-        ({"discount": 1.5}, r"config\.task\.discount=1\.5 must be from 0 to 1"),
+        ({"discount": 1.5}, r"config\.task\.discount=1\.5 must be at most 1"),
         ({"capacity": 3}, r"config\.task\.capacity=3 must hold the episodes of a step"),
     ],
 )

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.instruction_following.model import FAMILY, SITE, Aligner, WalkerConfig
+from experiments.instruction_following.model import FAMILY, Aligner, WalkerConfig
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Direction
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model
 from transformer.models.interface import Input, Interface, Modality
 

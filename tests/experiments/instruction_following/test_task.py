@@ -10,12 +10,13 @@ import pytest
 
 from experiments.instruction_following import instructions
 from experiments.instruction_following.maze_images import CELL
-from experiments.instruction_following.model import FAMILY, SITE, WalkerConfig
+from experiments.instruction_following.model import FAMILY, WalkerConfig
 from experiments.instruction_following.task import WORDS, Walking, WalkingConfig, build, charted, of_one_clause
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.batches import TEST, VALIDATION
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Variables
 from transformer.tasks.contract import Request, View
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
@@ -233,7 +234,7 @@ def test_requests_that_cannot_be_met_are_refused(task: Walking, text: str, optio
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"side": 1}, "side=1 must be 2 to 20 crossings"),
+        ({"side": 1}, "side=1 must be at least 2"),
         ({"mazes": 0}, "mazes=0 must be at least 1"),
         ({"longest": 5}, "longest=5 must be at least 6: a clause can have so many"),
     ],

@@ -175,9 +175,9 @@ def test_operations_count_every_product() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"channels": (4,)}, "at least two"),
-        ({"channels": (4, 0)}, "at least two"),
-        ({"attention": (4, 4)}, "twice"),
+        ({"channels": (4,)}, "channels=.* at least 2 values"),
+        ({"channels": (4, 0)}, r"channels\[1\]=0 must be at least 1"),
+        ({"attention": (4, 4)}, "attention=.* different values"),
         ({"attention": (3,)}, "only of 8, 4, 2"),
         ({"reduction": 0}, "reduction"),
         ({"judge": (0,)}, "judge"),

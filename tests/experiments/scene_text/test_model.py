@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.scene_text.model import FAMILY, SITE, Attended, TextReaderConfig
+from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
 from tests.layers.test_grid_encoder import convolved, normed
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
@@ -16,6 +16,7 @@ from transformer.attention import STATISTICS, AxisKind, Capture
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model
 from transformer.models.interface import Input, Interface, Modality
 

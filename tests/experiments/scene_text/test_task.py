@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.scene_text.model import FAMILY, SITE, Attended, TextReaderConfig
+from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
 from experiments.scene_text.task import TextPictures, TextPicturesConfig, build
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model, Variables
 from transformer.tasks.attention_mass import mass_within
 from transformer.tasks.contract import Request, View
@@ -244,7 +245,7 @@ def test_what_cannot_be_read_is_refused(task: TextPictures, text: str, options: 
     [
         ({"fewest": 6}, "config.task: fewest=6 and most=5"),
         ({"alphabet": "ab"}, "config.task: alphabet='ab'"),
-        ({"curved": 1.5}, "config.task.curved=1.5 must be from 0 to 1"),
+        ({"curved": 1.5}, "config.task.curved=1.5 must be at most 1"),
         ({"rows": 0}, "config.task.rows=0 must be at least 1"),
     ],
 )

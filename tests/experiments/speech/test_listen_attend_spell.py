@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.speech.listen_attend_spell import FAMILY, SITE, ListenAttendSpellConfig, beside
+from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig, beside
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.layers.audio import HearingConfig, heard
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model
 from transformer.models.interface import Input, Interface, Modality
 

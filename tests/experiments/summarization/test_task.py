@@ -154,10 +154,10 @@ def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fewest": 3, "most": 2}, "must be 1 <= fewest <= most"),
-        ({"tested": ()}, "different numbers of facts"),
+        ({"fewest": 3, "most": 2}, "fewest=3 and most=2 must rise"),
+        ({"tested": ()}, r"tested=\(\) must hold at least a value"),
         ({"tested": (9,)}, f"at most {len(KINDS)} facts"),
-        ({"fresh": 1.5}, "fresh=1.5 0 to 1"),
+        ({"fresh": 1.5}, "fresh=1.5 must be at most 1"),
         ({"fresh": 0.0, "known": 3}, "known=3 must be at least 14 where no name is fresh"),
         ({"rows": 0}, "rows=0 must be at least 1"),
     ],

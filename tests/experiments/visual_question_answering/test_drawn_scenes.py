@@ -126,7 +126,7 @@ def test_held_out_questions_are_the_same_in_batches_of_any_size() -> None:
     [
         ("scenes/fewest=1", "fewest=1 must be at least 2"),
         ("scenes/most=7", "most=7 items cannot all differ"),
-        ("scenes/pixels=2", "pixels=2 of a cell must be at least 4"),
+        ("scenes/pixels=2", "pixels=2 must be at least 4"),
         ("scenes/test=0", "test=0 must be at least 1"),
         ("scenes/colour=1", "unknown key scenes.colour"),
         ("scene", "did you mean 'scenes'"),

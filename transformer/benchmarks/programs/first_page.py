@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.benchmarks.programs.process import measured
+from transformer.installation import process_words
 
 # A config file for the command, which takes no values.
 _CONFIG = """import json
@@ -41,9 +41,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 def _served(folder: Path, way: str) -> float:
     """The seconds of one run, in a directory of this name."""
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
-    words = ["-m", "launch.train", f"--config={folder / 'config.py'}", f"--workdir={folder / way}", "--serve"]
+    words = [*process_words("train"), f"--config={folder / 'config.py'}", f"--workdir={folder / way}", "--serve"]
     began = time.time()
-    with subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         said = ""
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from transformer.config import UserError, from_config, nearest
+from transformer.config import Config, Positive, UserError, from_config, nearest
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.symbols import SPLITS
 from transformer.data.fine_tuning_inputs import Form
@@ -119,18 +119,13 @@ PROBLEMS: Mapping[str, Problem] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class Sizes(Config):
     """How many times each split draws, from `seed` and the split; short texts may be in more than one split."""
 
-    train: int = 4096
-    validation: int = 256
-    test: int = 256
+    train: Positive = 4096
+    validation: Positive = 256
+    test: Positive = 256
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"grammar: {split}={getattr(self, split)} must be at least 1 draw")
 
 
 def problem_of(rest: str) -> Problem:

@@ -9,7 +9,7 @@ import hashlib
 import random
 from typing import NamedTuple
 
-from transformer.config import UserError, from_config
+from transformer.config import Config, Positive, from_config
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.symbols import SPLITS
 
@@ -63,21 +63,16 @@ class Question(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class HelpDesk:
+class HelpDesk(Config):
     """How many questions each split has, drawn from `seed`: of about 10,000 that train, and those that are held out.
 
     Half of those that validate and test are of pairs that are never trained on.
     """
 
-    train: int = 6000
-    validation: int = 200
-    test: int = 400
+    train: Positive = 6000
+    validation: Positive = 200
+    test: Positive = 400
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"{NAME}: {split}={getattr(self, split)} must be at least 1 question")
 
     def draw(self, split: str) -> list[Question]:
         """The questions of a split; in those that are held out known and new pairs take turns."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from transformer.config import UserError, nearest
+from transformer.config import Config, Positive, UserError, nearest
 from transformer.data.datasets.user_files import (
     about,
     check_entry,
@@ -52,7 +52,7 @@ class Resample(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Resizing:
+class Resizing(Config, path="config.task"):
     """Pictures become `side` x `side` pixels, where that is given, by the filter `resample`.
 
     With a `resize_side` they are resized to that first, and their middle `side` x `side` pixels are kept.
@@ -60,13 +60,11 @@ class Resizing:
     Errors: UserError for values out of range.
     """
 
-    side: int | None = None
+    side: Positive | None = None
     resize_side: int | None = None
     resample: Resample = Resample.BILINEAR
 
-    def __post_init__(self) -> None:
-        if self.side is not None and self.side < 1:
-            raise UserError(f"config.task.side={self.side} must be at least 1 pixel, or None")
+    def _check(self) -> None:
         if self.resize_side is not None and (self.side is None or self.resize_side < self.side):
             raise UserError(
                 f"config.task.resize_side={self.resize_side} must be at least config.task.side={self.side}, which is "

@@ -4,11 +4,12 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Bool
 
-from transformer.config import UserError, from_config, nearest
+from transformer.config import Config, Positive, Range, UserError, from_config, nearest
 from transformer.data.datasets.image_files import UNCHANGED, Resizing, decode, read_split, splits_in, stacked
 from transformer.data.datasets.omniglot import read_omniglot
 from transformer.data.datasets.options import whole_numbers
@@ -100,24 +101,17 @@ class PictureSet:
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawnGlyphs:
+class DrawnGlyphs(Config):
     """Grey pictures of `size` pixels a side, each of one glyph; `train`, `validation` and `test` are how many.
 
     Drawn from `seed` and the split, with classes that take turns.
     """
 
-    size: int = 28
-    train: int = 6000
-    validation: int = 500
-    test: int = 1000
+    size: Annotated[int, Range(8)] = 28
+    train: Positive = 6000
+    validation: Positive = 500
+    test: Positive = 1000
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.size < 8:
-            raise UserError(f"size={self.size} of drawn pictures must be at least 8 pixels")
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"{split}={getattr(self, split)} of drawn pictures must be at least 1")
 
     def draw(self, split: str, classes: tuple[str, ...]) -> Pictures:
         """The pictures of a split."""

@@ -5,10 +5,11 @@ Every target word has one known source word, so that alignment can be judged by 
 
 import dataclasses
 import functools
+from typing import Annotated
 
 import numpy as np
 
-from transformer.config import UserError, from_config
+from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.datasets.aligned_slots import Links, Phrase
 from transformer.data.datasets.options import whole_numbers
 
@@ -18,7 +19,7 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
-class Repeated:
+class Repeated(Config, path="repeated"):
     """What the documents are: `length` symbols each, of an alphabet of so many `symbols`.
 
     A document is a segment of `shortest` to `longest` symbols, all lengths and all symbols equally likely, over and
@@ -28,26 +29,21 @@ class Repeated:
     and `test` are numbers of documents, drawn from `seed` and the split.
     """
 
-    symbols: int = 64
-    shortest: int = 8
+    symbols: Annotated[int, Range(2, len(ALPHABET))] = 64
+    shortest: Annotated[int, Range(2)] = 8
     longest: int = 24
     length: int = 64
-    train: int = 16384
-    validation: int = 512
-    test: int = 512
+    train: Positive = 16384
+    validation: Positive = 512
+    test: Positive = 512
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if not 2 <= self.symbols <= len(ALPHABET):
-            raise UserError(f"repeated: symbols={self.symbols} must be from 2 to {len(ALPHABET)}")
-        if not 2 <= self.shortest <= self.longest < self.length:
+    def _check(self) -> None:
+        if not self.shortest <= self.longest < self.length:
             raise UserError(
                 f"repeated: shortest={self.shortest}, longest={self.longest} and length={self.length} must rise, from "
                 "at least 2, and the longest segment must be shorter than a document"
             )
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"repeated: {split}={getattr(self, split)} must be at least 1 document")
 
     def draw(self, split: str) -> list[str]:
         """The documents of a split."""
@@ -74,7 +70,7 @@ LANGUAGES = {"reversal": ("symbols", "reversed"), "copy": ("symbols", "copied")}
 
 
 @dataclasses.dataclass(frozen=True)
-class Symbols:
+class Symbols(Config):
     """What the pairs are: `length` words each, every one of them one of so many `symbols`, all equally likely.
 
     With `shortest`, lengths from that to `length` are equally likely, with `tested` those of the test split are that. A
@@ -83,26 +79,19 @@ class Symbols:
     `seed` and the split; of few symbols and short lengths the splits have pairs in common.
     """
 
-    symbols: int = 16
-    length: int = 12
-    shortest: int | None = None
-    tested: int | None = None
-    train: int = 32768
-    validation: int = 256
-    test: int = 512
+    symbols: Annotated[int, Range(2, len(ALPHABET))] = 16
+    length: Positive = 12
+    shortest: Positive | None = None
+    tested: Positive | None = None
+    train: Positive = 32768
+    validation: Positive = 256
+    test: Positive = 512
     seed: int = 0
 
-    def check(self, name: str) -> None:
-        """Errors: UserError, beginning with the set's name, for impossible sizes."""
-        if not 2 <= self.symbols <= len(ALPHABET):
-            raise UserError(f"{name}: symbols={self.symbols} must be from 2 to {len(ALPHABET)}")
-        if not 1 <= self.least <= self.length:
-            raise UserError(f"{name}: shortest={self.least} must be from 1 to length={self.length}")
-        if self.tested is not None and not 1 <= self.tested <= self.length:
-            raise UserError(f"{name}: tested={self.tested} must be from 1 to length={self.length}")
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"{name}: {split}={getattr(self, split)} must be at least 1 pair")
+    def _check(self) -> None:
+        for name, length in (("shortest", self.least), ("tested", self.tested or 1)):
+            if length > self.length:
+                raise ValueError(f"{name}={length} must be at most length={self.length}")
 
     @property
     def least(self) -> int:
@@ -129,7 +118,6 @@ def symbols(name: str, options: str) -> dict[str, list[Phrase]]:
     Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
     """
     config = from_config(Symbols, whole_numbers(name, options, "length=12,symbols=16"), name)
-    config.check(name)
     return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
 
 

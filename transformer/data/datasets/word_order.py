@@ -1,10 +1,11 @@
 """Sentences whose class is in the order of their words alone: "dog behind cat" and "cat behind dog"."""
 
 import dataclasses
+from typing import Annotated
 
 import numpy as np
 
-from transformer.config import UserError, from_config
+from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.symbols import SPLITS
 from transformer.data.labeled_texts import Labelled
@@ -15,7 +16,7 @@ FILLERS = ("old", "small", "quiet", "brown", "very", "still", "here", "today", "
 
 
 @dataclasses.dataclass(frozen=True)
-class WordOrder:
+class WordOrder(Config, path="word_order"):
     """What the sentences are: `shortest` to `longest` words, all lengths equally likely.
 
     Among them are "dog", "behind" and "cat", in this order or as "cat", "behind", "dog", at places drawn at random, and
@@ -25,21 +26,18 @@ class WordOrder:
     some in common.
     """
 
-    shortest: int = 3
+    shortest: Annotated[int, Range(3)] = 3
     longest: int = 12
-    train: int = 4096
-    validation: int = 256
-    test: int = 256
+    train: Positive = 4096
+    validation: Positive = 256
+    test: Positive = 256
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if not 3 <= self.shortest <= self.longest:
+    def _check(self) -> None:
+        if self.shortest > self.longest:
             raise UserError(
                 f"word_order: shortest={self.shortest} and longest={self.longest} must rise, from at least 3 words"
             )
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"word_order: {split}={getattr(self, split)} must be at least 1 pair of sentences")
 
     def draw(self, split: str) -> list[Labelled]:
         """The sentences of a split, the two of a pair one behind the other."""

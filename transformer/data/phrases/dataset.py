@@ -8,9 +8,9 @@ import dataclasses
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from transformer.config import UserError, from_config
+from transformer.config import Config, Positive, Range, from_config
 from transformer.data.datasets.aligned_slots import Phrase
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.phrases.kinds import KINDS, Value, rounded_down
@@ -94,7 +94,7 @@ def write(drawn: Drawn, language: str) -> Phrase:
 
 
 @dataclasses.dataclass(frozen=True)
-class PhrasesConfig:
+class PhrasesConfig(Config):
     """How much to generate: values of each split, each of them written in every language, and the seed.
 
     `rounded` is the percentage of times that are rounded down to five minutes (`draw`).
@@ -102,18 +102,11 @@ class PhrasesConfig:
     Errors: UserError for a size below one, and for a percentage above one hundred.
     """
 
-    train: int = 25_000
-    validation: int = 500
-    test: int = 1_000
+    train: Positive = 25_000
+    validation: Positive = 500
+    test: Positive = 1_000
     seed: int = 0
-    rounded: int = 0
-
-    def __post_init__(self) -> None:
-        for split in SPLITS:
-            if getattr(self, split) < 1:
-                raise UserError(f"{NAME}: {split}={getattr(self, split)} must be at least 1")
-        if not 0 <= self.rounded <= 100:
-            raise UserError(f"{NAME}: rounded={self.rounded} must be a percentage, 0 to 100")
+    rounded: Annotated[int, Range(0, 100)] = 0
 
 
 class Written(NamedTuple):

@@ -6,13 +6,12 @@
 import dataclasses
 import enum
 import itertools
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
-from transformer.config import UserError, from_config, nearest
+from transformer.config import Config, Count, Items, Positive, PositiveAmount, UserError, from_config, nearest
 
 Overrides = Mapping[str, Any]  # dotted key without "config." -> value; a mapping replaces a whole group
 
@@ -25,26 +24,20 @@ class Better(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Stack:
+class Stack(Config, path="stack"):
     """A stack of blocks whose gradients at initialisation are measured at several depths.
 
     `overrides` make its config from the study's base and `depth_keys` are set to each of the `depths`.
     """
 
-    depths: tuple[int, ...]
-    depth_keys: tuple[str, ...]
+    depths: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)]
+    depth_keys: Annotated[tuple[str, ...], Items(least=1)]
     overrides: Overrides = dataclasses.field(default_factory=dict)
-    seeds: tuple[int, ...] = (1, 2, 3)
-
-    def __post_init__(self) -> None:
-        _check_whole("stack.depths", self.depths, least=1)
-        _check_whole("stack.seeds", self.seeds)
-        if not self.depth_keys:
-            raise UserError("stack.depth_keys is empty: say which keys hold the depth, as depth_keys=('model.layers',)")
+    seeds: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (1, 2, 3)
 
 
 @dataclasses.dataclass(frozen=True)
-class Ablation:
+class Ablation(Config, path="ablation"):
     """A question, the arms that answer it, and how.
 
     Every arm is trained on every task of `tasks` (named sets of overrides) with every seed of `seeds` and every
@@ -64,15 +57,15 @@ class Ablation:
     chosen_by: str = "validation/loss"
     reported: str = "test/loss"
     better: Better = Better.LOWER
-    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    seeds: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
     learned_within: float | None = None
-    notable: float | None = None
+    notable: PositiveAmount | None = None
     followed: tuple[str, ...] = ()
     initial_gradients: Mapping[str, Stack] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not self.question.strip():
             raise UserError("ablation.question is empty: say in one sentence what the study asks")
         if len(self.arms) < 2:
@@ -81,21 +74,12 @@ class Ablation:
             raise UserError(f"ablation.reference={self.reference!r} is no arm: {nearest(self.reference, self.arms)}")
         if not self.tasks:
             raise UserError("ablation.tasks is empty: leave it out, or name a set of overrides for each task")
-        _check_whole("ablation.seeds", self.seeds)
         for name in self.metrics:
             split, slash, metric = name.partition("/")
             if not (slash and split and metric) or any(map(str.isspace, name)):
                 raise UserError(
                     f"ablation: metric {name!r} is not written as split/name: say for example 'validation/loss'"
                 )
-        for name in ("target", "learned_within", "notable"):
-            value = getattr(self, name)
-            if value is not None and not math.isfinite(value):
-                raise UserError(f"ablation.{name}={value} is not finite: say a number, or leave it out")
-        if self.notable is not None and self.notable <= 0:
-            raise UserError(
-                f"ablation.notable={self.notable} must be above 0: it is the smallest difference that matters"
-            )
         self._check_tuned()
         self._check_owners()
 
@@ -186,16 +170,6 @@ def _overlaps(keys: Iterable[str], others: Collection[str]) -> Iterator[tuple[st
 
 def _named(kind: str, groups: Mapping[str, Overrides]) -> list[tuple[str, Overrides]]:
     return [(f"{kind} {name!r}", overrides) for name, overrides in groups.items()]
-
-
-def _check_whole(name: str, numbers: tuple[int, ...], *, least: int = 0) -> None:
-    if not numbers:
-        raise UserError(f"{name} is empty: say at least one, as {name.rpartition('.')[2]}=(1, 2, 3)")
-    for number in numbers:
-        if number < least:
-            raise UserError(f"{name}={numbers} has {number}: say whole numbers from {least} on")
-        if numbers.count(number) > 1:
-            raise UserError(f"{name}={numbers} has {number} twice: each counts once")
 
 
 def _mapping(values: Mapping[str, Any], name: str) -> Mapping[Any, Any]:

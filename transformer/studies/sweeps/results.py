@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from transformer.installation import command_words
 from transformer.runs.directory import RunDirectory
 from transformer.runs.records import Metric, read_records
 from transformer.studies.ablations.arms import same
@@ -71,6 +72,7 @@ def result_of(
         "counts": counts(rows, about.total),
         "seconds_left": None if over else seconds_left(ledger, rows, about.total),
         "command": about.command,
+        "maps_command": shlex.join(command_words("maps")),
         "tuned": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
         "importance": {key: importance(rows, key) for key in keys},
         "best": best and best.trial.name,

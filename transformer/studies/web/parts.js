@@ -62,9 +62,9 @@ const tunedWords = (value) =>
 /** A word for a shell: as it is where it is plain, else in single quotes. */
 const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-/** What writes the page of the heads of a run in a directory, beside those of `against`; `trust` is for a shell already. */
+/** The command that writes the page of the heads of a run in a directory, beside those of `against`; `trust` is quoted already. */
 const mapsCommand = (directory, trust, against) =>
-  `python -m launch.maps --workdir=${quoted(directory)}` +
+  `${data.maps_command ?? data.about.maps_command} --workdir=${quoted(directory)}` +
   (against ? ` --against=${quoted(against)}` : "") +
   (trust ? ` ${trust}` : "");
 

@@ -1,0 +1,113 @@
+"""Every command behind one name, `headwise COMMAND`: the console script of an installed library."""
+
+import contextlib
+import importlib.metadata
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from launch import (
+    ablate,
+    align,
+    backends,
+    bench,
+    compile,
+    convert,
+    evaluate,
+    generate,
+    layers,
+    maps,
+    pods,
+    scaling,
+    sizes,
+    support,
+    sweep,
+    train,
+)
+from launch.cli import one_line, run
+from launch.clusters import gke, local, slurm, tpu_vm
+from launch.clusters.training import start
+from launch.platform import leave
+from transformer.config import nearest
+from transformer.installation import start_as_console_script
+
+# In the order in which --help lists them: a run, studies, models, many machines, measurements.
+_RUN = (train, evaluate, generate, maps, align)
+_STUDY = (sweep, ablate, scaling)
+_MODEL = (convert, sizes)
+_CLUSTER = (local, slurm, tpu_vm, gke)
+_MEASURE = (compile, bench, backends, layers, pods, support)
+COMMANDS: Mapping[str, ModuleType] = {
+    module.COMMAND.name: module for module in (*_RUN, *_STUDY, *_MODEL, *_CLUSTER, *_MEASURE)
+}
+
+
+def main() -> NoReturn:
+    """Run the console script, and end its process with the command's exit code."""
+    start_as_console_script(sys.argv[0])
+    leave(call(sys.argv[1:]))
+
+
+def call(words: Sequence[str]) -> int:
+    """Run the command that the first word names with the others, and return the exit code."""
+    from transformer.text import shown_safely
+
+    with shown_safely():
+        name = words[0] if words else ""
+        if name in ("--help", "-h"):
+            print(page(), end="")
+            return 0
+        if name == "--version":
+            print(importlib.metadata.version("headwise"))
+            return 0
+        if name not in COMMANDS:
+            print(f"error: {one_line(_mistake(words))}", file=sys.stderr)
+            return 2
+    _import_from_working_directory()
+    module = COMMANDS[name]
+    parse_and_run = start if module in _CLUSTER else run
+    return parse_and_run(module.COMMAND, module.main, words[1:])
+
+
+def page() -> str:
+    """What --help prints: every command with its line."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:<{width}}{(module.__doc__ or '').partition(chr(10))[0]}" for name, module in COMMANDS.items()]
+    return (
+        "usage: headwise COMMAND [--FLAG=VALUE ...]\n\n"
+        "Attention research in JAX: one train and evaluation loop for every attention model.\n\n"
+        "commands:\n" + "\n".join(lines) + "\n\n"
+        "headwise COMMAND --help lists the flags of a command.\n"
+    )
+
+
+def _mistake(words: Sequence[str]) -> str:
+    if not words:
+        return "headwise needs a command, as headwise train --config=FILE --workdir=DIR; headwise --help lists them all"
+    name, *rest = words
+    if name.startswith("-"):
+        first = next((word for word in rest if word in COMMANDS), None)
+        if first is not None:
+            ordered = [first, *(word for word in words if word != first)]
+            return f"{name} stands before the command: write headwise {shlex.join(ordered)}"
+        return f"{name} is no command, which comes first, as headwise train {name}; headwise --help lists them all"
+    return f"unknown command {name!r}: {nearest(name, COMMANDS)} (headwise --help lists them all)"
+
+
+def _import_from_working_directory() -> None:
+    """Let a config name modules of the working directory, such as lab.mine, as it may behind `python -m`.
+
+    They are looked for last: a transformer.py there is not taken for this library.
+    """
+    with contextlib.suppress(OSError):  # of a directory that is gone
+        folder = os.getcwd()
+        if folder not in sys.path and "" not in sys.path:
+            sys.path.append(folder)
+
+
+if __name__ == "__main__":
+    # As a process of the console script, which says itself how it was started.
+    leave(call(sys.argv[1:]))
