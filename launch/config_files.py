@@ -137,7 +137,8 @@ def _in_file[T](path: Path, act: Callable[[], T]) -> T:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        whole = str(path.absolute())  # as Python names it
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == whole]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
         where = f" at line {line}" if line else ""
         message = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else said(error)

@@ -148,7 +148,7 @@ def proven(root: Path, name: str) -> dict[str, Any] | str:
         check=False,
     )
     if not done.stdout.startswith("{"):
-        return (done.stderr.strip() or f"launch.compile ended with {done.returncode}").splitlines()[-1]
+        return (done.stderr.strip() or f"compile ended with {done.returncode}").splitlines()[-1]
     proof = json.loads(done.stdout)
     from transformer.runs.directory import commit
 

@@ -2,17 +2,21 @@
 
 import dataclasses
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from launch import cli, evaluate, sizes, train
 from transformer.config import UserError
-from transformer.exports import Exports
+from transformer.exports import Exports, import_projects
 from transformer.models import registry
 from transformer.models.family import Family
+from transformer.tasks.registry import TASKS
 from transformer.training.config import schema_of
 from transformer.trust import check_trusted
 
@@ -151,3 +155,136 @@ def test_a_family_from_outside_has_sizes_of_its_own(families: Exports) -> None:
         registry.model_config({"size": "its-own"})
     with pytest.raises(UserError, match=r"contradicts config\.model\.size='gpt2', which has family='decoder'"):
         registry.model_config({"family": "named_here.sized", "size": "gpt2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "experiments.captionin.task",
+            r"is unknown: did you mean 'experiments\.captioning\.task'\? known: experiments",
+        ),
+        ("captioning.task", r"is unknown: did you mean 'experiments\.captioning\.task'\?"),
+        ("experiments.", "names no module: "),
+        ("experiments..task", "names no module: "),
+        ("experiments.captioning.ta-sk", "names no module: "),
+        ("experiments.captioning/../task", "names no module: "),
+        ("experiments.captioning", "is unknown: "),
+        ("experiments.captioning.task.more", "is unknown: "),
+        ("experiments.results", "is unknown: "),
+        ("experiments.results.task", "is unknown: "),
+        ("experiments.demo", "is unknown: "),
+        ("experiments.captioning.metrics", r": the module exports no TASK; define TASK = \w+\(\.\.\.\) in it"),
+        # A script for another environment: what it does when it is imported is not for a config to start.
+        ("experiments.benchmarks.torch_lstm", ": the module exports no TASK; define TASK = "),
+        ("experiments.benchmarks.__init__", ": the module exports no TASK; define TASK = "),
+    ],
+)
+def test_a_project_is_found_by_its_task_and_nothing_else_of_it_is_imported(name: str, says: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises(UserError, match=says) as refused:
+        TASKS[name]
+    said = str(refused.value)
+    assert "\n" not in said
+    if "known: " in said:
+        assert all(project in said for project in TASKS.names_of_projects())
+    assert not {each for each in set(sys.modules) - before if each.startswith("experiments.")}
+
+
+def test_the_projects_of_the_checkout_are_named_and_found() -> None:
+    assert {"experiments.captioning.task", "experiments.pointer_networks.task"} <= set(TASKS.names_of_projects())
+    assert "experiments.captioning.model" in registry.FAMILIES.names_of_projects()
+    assert TASKS["experiments.captioning.task"] is TASKS["experiments.captioning.task"]
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A working directory with a package `experiments` of its own, which fails where it is imported."""
+    for package in ("experiments", "experiments/captioning", "experiments/translation", "experiments/x"):
+        (tmp_path / package).mkdir()
+        for module in ("__init__", "task", "model", "multi30k_cpu"):
+            (tmp_path / package / f"{module}.py").write_text("raise SystemExit('code of the working directory')\n")
+    return tmp_path
+
+
+def python(folder: Path, root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_config_of_the_checkout_begins_with_others_of_the_checkout_alone(foreign: Path, root: Path) -> None:
+    program = (
+        "import sys\nassert sys.path[0] == ''\nfrom launch.config_files import load_config\n"
+        "print(load_config(sys.argv[1]).name, sys.modules['experiments'].__file__, 'jax' in sys.modules)"
+    )
+    config = root / "experiments" / "translation" / "recurrent_multi30k.py"
+    assert "from experiments.translation import multi30k_cpu" in config.read_text(encoding="utf-8")
+    done = python(foreign, root, "-c", program, str(config))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1:] == [str(root / "experiments" / "__init__.py"), "False"]
+    # A config of one's own may begin with a package of that name of one's own.
+    (foreign / "own.py").write_text("import experiments\n")
+    done = python(foreign, root, "-m", "launch.train", "--config=own.py", "--workdir=run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: config file 'own.py' fails at line 1: SystemExit: code of the working directory\n"
+
+
+def test_a_strangers_run_names_projects_of_the_checkout_and_not_of_the_working_directory(
+    foreign: Path, root: Path
+) -> None:
+    program = (
+        "import sys\nfrom launch import cli, sizes\nfrom transformer.models.registry import FAMILIES\n"
+        "from transformer.tasks.registry import TASKS\n"
+        "print(cli.run(sizes.COMMAND, sizes.main, sys.argv[1:]))\n"
+        "TASKS['experiments.captioning.task'], FAMILIES['experiments.captioning.model']\n"
+        "for name in ('task', 'model'): print(sys.modules[f'experiments.captioning.{name}'].__file__)"
+    )
+    run = foreign / "run"
+    run.mkdir()
+    task = {"name": "experiments.x.task"}
+    config = {"name": "x", "steps": 1, "task": task, "model": {"family": "experiments.x.model"}, "optimizer": {}}
+    (run / "config.json").write_text(json.dumps(config))
+    done = python(foreign, root, "-c", program, f"--workdir={run}")
+    assert done.returncode == 0, done.stderr
+    project = root / "experiments" / "captioning"
+    assert done.stdout.split() == ["2", str(project / "task.py"), str(project / "model.py")]
+    assert "='experiments.x." in done.stderr
+    assert " is unknown: " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        ({"__path__": ["elsewhere/experiments"]}, r" from .*elsewhere/experiments"),
+        ({"__path__": []}, ""),
+        ({"__file__": "elsewhere/experiments.py"}, r" from elsewhere/experiments\.py"),
+        ({}, ""),
+    ],
+)
+def test_another_package_of_that_name_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], found: str
+) -> None:
+    other = ModuleType("experiments")
+    vars(other).update(facts)
+    monkeypatch.setitem(sys.modules, "experiments", other)
+    says = rf"^config\.task\.name='experiments\.captioning\.task' is of a project .* was imported{found}: give yours an"
+    with pytest.raises(UserError, match=says):
+        TASKS["experiments.captioning.task"]
+
+
+def test_an_installed_library_says_what_it_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Beside it another library has a folder of that name.
+    (tmp_path / "headwise-0.1.0.dist-info").mkdir()
+    (tmp_path / "experiments" / "captioning").mkdir(parents=True)
+    for file in ("experiments/__init__.py", "experiments/captioning/task.py"):
+        (tmp_path / file).write_text("TASK = Kind()")
+    monkeypatch.setattr("transformer.installation.BESIDE", tmp_path)
+    assert TASKS.names_of_projects() == []
+    with pytest.raises(UserError, match=r"which an installed library does not hold: clone the repository") as refused:
+        TASKS["experiments.captioning.task"]
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UserError, match="config file 'x' is of a project of Headwise's repository"):
+        import_projects("config file 'x'")

@@ -9,7 +9,7 @@ import pytest
 
 from launch import cli, evaluate, train
 from transformer.config import UserError
-from transformer.trust import check_trusted, names_in, outside_of, remember
+from transformer.trust import check_trusted, code_of, names_in, outside_of, remember, trust_words
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +119,48 @@ def test_keys_that_no_config_has_are_told_in_one_line(
     (tmp_path / "config.json").write_text(json.dumps({**config(), "name": "x", "optimizer": {}, "steps": 3, key: 1}))
     assert cli.run(train.COMMAND, train.main, [f"--workdir={tmp_path}"]) == 2
     assert f"unknown key config.{key}" in capsys.readouterr().err
+
+
+def test_a_project_of_the_checkout_is_trusted_as_the_library_is() -> None:
+    project = {"task": {"name": "experiments.captioning.task"}, "model": {"family": "experiments.captioning.model"}}
+    check_trusted(project, ())
+    assert (code_of(project), trust_words(project), names_in(project)) == ([], [], set())
+    mixed = {**project, "model": {"family": "lab.mine"}}
+    with pytest.raises(
+        UserError, match=r"^config\.model\.family='lab\.mine' is code from outside .* --trust=lab\.mine if"
+    ):
+        check_trusted(mixed, ())
+    assert trust_words(mixed) == ["--trust=lab.mine"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["experimentsx.captioning.task", "Experiments.captioning.task", ".experiments.captioning.task", "a.experiments.b"],
+)
+def test_what_only_looks_like_a_project_is_code(name: str) -> None:
+    with pytest.raises(UserError, match="is code from outside this library"):
+        check_trusted({"task": {"name": name}, "model": {"family": "decoder"}}, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("experiments..x", "names no module"),
+        ("experiments.x", "is unknown"),
+        ("experiments.captioning.task.more", "is unknown"),
+        ("experiments.results", "is unknown"),
+        ("experiments.captioning.../task", "names no module"),
+        ("experiments.captioning.task,lab.mine", "names no module"),
+        ("experiments.captioning.task\n", "names no module"),
+    ],
+)
+def test_a_run_that_names_a_project_that_there_is_not_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
+) -> None:
+    values = {**config(), "name": "x", "optimizer": {}, "steps": 3, "task": {"name": name}}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    for command in (train, evaluate):
+        assert cli.run(command.COMMAND, command.main, [f"--workdir={tmp_path}"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: config.task.name={name!r} {says}")
+        assert said.count("\n") == 1

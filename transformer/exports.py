@@ -67,7 +67,6 @@ class Exports[T]:
     def __init__(self, package: str, attribute: str, kind: type[T], key: str):
         self._package, self._attribute, self._kind, self._key = package, attribute, kind, key
         self._names: dict[type, str] = {}
-        self._said = re.compile(rf"^{attribute} = {kind.__name__}\b", re.MULTILINE)
 
     def __getitem__(self, name: str) -> T:
         """What the module of this name exports.
@@ -80,10 +79,10 @@ class Exports[T]:
         module = name if "." in name else f"{self._package}.{name}"
         if is_project(name):
             import_projects(f"{self._key}={name!r}")
-            if not self._is_exported(name):
-                raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}")
         try:
-            exported = getattr(importlib.import_module(module), self._attribute, None)
+            # Of the checkout nothing is imported by name but what defines the attribute.
+            found = not is_project(name) or self._is_defined(name)
+            exported = getattr(importlib.import_module(module), self._attribute, None) if found else None
         except ModuleNotFoundError as error:
             if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
                 raise UserError(f"{self._key}={name!r}: importing {module} fails: {error}") from error
@@ -115,8 +114,10 @@ class Exports[T]:
     def names_of_projects(self) -> list[str]:
         """The dotted paths of all that the projects of this checkout export; none in an installed library."""
         root = checkout()
+        said = re.compile(rf"^{self._attribute} = {self._kind.__name__}\b", re.MULTILINE)
         files = () if root is None else sorted((root / "experiments").glob("*/*.py"))
-        return [f"experiments.{file.parent.name}.{file.stem}" for file in files if self._is_said(file)]
+        exporting = [file for file in files if said.search(file.read_text(encoding="utf-8"))]
+        return [f"experiments.{file.parent.name}.{file.stem}" for file in exporting]
 
     def name_of(self, config: Any) -> str:
         """The name by which the object whose config class this is an instance of is exported.
@@ -135,16 +136,16 @@ class Exports[T]:
             raise TypeError(f"{type(config).__name__} is the config of no {self._attribute}; known: {self.names()}")
         return self._names[type(config)]
 
-    def _is_exported(self, project: str) -> bool:
-        """Whether this dotted path is one of `names_of_projects`; nothing else of the checkout is imported by name."""
-        root, parts = checkout(), project.split(".")
-        if root is None or len(parts) != 3:
-            return False
-        file = root.joinpath(*parts).with_suffix(".py")
-        return file.is_file() and self._is_said(file)
+    def _is_defined(self, project: str) -> bool:
+        """Whether the file of a project that this dotted path names assigns the attribute.
 
-    def _is_said(self, file: Path) -> bool:
-        return self._said.search(file.read_text(encoding="utf-8")) is not None
+        Errors: ModuleNotFoundError where no project has that file.
+        """
+        root, parts = checkout(), project.split(".")
+        file = None if root is None or len(parts) != 3 else root.joinpath(*parts).with_suffix(".py")
+        if file is None or not file.is_file():
+            raise ModuleNotFoundError(f"no project has {project}", name=project)
+        return re.search(rf"^{self._attribute}\b", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
     def _exports(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")

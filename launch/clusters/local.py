@@ -25,7 +25,7 @@ COMMAND = Command(
         "together, each with CPU devices of its own or, with --gpus, one of the machine's GPUs. Their lines carry "
         "their number; when one fails all are ended; Ctrl-C and SIGTERM reach all."
     ),
-    example=("--processes=2 --devices=4 -- --config=experiments/demo.py --workdir=runs/demo"),
+    example="--processes=2 --devices=4 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("processes", "how many", kind=int, default=2),
         Flag("devices", "CPU devices of each process (default: 1)", kind=int),

@@ -31,7 +31,7 @@ COMMAND = Command(
         "as one task a GPU or a node, and give it to sbatch. Shortly before its time is up, when it is preempted and "
         "when a node fails, the job is queued again and goes on from its last checkpoint."
     ),
-    example=("--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo"),
+    example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("topology", "the GPUs in all, as gpu:16 (default: the config's pod)"),
         Flag("gpus-per-node", "the GPUs of a node", kind=int, default=8),

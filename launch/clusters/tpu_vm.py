@@ -34,7 +34,7 @@ COMMAND = Command(
         "the train command, whose flags stand behind --, on every host, and give the slice back. A slice that was "
         "preempted is asked for again and the run goes on; the same command takes up a slice that still exists."
     ),
-    example=("--zone=us-east5-a --topology=v5p:2x2x2 -- --config=experiments/demo.py --workdir=gs://bucket/demo"),
+    example="--zone=us-east5-a --topology=v5p:2x2x2 -- --config=experiments/demo.py --workdir=gs://bucket/demo",
     flags=(
         Flag("zone", "the zone of the slice", required=True),
         Flag("project", "the project that pays (default: gcloud's own)"),
