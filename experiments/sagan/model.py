@@ -298,7 +298,7 @@ def build(config: SaganConfig, interface: Interface, precision: Precision) -> Mo
             axis = Axis(f"{shown}_{rows}", AxisKind.GRID, shape=(rows, columns), stride=float(step))
             sites.append(Site(f"{player}/self_{rows}", axis, axis, layers=("0",), heads=("0",)))
     functional = Functional(lambda builder: Sagan(config, interface, builder), precision)
-    return Model(functional, tuple(sites))
+    return Model(functional, tuple(sites), whole_pass=("forward", "score"))
 
 
 def operations(config: SaganConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:

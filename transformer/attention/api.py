@@ -24,6 +24,7 @@ from transformer.attention.kernels import attend_products, log_sum_products
 from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
 from transformer.attention.normalizers import Reweighting, gaussian, log_sum_exp, normalise
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
+from transformer.attention.reference import traced_by_definition
 from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of, repeat_heads
 from transformer.attention.sharded import Program, attend_sharded, shards_of
@@ -161,7 +162,10 @@ def attend(
     variant, shards = Variant.of(spec, mask, bias=bias is not None, train=train), shards_of(q, k)
     shape = CallShape.of(q, k, v, shards)
     backend = choose(spec, variant, shape)
-    log_choice(backend, variant, shape)
+    if traced_by_definition():
+        backend = Backend.EINSUM
+    else:
+        log_choice(backend, variant, shape)
     function, scheme = function_of(spec.score, params.score), scheme_of(spec.position, params.position)
     if backend is Backend.EINSUM:
         # The compiler divides this program, by where its inputs lie: each query with all keys.

@@ -1,35 +1,231 @@
-"""Floating-point operations of training by the formulas of the model families (`Family.operations`)."""
+"""Floating-point operations of a model, counted in the trace of its forward pass over abstract shapes.
 
-from collections.abc import Mapping
+Only products of matrices and convolutions are counted, a multiplication and an addition as two; norms, activations,
+softmax and sums are left out. The trace is that of the model's equations (`by_definition`), so that the count is the
+model's and no backend's: an attention counts the whole square of queries and keys, whatever causality, windows,
+segments or padding hide, and of experts those that each position chose.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from transformer.attention.reference import by_definition
+from transformer.layers.module import Precision
+from transformer.models.contract import Model, Variables
 from transformer.models.family import Size
-from transformer.models.registry import operations
+from transformer.models.registry import build
 
 # By how much a training step exceeds a forward pass: backward costs twice as much as forward.
 TRAINING = 3
 
+PyTree = Any
+# The shapes of what a model's methods read.
+Shapes = Mapping[str, Any]
 
-def training_flops(config: Any, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> float | None:
-    """One training step over a batch of arrays or their shapes, padding included; None for a family without formula.
 
-    What rematerialisation computes again is no part of a step's operations (`Operations.recomputed`).
+class UncountableError(ValueError):
+    """A program whose products cannot be counted before it runs."""
+
+
+def training_flops(model: Model, inputs: Shapes) -> int:
+    """One training step over inputs of these shapes, padding included.
+
+    What rematerialisation computes again is no part of it (`recomputed_flops`).
+
+    Errors: UncountableError as `count_products`.
     """
-    counted = operations(config, batch, vocabularies)
-    return None if counted is None else TRAINING * counted.forward
+    return TRAINING * forward_flops(model, inputs)
 
 
-def training_flops_a_token(config: Any, size: Size) -> float | None:
-    """What one more row of the size's context adds to a training step, divided by its length; None without a formula.
+def forward_flops(model: Model, inputs: Shapes) -> int:
+    """One forward pass over inputs of these shapes: of a model of several players, a pass of each (`Model.whole_pass`).
+
+    Errors: UncountableError as `count_products`.
+    """
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    return sum(count_products(_traced(model, method, variables, inputs).jaxpr) for method in model.whole_pass)
+
+
+def recomputed_flops(model: Model, inputs: Shapes) -> int:
+    """What the backward pass computes a second time because of rematerialisation.
+
+    Counted as the products of the gradient less those of the gradient of the same trace with everything kept. What
+    fused kernels of attention compute again by themselves is left out.
+
+    Errors: UncountableError as `count_products`.
+    """
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    total = 0
+    for method in model.whole_pass:
+        traced = _traced(model, method, variables, inputs)
+        if _rematerialises(traced.jaxpr):
+            kept = _keeping_everything(traced)
+            total += _of_gradient(traced, variables, inputs) - _of_gradient(kept, variables, inputs)
+    return total
+
+
+def training_flops_a_token(config: Any, size: Size) -> float:
+    """What one more row of the size's context adds to a training step, divided by its length.
 
     6 N + 12 L H D T for N weights that meet every token, L layers, H heads of depth D and the context T (Chowdhery et
     al. 2022, appendix B). An encoder-decoder's row is a source and a target of that length, and its token a pair of
     both. What a batch computes once, Transformer-XL's projection of distances, is left out. A picture's tokens are its
     patches, and those in front of them.
     """
+    model = build(config, size.interface, Precision())
+    one, two = (training_flops(model, size.batch(rows)) for rows in (1, 2))
+    return (two - one) / size.context
 
-    def step(rows: int) -> float | None:
-        return training_flops(config, size.batch(rows), size.interface.vocabularies)
 
-    one, two = step(1), step(2)
-    return None if one is None or two is None else (two - one) / size.context
+def count_products(jaxpr: Any) -> int:
+    """The operations of all products and convolutions of a jaxpr.
+
+    2 x output size x contracted size of a product, 2 x output size x window x input channels of a group of a
+    convolution. The body of a scan counts as often as it runs, that of a `shard_map` on every device, a Pallas kernel's
+    at every point of its grid, and of the branches of a condition the most expensive. cuDNN's attention counts as the
+    dense map of its operands.
+
+    Errors: UncountableError for a loop of an unknown number of turns that computes products, and for foreign functions.
+    """
+    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+
+
+def _of_equation(equation: Any) -> int:
+    name, params = equation.primitive.name, equation.params
+    if name in _PRODUCTS:
+        return _PRODUCTS[name](equation)
+    if name in _FOREIGN:
+        raise UncountableError(f"{name} calls a program that has no trace: its products cannot be counted")
+    if name == "cond":
+        return max(count_products(branch.jaxpr) for branch in params["branches"])
+    inner = sum(map(count_products, _programs(params)))
+    if inner and name == "while":
+        raise UncountableError(
+            "a while loop computes products, and how often it turns is not known before it runs: use jax.lax.scan, or "
+            "jax.lax.fori_loop with bounds that are known"
+        )
+    return inner * _times(name, params)
+
+
+def _times(name: str, params: Mapping[str, Any]) -> int:
+    """How often an equation runs its inner programs."""
+    match name:
+        case "scan":
+            return params["length"]
+        case "shard_map":
+            axes, sizes = params["newly_manual_axes"], params["mesh"].shape
+            return math.prod(sizes[axis] for axis in (axes or sizes))
+        case "pallas_call":
+            grid = params["grid_mapping"].grid
+            if not all(isinstance(size, int) for size in grid):
+                raise UncountableError("a Pallas kernel has a grid whose size is not known before it runs")
+            return math.prod(grid)
+    return 1
+
+
+def _of_dot(equation: Any) -> int:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    shape = equation.invars[0].aval.shape
+    return 2 * equation.outvars[0].aval.size * math.prod(shape[axis] for axis in contracted)
+
+
+def _of_ragged_dot(equation: Any) -> int:
+    """Every row meets the matrix of its own group alone."""
+    left, right = (variable.aval for variable in equation.invars[:2])
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (_, contracted), (_, batch) = numbers.dot_dimension_numbers
+    shared = {*contracted, *batch, *numbers.rhs_group_dimensions}
+    return 2 * left.size * math.prod(size for axis, size in enumerate(right.shape) if axis not in shared)
+
+
+def _of_convolution(equation: Any) -> int:
+    kernel, numbers = equation.invars[1].aval, equation.params["dimension_numbers"]
+    return 2 * equation.outvars[0].aval.size * (kernel.size // kernel.shape[numbers.rhs_spec[0]])
+
+
+def _of_cudnn(equation: Any) -> int:
+    """Scores and weighted sums of queries [B, Q, H, D] over keys and values, or by `layout` 1 of [B, H, Q, D]."""
+    q, k, v = (variable.aval.shape for variable in equation.invars[:3])
+    length = 2 if equation.params["layout"] else 1
+    return 2 * math.prod(q[:3]) * k[length] * (q[3] + v[3])
+
+
+_PRODUCTS: dict[str, Callable[[Any], int]] = {
+    "dot_general": _of_dot,
+    "ragged_dot_general": _of_ragged_dot,
+    "conv_general_dilated": _of_convolution,
+    "dot_product_attention_fwd_wrapper": _of_cudnn,
+    "dot_product_attention_bwd_wrapper": lambda equation: 2 * _of_cudnn(equation),
+}
+_FOREIGN = frozenset({"ffi_call", "pure_callback"})
+
+
+def _programs(value: Any) -> Iterator[Any]:
+    """The jaxprs within an equation's parameters."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if hasattr(value, "eqns"):
+        yield value
+        return
+    elif hasattr(value, "jaxpr"):
+        yield value.jaxpr
+        return
+    elif not isinstance(value, (tuple, list)):
+        return
+    for item in value:
+        yield from _programs(item)
+
+
+def _traced(model: Model, method: str, variables: Variables, inputs: Shapes) -> Any:
+    """A method's program by its equations, without what none of its results needs; hidden states are scored."""
+
+    def run(variables: Variables, inputs: Shapes) -> PyTree:
+        with by_definition():
+            outputs, aux = model.apply(variables, inputs, method=method, train=False)
+            return (model.logits(variables, outputs) if method == "hidden" else outputs), aux
+
+    traced = jax.make_jaxpr(run)(variables, dict(inputs))
+    needed, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
+    return traced.replace(jaxpr=needed)
+
+
+def _of_gradient(traced: Any, variables: Variables, inputs: Shapes) -> int:
+    """The products of the forward and backward pass of a trace, by the parameters."""
+
+    def loss(params: PyTree, state: PyTree, inputs: Shapes) -> jax.Array:
+        outputs = jaxpr_as_fun(traced)(*jax.tree.leaves((Variables(params, state), inputs)))
+        return sum((jnp.sum(each) for each in outputs if jnp.issubdtype(each.dtype, jnp.floating)), jnp.zeros(()))
+
+    return count_products(jax.make_jaxpr(jax.grad(loss))(*variables, dict(inputs)).jaxpr)
+
+
+def _rematerialises(jaxpr: Any) -> bool:
+    return any(
+        _is_checkpoint(equation) or any(map(_rematerialises, _programs(equation.params))) for equation in jaxpr.eqns
+    )
+
+
+def _is_checkpoint(equation: Any) -> bool:
+    return {"policy", "prevent_cse"} <= equation.params.keys()
+
+
+def _keeping_everything(program: Any) -> Any:
+    """A program whose checkpoints keep all that they compute, as if there were none."""
+    if type(program) in (tuple, list):
+        return type(program)(map(_keeping_everything, program))
+    if hasattr(program, "eqns"):
+        return program.replace(eqns=[_equation_keeping_everything(equation) for equation in program.eqns])
+    return program.replace(jaxpr=_keeping_everything(program.jaxpr)) if hasattr(program, "jaxpr") else program
+
+
+def _equation_keeping_everything(equation: Any) -> Any:
+    params = {name: _keeping_everything(value) for name, value in equation.params.items()}
+    if _is_checkpoint(equation):
+        params["policy"] = jax.checkpoint_policies.everything_saveable
+    return equation.replace(params=params)

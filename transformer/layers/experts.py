@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.blocks import Initializer, zeros
 from transformer.attention.capture import Capture, Captured, capture_weights
 from transformer.attention.masks import Mask
+from transformer.attention.reference import traced_by_definition
 from transformer.attention.rng import drawn
 from transformer.axes import place, placement
 from transformer.config import Amount, Config, Count, Positive, PositiveAmount, UserError
@@ -182,6 +183,8 @@ class Experts(Module):
         return _whole(y_GxSxNxE, groups, batch, length), captured, balance
 
     def _served(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array, real_GxSxNx1: Array) -> Array:
+        if traced_by_definition():
+            return self._of_each(x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK)
         positions, count = x_GxSxNxE.shape[2], self.config.count
         share = self.config.room * self.config.chosen * positions / count
         room = min(math.ceil(share / _ROWS_AT_ONCE) * _ROWS_AT_ONCE, positions)
@@ -195,6 +198,14 @@ class Experts(Module):
         given = Given(params, x_GxSxNxE, gates_GxSxNxK)
         y_GxSxNxE = go(given, queue, 0)
         return y_GxSxNxE if room == positions else y_GxSxNxE + _further(go, room, given, queue)
+
+    def _of_each(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array) -> Array:
+        """Equation 1 as it stands: each position meets copies of the networks that it chose, and no others."""
+        networks, params = one_by_one(self.networks)
+        chosen = jax.tree.map(lambda leaf: jnp.take(leaf, experts_GxSxNxK.ravel(), axis=0), params)
+        x_Rx1xE = jnp.repeat(x_GxSxNxE, self.config.chosen, axis=2).reshape(-1, 1, x_GxSxNxE.shape[-1])
+        y_GxSxNxKxE = networks(chosen, x_Rx1xE).reshape(*gates_GxSxNxK.shape, -1)
+        return jnp.sum(y_GxSxNxKxE * gates_GxSxNxK[..., None], axis=3)
 
 
 class Queue(NamedTuple):

@@ -76,11 +76,14 @@ class Model:
     between steps. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which gives the cache
     and the first tokens, and `step(state, cache, tokens, *, key, capture)`, which gives logits, cache and Aux
     (transformer.decoding). `max_length` is the greatest number of positions of a sequence, None where there is none.
+    `whole_pass` are the methods that together bring a batch through all of its parameters (transformer.costs.flops): of
+    several players, one each. The outputs of `hidden` are scored.
     """
 
     functional: Functional
     sites: tuple[Site, ...]
     max_length: int | None = None
+    whole_pass: tuple[str, ...] = ("forward",)
 
     def init(self, key: Key[Array, ""]) -> Variables:
         """Fresh variables; pure, so that it can run under jit with output shardings."""

@@ -184,6 +184,7 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
         functional=Functional(lambda builder: Decoder(config, interface, builder), precision),
         sites=sites_of(STACK, config, config.layers, tokens, tokens, causal=True),
         max_length=config.max_length,
+        whole_pass=("hidden" if scores_tokens(interface.vocabularies) else "forward",),
     )
 
 

@@ -244,7 +244,11 @@ def build(config: RecurrentDecoderConfig, interface: Interface, precision: Preci
     if config.memory is Memory.TAPE:
         layers = tuple(map(str, range(config.layers)))
         sites = (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",)),)
-    return Model(Functional(lambda builder: RecurrentDecoder(config, interface, builder), precision), sites)
+    return Model(
+        Functional(lambda builder: RecurrentDecoder(config, interface, builder), precision),
+        sites,
+        whole_pass=("hidden" if scores_tokens(interface.vocabularies) else "forward",),
+    )
 
 
 def operations(config: RecurrentDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:

@@ -1,6 +1,7 @@
 """The parts of an experiment (task, model, optimisers, placement) and the programs made of them."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +14,13 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.axes import Placement
 from transformer.config import UserError
-from transformer.costs.flops import training_flops
+from transformer.costs.flops import UncountableError, training_flops
 from transformer.models import registry as models
 from transformer.models.contract import Model, by_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Evaluation, Objective, Task
 from transformer.training.config import Experiment
+from transformer.training.evaluate import view_of
 from transformer.training.initial_state import init_state, trained_parameters
 from transformer.training.optimizer import (
     Optimizer,
@@ -35,10 +37,12 @@ from transformer.training.partitioning import (
     traced_on,
     with_family_axes,
 )
-from transformer.training.preflight import check_fit, check_memory, device_memory
-from transformer.training.state import TrainState, sum_type
+from transformer.training.preflight import check_fit, check_memory, device_memory, shapes_of
+from transformer.training.state import TrainState, key_for, sum_type
 from transformer.training.step import Step, make_step
 from transformer.training.update_guard import initial_norms
+
+_logger = logging.getLogger(__name__)
 
 
 class Assembly(NamedTuple):
@@ -189,9 +193,32 @@ def compile_step(experiment: Experiment, assembly: Assembly, capture: Capture | 
     return jax.jit(traced_on(assembly.placement, step), donate_argnums=0, out_shardings=(placed, whole))
 
 
-def flops_formula(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
-    """The formula for a training step's operations, where the family has one."""
-    vocabularies = assembly.task.interface.vocabularies
-    if models.FAMILIES[models.name_of(experiment.model)].operations is None:
-        return None
-    return lambda batch: training_flops(experiment.model, batch, vocabularies) or 0.0
+def model_inputs(assembly: Assembly, batch: Batch) -> Mapping[str, Any]:
+    """The shapes of what the losses give the model of a batch, or of its shapes: what the task prepares of it."""
+
+    def prepare(state: TrainState, batch: Batch) -> Batch:
+        key = key_for(state.key, state.step, "prepare")
+        return assembly.task.prepare(view_of(assembly.model, state, "raw"), batch, key)[0]
+
+    return jax.eval_shape(prepare, assembly.abstract, shapes_of(batch))
+
+
+def flops_counter(assembly: Assembly) -> Callable[[Batch], float | None]:
+    """A function that counts the FLOPs of a training step over a batch or its shapes, once for each of these.
+
+    None where they cannot be counted (`UncountableError`), which is logged once.
+    """
+    known: dict[tuple[Any, ...], float | None] = {}
+
+    def count(batch: Batch) -> float | None:
+        shapes = tuple((name, array.shape) for name, array in sorted(batch.items()))
+        if shapes not in known:
+            try:
+                known[shapes] = float(training_flops(assembly.model, model_inputs(assembly, batch)))
+            except UncountableError as error:
+                if not known:
+                    _logger.warning("the FLOPs of a step, and so its utilisation, are not known: %s", error)
+                known[shapes] = None
+        return known[shapes]
+
+    return count

@@ -188,7 +188,7 @@ def _traced(
         return prepared, value, aux
 
     with _note_traced_pass(f"the loss of the objective {objective.name!r}"):
-        return jax.eval_shape(run, abstract, _shapes(batch))
+        return jax.eval_shape(run, abstract, shapes_of(batch))
 
 
 def _check_inputs(interface: Interface, batch: Mapping[str, Any]) -> None:
@@ -251,20 +251,19 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
             return evaluation.step(view, batch, key_for(state.key, state.step, evaluation.name))
 
         with _note_traced_pass(f"the evaluation {evaluation.split}/{evaluation.name}"):
-            jax.eval_shape(measure, abstract.without_optimizers(), _shapes(evaluation.batches[0]))
+            jax.eval_shape(measure, abstract.without_optimizers(), shapes_of(evaluation.batches[0]))
 
 
-def _shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
+def shapes_of(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes and types of the arrays on a device, where 64 bits become 32 unless jax_enable_x64 is set."""
-
-    def shape(array: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(np.shape(array), jax.dtypes.canonicalize_dtype(np.asarray(array).dtype))
-
-    return {name: shape(array) for name, array in batch.items()}
+    return {
+        name: jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+        for name, array in batch.items()
+    }
 
 
 def _record_passes(model: Model) -> _RecordingModel:
-    return _RecordingModel(model.functional, model.sites, model.max_length, model)
+    return _RecordingModel(model.functional, model.sites, model.max_length, model=model)
 
 
 @contextlib.contextmanager
