@@ -43,7 +43,7 @@ def main(arguments: Arguments) -> None:
         for cost in time_layers(n, d, rows=arguments.rows, repeats=arguments.repeats):
             kind = KINDS[cost.kind]
             print(
-                f"{cost.kind:<12}{n:>7}{arguments.rows * kind.operations(n, d):>12.2e}{kind.waits(n):>7}"
+                f"{cost.kind:<12}{n:>7}{arguments.rows * kind.flops(n, d):>12.2e}{kind.waits(n):>7}"
                 f"{kind.path(n):>7}{1e3 * cost.seconds:>10.1f}{cost.temporaries / 1e6:>11.1f}",
                 flush=True,
             )

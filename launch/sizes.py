@@ -215,7 +215,7 @@ def run_entry(sizes: "RunSizes") -> dict[str, Any]:
         "active_parameters": sizes.active,
         "parts": dict(sizes.parts),
         "state": sizes.state,
-        "operations_a_step": sizes.operations,
+        "operations_a_step": sizes.flops,
     }
 
 
@@ -233,9 +233,9 @@ def run_table(sizes: "RunSizes") -> str:
         lines += [f"of which one position meets {sizes.active:,}, by its choice among experts"]
     if sizes.state:
         lines += [f"and {sizes.state:,} numbers of state, which is carried and not trained"]
-    computed = "unknown, for the family has no formula"
-    if sizes.operations is not None:
-        computed = f"{sizes.operations:.3e} over the config's largest batch"
+    computed = "unknown, for they cannot be counted before it runs"
+    if sizes.flops is not None:
+        computed = f"{sizes.flops:.3e} over the config's largest batch"
     return "\n".join([*lines, f"operations of a training step: {computed}"])
 
 

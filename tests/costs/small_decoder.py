@@ -85,5 +85,5 @@ def training(
         batch,
         jax.jit(traced_on(placement, make), out_shardings=shardings),
         jax.jit(step, donate_argnums=0, out_shardings=(shardings, None)),
-        training_flops(config, batch, {"tokens": VOCABULARY}),
+        training_flops(model, batch),
     )

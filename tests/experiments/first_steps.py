@@ -24,7 +24,7 @@ import numpy as np
 
 from launch.config_files import load_config
 from transformer.config import UserError, flatten
-from transformer.training.build import Assembly, assemble, compile_step, flops_formula
+from transformer.training.build import Assembly, assemble, compile_step, flops_counter
 from transformer.training.config import resolve, with_overrides
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
         step = compile_step(experiment, assembly)
         state = assembly.initialise(jax.random.key(experiment.run.seed))
         batches = assembly.task.source(experiment.run.seed)
-        flops = flops_formula(experiment, assembly)
+        flops = flops_counter(assembly)
         steps = []
         for index in range(STEPS):
             batch = batches[index]
@@ -146,7 +146,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
                     for path, leaf in jax.tree_util.tree_leaves_with_path(metrics)
                     if np.asarray(leaf).size <= 4
                 }
-                | {"flops": None if flops is None else flops(batch)}
+                | {"flops": flops(batch)}
             )
         digest = hashlib.sha256()
         for leaf in jax.tree.leaves(state.variables.params):

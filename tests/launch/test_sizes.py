@@ -124,7 +124,7 @@ def test_a_runs_parameters_are_those_of_its_checkpoint(run: Path, capsys: pytest
         "output           24    60 %",
         "total            40   100 %",
         "and 10 numbers of state, which is carried and not trained",
-        "operations of a training step: unknown, for the family has no formula",
+        "operations of a training step: 6.667e+07 over the config's largest batch",
     ]
     found = json.loads(printed(capsys, f"--workdir={run}", f"--trust={family}", "--json"))
     assert found == {
@@ -135,7 +135,7 @@ def test_a_runs_parameters_are_those_of_its_checkpoint(run: Path, capsys: pytest
         "active_parameters": 40,
         "parts": {"encoder": 16, "output": 24},
         "state": 10,
-        "operations_a_step": None,
+        "operations_a_step": 66_674_688,
     }
 
 

@@ -1,4 +1,4 @@
-"""ByteNet's decoder as a language model, against NumPy float64: whole, behind prompts, padding, operations."""
+"""ByteNet's decoder as a language model, against NumPy float64: whole, behind prompts, padding, FLOPs."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.costs.test_flops import products
 from tests.models.test_convolutional import random_variables
 from tests.oracles import convolutional as oracle
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models.bytenet_decoder import ByteNetDecoderConfig
 from transformer.models.interface import CONTINUATION, Input, Interface
-from transformer.models.registry import build, operations
+from transformer.models.registry import build
 
 TOKENS = np.array([[3, 4, 5, 6, 2, 7, 8, 1], [7, 8, 2, 5, 5, 0, 0, 0]], np.int32)
 LENGTHS = np.array([8, 5], np.int32)
@@ -57,12 +57,9 @@ def test_logits_and_steps_behind_prompts_are_the_equations() -> None:
             np.testing.assert_allclose(behind, known[prompt - 1 : prompt + 2], rtol=1e-9, atol=1e-9)
 
 
-def test_its_operations_are_those_of_the_program() -> None:
-    model = build(CONFIG, INTERFACE, Precision())
+def test_its_flops_are_those_of_its_formula() -> None:
     batch = {name: jax.ShapeDtypeStruct(values.shape, jnp.int32) for name, values in BATCH.items()}
-    variables = jax.eval_shape(model.init, jax.random.key(0))
-    program = jax.make_jaxpr(lambda variables, batch: model.apply(variables, batch, train=False)[0])(variables, batch)
-    assert operations(CONFIG, batch, INTERFACE.vocabularies).forward == products(program.jaxpr)
+    assert forward_flops(build(CONFIG, INTERFACE, Precision()), batch) == 11_328
 
 
 @pytest.mark.parametrize(

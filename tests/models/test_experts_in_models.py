@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.costs.test_flops import VOCABULARIES, batch_of, counted, differentiated
+from tests.costs.test_flops import batch_of, model_of
 from tests.models.arrangements import BEGIN, FAMILIES, PAD, build, lively
 from tests.oracles import experts as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.costs.sizes import active_parameters
 from transformer.huggingface.convert import express
 from transformer.layers.experts import ExpertsConfig
@@ -20,7 +21,6 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.contract import by_path, count_parameters
 from transformer.models.decoder import DecoderConfig
-from transformer.models.registry import operations
 
 COUNT = 4
 LAYERS = ("layers", "encoder_layers", "decoder_layers")
@@ -190,35 +190,32 @@ def test_noise_is_drawn_while_training_alone() -> None:
 SMALL = DecoderConfig(layers=2, width=16, heads=4, feed_forward=24, max_length=32)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-def test_formulas_count_what_a_position_uses(every: int) -> None:
-    """The program gives every expert room for all: what the formula leaves out are the rows that stay empty."""
-    config = dataclasses.replace(SMALL, experts=ExpertsConfig(5, chosen=2, every=every, room=5.0))
-    batch, positions = batch_of(3, 7, 4), 21
-    of_network, blocks = 4 * 16 * 24, 2 // every
-    unused = blocks * positions * (5 - 2) * of_network
-    assert operations(config, batch, VOCABULARIES).forward == counted(config, batch) - unused
-    more = operations(config, batch, VOCABULARIES).forward - operations(SMALL, batch, VOCABULARIES).forward
-    assert more == blocks * positions * (of_network + 4 * 16 * 5)
+@pytest.mark.parametrize(("every", "expected"), [(1, 262_752), (2, 223_776)])
+def test_flops_are_those_that_a_position_uses(every: int, expected: int) -> None:
+    """Whatever room each expert has: rows that stay empty, and turns that an overfull one computes, are left out."""
+    of_network, blocks, positions = 4 * 16 * 24, 2 // every, 21
+    dense = forward_flops(model_of(SMALL), batch_of(3, 7, 4))
+    for room in (1.0, 5.0):
+        config = dataclasses.replace(SMALL, experts=ExpertsConfig(5, chosen=2, every=every, room=room))
+        found = forward_flops(model_of(config), batch_of(3, 7, 4))
+        assert found == expected == dense + blocks * positions * (of_network + 4 * 16 * 5)
 
 
 @pytest.mark.parametrize(
-    ("placement", "remat"),
+    ("placement", "remat", "expected"),
     [
-        (NormPlacement.PRE, Remat.FULL),
-        pytest.param(NormPlacement.PRE, Remat.DOTS, marks=pytest.mark.slow),
-        pytest.param(NormPlacement.PRE, Remat.ATTENTION, marks=pytest.mark.slow),
-        pytest.param(NormPlacement.PARALLEL, Remat.FULL, marks=pytest.mark.slow),
-        (NormPlacement.PARALLEL, Remat.DOTS),
-        pytest.param(NormPlacement.PARALLEL, Remat.ATTENTION, marks=pytest.mark.slow),
+        (NormPlacement.PRE, Remat.FULL, 695_040),
+        (NormPlacement.PRE, Remat.DOTS, 337_920),
+        (NormPlacement.PRE, Remat.ATTENTION, 618_240),
+        (NormPlacement.PARALLEL, Remat.FULL, 664_320),
+        (NormPlacement.PARALLEL, Remat.DOTS, 337_920),
+        (NormPlacement.PARALLEL, Remat.ATTENTION, 587_520),
     ],
 )
-def test_what_is_computed_again_is_counted_too(placement: NormPlacement, remat: Remat) -> None:
-    plain = dataclasses.replace(SMALL, norm_placement=placement, experts=ExpertsConfig(5, chosen=2, every=2, room=5.0))
-    config, batch = dataclasses.replace(plain, remat=remat), batch_of(3, 20, 20)
-    again = differentiated(config, batch) - differentiated(plain, batch)
-    unused = 60 * (5 - 2) * 4 * 16 * 24
-    assert operations(config, batch, VOCABULARIES).recomputed == again - unused
+def test_what_is_computed_again_is_counted_too(placement: NormPlacement, remat: Remat, expected: int) -> None:
+    experts = ExpertsConfig(5, chosen=2, every=2, room=5.0)
+    config = dataclasses.replace(SMALL, norm_placement=placement, experts=experts, remat=remat)
+    assert recomputed_flops(model_of(config), batch_of(3, 20, 20)) == expected
 
 
 def test_all_parameters_and_those_that_a_position_meets() -> None:

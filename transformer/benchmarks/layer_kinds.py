@@ -1,17 +1,19 @@
 """Recurrence, convolution and self-attention side by side: what a layer of each costs, and how far it carries.
 
-Vaswani et al. 2017, table 1, with what stands in front of its orders of growth: operations by formula, a
-multiplication and an addition counting as two.
+Vaswani et al. 2017, table 1, with what stands in front of its orders of growth.
 """
 
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.masks import Mask
 from transformer.attention.spec import Backend
+from transformer.costs.flops import count_products
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.module import Functional, Params
@@ -27,15 +29,21 @@ Run = Callable[[Params, Float[Array, "B T F"]], Float[Array, "B T F"]]
 class LayerKind(NamedTuple):
     """One kind of layer over n positions of d features, and what is said of it.
 
-    `layer(d)`: its parameters' module, and a pass over inputs. `operations(n, d)`: of a forward pass over one row.
+    `layer(d)`: its parameters' module, and a pass over inputs.
     `waits(n)`: the steps of which each waits for the one before it. `path(n)`: how many layers, or in a recurrence
     steps, lie between the first input and the last output.
     """
 
     layer: Callable[[int], tuple[Functional, Run]]
-    operations: Callable[[int, int], int]
     waits: Callable[[int], int]
     path: Callable[[int], int]
+
+    def flops(self, n: int, d: int) -> int:
+        """The FLOPs of a forward pass over one row."""
+        functional, run = self.layer(d)
+        return count_products(
+            jax.make_jaxpr(run)(functional.shapes(), jax.ShapeDtypeStruct((1, n, d), jnp.float32)).jaxpr
+        )
 
 
 def _recurrent(cell: Cell) -> LayerKind:
@@ -43,7 +51,7 @@ def _recurrent(cell: Cell) -> LayerKind:
         made = Functional(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
         return made, lambda params, x: made.bind(params)(x)[0]
 
-    return LayerKind(layer, lambda n, d: n * RecurrentConfig(cell, d).operations(d), lambda n: n, lambda n: n)
+    return LayerKind(layer, waits=lambda n: n, path=lambda n: n)
 
 
 def _convolution(d: int) -> tuple[Functional, Run]:
@@ -63,8 +71,6 @@ KINDS = {
     "vanilla": _recurrent(Cell.VANILLA),
     "gru": _recurrent(Cell.GRU_RESET_AFTER),
     "lstm": _recurrent(Cell.LSTM),
-    "convolution": LayerKind(
-        _convolution, lambda n, d: 2 * WINDOW * n * d**2, lambda n: 1, lambda n: math.ceil((n - 1) / (WINDOW - 1))
-    ),
-    "attention": LayerKind(_attention, lambda n, d: 8 * n * d**2 + 4 * n**2 * d, lambda n: 1, lambda n: 1),
+    "convolution": LayerKind(_convolution, waits=lambda n: 1, path=lambda n: math.ceil((n - 1) / (WINDOW - 1))),
+    "attention": LayerKind(_attention, waits=lambda n: 1, path=lambda n: 1),
 }

@@ -18,7 +18,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Batch
-from transformer.training.build import Assembly, assemble, compile_step, flops_formula
+from transformer.training.build import Assembly, assemble, compile_step, flops_counter
 from transformer.training.config import Experiment
 from transformer.training.evaluate import Probe, compile_probe
 from transformer.training.loop import Cadence, Reporter, train_loop
@@ -156,7 +156,7 @@ def _seconds_of_loop(
             monitor=ProgressMonitor(),
         ),
         save=lambda state, progress: None,
-        meter=Meter(flops=flops_formula(experiment, assembly)),
+        meter=Meter(flops=flops_counter(assembly)),
     )
     jax.block_until_ready(state)
     seconds = time.perf_counter() - began

@@ -24,7 +24,7 @@ class Counted(NamedTuple):
 
     parameters: int
     matrices: int
-    flops_a_token: float | None
+    flops_a_token: float
 
 
 def count(name: str) -> Counted:

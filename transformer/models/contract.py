@@ -83,7 +83,7 @@ class Model:
     functional: Functional
     sites: tuple[Site, ...]
     max_length: int | None = None
-    whole_pass: tuple[str, ...] = ("forward",)
+    whole_pass: tuple[str, ...] = dataclasses.field(default=("forward",), kw_only=True)
 
     def init(self, key: Key[Array, ""]) -> Variables:
         """Fresh variables; pure, so that it can run under jit with output shardings."""

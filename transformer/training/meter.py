@@ -18,7 +18,7 @@ Numbers = Mapping[str, np.ndarray]
 class Meter:
     """Means of the training metrics since the last report, and the speed of the steps.
 
-    `flops` counts a step's floating-point operations by formula and `peak_flops` is the devices' peak rate a
+    `flops` counts a step's floating-point operations (None: unknown), and `peak_flops` is the devices' peak rate a
     second: their ratio over time is reported as utilisation. `check` is called with every step, its totals and its
     values. Metrics may have a leading axis, of several runs, and then so have their means, which are of the steps that
     made an update: `skipped` counts the others.
@@ -27,7 +27,7 @@ class Meter:
     def __init__(
         self,
         check: Callable[[int, Numbers, Numbers], None] = lambda *_: None,
-        flops: Callable[[Batch], float] | None = None,
+        flops: Callable[[Batch], float | None] = lambda batch: None,
         peak_flops: float = math.inf,
     ):
         self._check, self._flops_of, self._peak = check, flops, peak_flops
@@ -40,7 +40,7 @@ class Meter:
 
     def feed(self, batch: Batch) -> None:
         """Count a batch that was handed to the step."""
-        self._flops += self._flops_of(batch) if self._flops_of is not None else 0
+        self._flops += self._flops_of(batch) or 0.0
 
     def read(self, metrics: Metrics, step: int) -> None:
         """Add the metrics of a step, waiting until the device has them.

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
@@ -263,7 +262,7 @@ def shapes_of(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _record_passes(model: Model) -> _RecordingModel:
-    return _RecordingModel(model.functional, model.sites, model.max_length, model=model)
+    return _RecordingModel(model.functional, model.sites, model.max_length, model)
 
 
 @contextlib.contextmanager

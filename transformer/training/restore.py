@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.config import UserError
-from transformer.costs.flops import training_flops
 from transformer.costs.sizes import active_parameters
 from transformer.data.datasets.preparation import downloads
 from transformer.decoding.ensemble import Ensemble, joined
@@ -25,7 +24,7 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.symbol_sequences import SymbolSequences
 from transformer.tasks.synthetic import abstract_batch
 from transformer.tasks.text_task import TextTask
-from transformer.training.build import Assembly, assemble
+from transformer.training.build import Assembly, assemble, flops_counter
 from transformer.training.config import Experiment, resolve
 from transformer.training.ema import init_average
 from transformer.training.evaluate import view_of
@@ -240,12 +239,12 @@ def _tokenizer_file(workdir: str | Path) -> bytes | None:
 
 
 class RunSizes(NamedTuple):
-    """The parameters of a run's checkpoint and the operations of a training step.
+    """The parameters of a run's checkpoint and the FLOPs of a training step.
 
     `parts`: parameters by the first name of their path, such as "encoder". `state`: numbers of the model's
     untrained state, such as a batch norm's statistics. `active`: the parameters that one position meets, fewer than all
-    where it chooses among experts. `operations`: of one training step over
-    the largest batch that the config can make, by the family's formula; None where it has none.
+    where it chooses among experts. `flops`: of one training step over the largest batch that the config can make; None
+    where they cannot be counted (transformer.costs.flops).
     """
 
     family: str
@@ -254,7 +253,7 @@ class RunSizes(NamedTuple):
     parts: Mapping[str, int]
     state: int
     active: int
-    operations: float | None
+    flops: float | None
 
     @property
     def parameters(self) -> int:
@@ -273,7 +272,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
     experiment = run.experiment
     step, leaves = run.restored(None, lambda checkpoints, at: checkpoints.leaves(at))
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
-    task = tasks.synthetic(experiment.task, experiment.run.accumulate)
+    assembly = assemble(experiment, Path(), one_device(), synthetic=True)
     return RunSizes(
         family=models.name_of(experiment.model),
         task=tasks.name_of(experiment.task),
@@ -281,7 +280,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
         parts=_by_part(sizes),
         state=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
         active=active_parameters(experiment.model, sizes),
-        operations=training_flops(experiment.model, abstract_batch(task), task.interface.vocabularies),
+        flops=flops_counter(assembly)(abstract_batch(assembly.task)),
     )
 
 

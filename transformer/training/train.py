@@ -15,7 +15,7 @@ from transformer.storage.locate import storage_of
 from transformer.tasks.contract import Batch
 from transformer.training.background_compile import compile_in_background
 from transformer.training.batches import BadBatch
-from transformer.training.build import Assembly, compile_step, flops_formula
+from transformer.training.build import Assembly, compile_step, flops_counter
 from transformer.training.checkpointing import ResumePoint, Saver, WaitForSave, note_reported, resume
 from transformer.training.config import Experiment, config_hash
 from transformer.training.init_from import begin_run
@@ -115,7 +115,7 @@ def _train_from(
     batches = training_batches(run, assembly)
     meter = Meter(
         check=SkippedSteps(experiment.faults.stop_after).check,
-        flops=flops_formula(experiment, assembly),
+        flops=flops_counter(assembly),
         # Measured on a CPU, and so before anything compiles beside it.
         peak_flops=peak_flops(list(assembly.placement.mesh.devices.flat)),
     )

@@ -30,7 +30,7 @@ from transformer.training.build import (
     Assembly,
     assemble,
     compile_step,
-    flops_formula,
+    flops_counter,
     hyperparameters_of,
     training_step,
 )
@@ -314,7 +314,7 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
             save=lambda state, progress: _save_runs(state, {number: savers[number] for number in sinks.going}, end),
             meter=Meter(
                 check,
-                _flops_formula_of_one_run(first, assembly),
+                _flops_of_one_run(assembly),
                 peak_flops(list(assembly.placement.mesh.devices.flat)),
             ),
         )
@@ -372,10 +372,10 @@ def _probe_each_run(
     return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
 
 
-def _flops_formula_of_one_run(experiment: Experiment, assembly: Assembly) -> Callable[[Batch], float] | None:
-    """One run's operations in a step; the batches of all have one shape."""
-    flops = flops_formula(experiment, assembly)
-    return None if flops is None else lambda batch: flops({name: array[0] for name, array in batch.items()})
+def _flops_of_one_run(assembly: Assembly) -> Callable[[Batch], float | None]:
+    """A function that counts one run's FLOPs in a step; the batches of all have one shape."""
+    flops = flops_counter(assembly)
+    return lambda batch: flops({name: array[0] for name, array in batch.items()})
 
 
 def _print_run_summary(runs: Sequence[OpenRun], assembly: Assembly, start: int) -> None:

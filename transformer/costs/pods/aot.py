@@ -12,12 +12,12 @@ from jax.extend.core import jaxprs_in_params
 from transformer.config import UserError
 from transformer.costs.chips import chip_of
 from transformer.costs.compiler import OutOfMemoryError, compile_lowered, topology_devices
+from transformer.costs.flops import recomputed_flops
 from transformer.costs.program import Program, read_program, split_arguments
 from transformer.costs.roofline import Estimate, estimate
 from transformer.models.contract import count_parameters
-from transformer.models.registry import operations
 from transformer.tasks.synthetic import abstract_batch
-from transformer.training.build import assemble, compile_step, flops_formula
+from transformer.training.build import assemble, compile_step, flops_counter, model_inputs
 from transformer.training.config import Experiment
 from transformer.training.partitioning import batch_sharding, make_placement
 from transformer.training.state import TrainState
@@ -37,7 +37,7 @@ class Proof(NamedTuple):
     """The result of compiling an experiment's training step for a topology. Bytes are those of one device.
 
     `held` are the bytes at the start of a step, by kind. `memory` is the device's by its data sheet, None without one
-    (CPUs). `flops` are the operations of a step by formula, `rows` the rows of its batch.
+    (CPUs). `flops` are those of a step, None where they cannot be counted, `rows` the rows of its batch.
 
     Where the compiler refused the step, `program` is None, `needed`, the most bytes held at once, is the compiler's
     figure, or None if it gave none, and `buffers`, the largest arrays, are those of the traced step, as if divided
@@ -89,7 +89,7 @@ def prove(experiment: Experiment, topology: str) -> Proof:
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding(array.shape, placement))
         for name, array in abstract_batch(assembly.task).items()
     }
-    flops, chip = flops_formula(experiment, assembly), chip_of(devices[0])
+    chip = chip_of(devices[0])
     proof = Proof(
         experiment=experiment,
         topology=topology,
@@ -100,7 +100,7 @@ def prove(experiment: Experiment, topology: str) -> Proof:
         held=_held(assembly.abstract, batch),
         memory=None if chip is None else chip.memory,
         seconds=math.nan,
-        flops=None if flops is None else flops(batch),
+        flops=flops_counter(assembly)(batch),
         program=None,
         estimate=None,
         needed=None,
@@ -116,15 +116,16 @@ def prove(experiment: Experiment, topology: str) -> Proof:
             buffers=largest_of(traced.jaxpr.jaxpr, len(devices)),
         )
     program = read_program(compiled, placement.mesh)
-    counted = operations(experiment.model, batch, assembly.task.interface.vocabularies)
+    expected = None
+    if chip is not None and proof.flops is not None:
+        again = recomputed_flops(assembly.model, model_inputs(assembly, batch))
+        expected = estimate(program, proof.flops, chip, placement.mesh, again)
     return proof._replace(
         seconds=seconds,
         program=program,
         needed=program.peak,
         buffers=tuple(Largest(each.bytes, each.shape, each.source) for each in program.buffers),
-        estimate=None
-        if chip is None or proof.flops is None or counted is None
-        else estimate(program, proof.flops, chip, placement.mesh, counted.recomputed),
+        estimate=expected,
     )
 
 

@@ -16,7 +16,7 @@ from transformer.costs.program import split_arguments
 from transformer.layers.transformer_config import Remat, TransformerConfig
 from transformer.models.contract import by_path
 from transformer.tasks.synthetic import abstract_batch
-from transformer.training.build import assemble, flops_formula
+from transformer.training.build import assemble, flops_counter
 from transformer.training.config import Experiment
 from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
@@ -244,7 +244,7 @@ class _Formulas:
         names = by_path(assembly.model.axes().params, is_axis_names)
         leaves = by_path(abstract.variables.params).items()
         of_experts = split_arguments({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
-        chip, flops = chip_of(devices[0]) or TOPOLOGIES["v5e"], flops_formula(experiment, assembly)
+        chip = chip_of(devices[0]) or TOPOLOGIES["v5e"]
         return cls(
             model=experiment.model,
             chip_flops=chip.flops,
@@ -255,7 +255,7 @@ class _Formulas:
             of_experts=of_experts / sizes["parameters"],
             accumulate=experiment.run.accumulate,
             tokens=max(math.prod(array.shape) for array in batch.values()),
-            flops=0.0 if flops is None else flops(batch),
+            flops=flops_counter(assembly)(batch) or 0.0,
             item=jax.numpy.dtype(experiment.precision.compute).itemsize,
         )
 
