@@ -21,6 +21,7 @@ from launch import (
     layers,
     maps,
     pods,
+    projects,
     scaling,
     sizes,
     support,
@@ -39,7 +40,7 @@ _RUN = (train, evaluate, generate, maps, align)
 _STUDY = (sweep, ablate, scaling)
 _MODEL = (convert, sizes)
 _CLUSTER = (local, slurm, tpu_vm, gke)
-_MEASURE = (compile, bench, backends, layers, pods, support)
+_MEASURE = (compile, bench, backends, layers, pods, support, projects)
 COMMANDS: Mapping[str, ModuleType] = {
     module.COMMAND.name: module for module in (*_RUN, *_STUDY, *_MODEL, *_CLUSTER, *_MEASURE)
 }

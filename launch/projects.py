@@ -10,13 +10,14 @@ from typing import NamedTuple
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
+from transformer.installation import checkout
 
 COMMAND = Command(
     name="projects",
     description=(
         "Print a page that is collected from experiments/*/README.md: all results tables, or the table of projects."
     ),
-    example="python -m launch.projects --page=results > docs/results.md",
+    example="--page=results > docs/results.md",
     flags=(Flag("page", "which page", required=True, choices=("results", "experiments")),),
 )
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
@@ -98,10 +99,12 @@ def _from_docs(text: str, project: str) -> str:
 
 def main(arguments: Arguments) -> None:
     """Print the page."""
-    root = Path(__file__).resolve().parents[1]
+    root = checkout()
+    if root is None:
+        raise UserError(
+            "projects reads the READMEs in experiments/ of a checkout, and this is none: clone the repository"
+        )
     folders = sorted(path.parent for path in root.glob("experiments/*/README.md"))
-    if not folders:
-        raise UserError(f"{root} holds no experiments/*/README.md: this command needs a checkout")
     pages = {"results": results_page, "experiments": experiments_page}
     print(pages[arguments.page](map(read, folders)), end="")
 

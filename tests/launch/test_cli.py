@@ -467,6 +467,17 @@ def test_a_process_that_failed_waits_for_no_thread(root):
     assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False, timeout=60).returncode == 1
 
 
+def test_a_process_that_has_trained_ends_well(root):
+    program = (
+        "import jax, sys\n"
+        "import transformer.training.writers.tracking\n"  # whose trackers are asked whether they hang
+        "from launch.platform import leave\n"
+        "leave(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_nothing_imports_jax_before_it_must(root, config_file):
     program = (
         "import os, sys\n"
