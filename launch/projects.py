@@ -24,7 +24,7 @@ _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 _RESULTS = """# Results
 
 Written by `make docs` (`python -m launch.projects --page=results > docs/results.md`) from the section "Results" of each
-project's README; edit those instead. A test checks that every number of a table is in the record that its row links. The
+project's README: edit these. A test checks that every number of a table is in the record that its row links. The
 record has the command, the commit, the hardware and the details; the curve is the run's `metrics.jsonl`.
 
 Where a setting has several seeds, a cell has the mean and, in parentheses, each seed: 0.888 (0.889, 0.905, 0.871).
@@ -33,7 +33,7 @@ Seeds without a mean are listed alone. Intervals say so: "1.658 (1.589 to 1.727)
 _EXPERIMENTS = """# Experiments
 
 Written by `make docs` (`python -m launch.projects --page=experiments > docs/experiments.md`) from the READMEs of the
-projects; edit those instead. A project is a folder under [experiments](../experiments). Its README has the commands, the
+projects: edit these. A project is a folder under [experiments](../experiments). Its README has the commands, the
 configs and their arguments, the time and hardware, the model, and the results; [results.md](results.md) has all results
 on one page. The first experiment is the demo, [experiments/demo.py](../experiments/demo.py): `make demo`.
 
