@@ -51,8 +51,8 @@ def main(arguments: Arguments) -> None:
     if arguments.text is not None:
         _look(arguments, budget)
         return
-    from transformer.maps.report import page as report
     from transformer.maps.report import server
+    from transformer.maps.report.page import render, write_report
     from transformer.runs.directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
@@ -60,7 +60,7 @@ def main(arguments: Arguments) -> None:
     if arguments.serve:
         server.serve(
             directory,
-            lambda version: report.render(directory, budget, against=against, version=version),
+            lambda version: render(directory, budget, against=against, version=version),
             also=[] if against is None else [against],
             port=server.PORT if arguments.port is None else arguments.port,
             announce=lambda url: print(f"Open {url} in a browser of this machine; Ctrl-C ends it.", flush=True),
@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
 
         page = report_of_checkpoint(run, budget, arguments.data_dir, arguments.trusted)
     else:
-        page = report.write_report(directory, budget, against=against)
+        page = write_report(directory, budget, against=against)
     print(f"Open this page in a browser: {page.resolve()}")
 
 

@@ -12,7 +12,7 @@ from transformer.config import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from transformer.studies.scaling_laws import Fit, Scaled
+    from transformer.studies.scaling_laws import Fit, ScaledRun
 
 FILE = "scaling.json"
 
@@ -42,7 +42,7 @@ def main(arguments: Arguments) -> None:
     if arguments.draws < 0 or arguments.seed < 0:
         raise UserError(f"--draws={arguments.draws} and --seed={arguments.seed} must be at least 0")
     from transformer.storage.locate import locate, storage_of
-    from transformer.studies.scaling_laws import falls, fits, read_runs
+    from transformer.studies.scaling_laws import fit_scaling_laws, loss_falls_with_size, read_runs
 
     given = [arguments.workdir] if arguments.runs is None else arguments.runs.split(",")
     # A run that is named twice is one, not two seeds that agree.
@@ -51,7 +51,10 @@ def main(arguments: Arguments) -> None:
         print(f"left out: {line}", file=sys.stderr)
     if len(read.runs) < 2:
         raise UserError(f"{len(read.runs)} finished runs report {arguments.metric}: a fit needs two of different sizes")
-    found, monotone = fits(read.runs, draws=arguments.draws, seed=arguments.seed), falls(read.runs)
+    found, monotone = (
+        fit_scaling_laws(read.runs, draws=arguments.draws, seed=arguments.seed),
+        loss_falls_with_size(read.runs),
+    )
     print(table(read.runs, found, monotone, arguments.metric))
     if (path := _target(arguments)) is not None:
         result = result_of(read.runs, found, monotone, arguments.metric)
@@ -68,7 +71,7 @@ def _target(arguments: Arguments) -> Path | None:
 
 
 def result_of(
-    runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str
+    runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str
 ) -> dict[str, Any]:
     """The runs and the fits as plain values."""
     return {
@@ -86,7 +89,7 @@ def result_of(
     }
 
 
-def table(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str) -> str:
+def table(runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str) -> str:
     """The runs from the smallest to the greatest, and each form with its values and their intervals."""
     width = max(len("run"), *(len(run.name) for run in runs))
     lines = [f"{'run':<{width}}  {'parameters':>14}  {'tokens':>10}  {'operations':>10}  {metric:>16}"]
@@ -102,9 +105,9 @@ def table(runs: "Sequence[Scaled]", fits: "Mapping[str, Fit]", monotone: bool | 
         lines.append(f"{name}: {fit.form}")
         lines += [f"  {key} = {value:.4g}{_interval(fit, key)}" for key, value in fit.values.items()]
         if {"alpha", "beta"} <= fit.values.keys():
-            from transformer.studies.scaling_laws import shares
+            from transformer.studies.scaling_laws import compute_optimal_exponents
 
-            a, b = shares(fit)
+            a, b = compute_optimal_exponents(fit)
             lines.append(f"  at the least loss for so many operations: N ~ C^{a:.2f}, D ~ C^{b:.2f}")
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrie
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, Examples, Looked, UserError, from_config, nearest
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.datasets.options import whole_numbers
 from transformer.models.interface import CONTINUATION, FILLING, Input, Interface
 from transformer.tasks.attention_mass import head_of_most, mass_sums
@@ -71,7 +71,7 @@ ITSELF = ("tokens", "tokens")
 # Texts whose answers are counted for the baselines that only count.
 COUNTED = 4096
 # Seeds of held-out texts. That of validation, with other numbers behind it, gives what is counted and what is mapped.
-SEEDS = {"validation": VALIDATION, "test": TEST}
+SEEDS = {"validation": VALIDATION_SEED, "test": TEST_SEED}
 
 
 class Reads(enum.Enum):
@@ -127,13 +127,13 @@ class MarkedTexts(PlainTask):
             self._heads("validation", {"validation": held_out["validation"]}),
             self._heads("test", held_out),
         )
-        self._shown = draw(self.corpus, (VALIDATION, 2), config.probed, held_out=True)
+        self._shown = draw(self.corpus, (VALIDATION_SEED, 2), config.probed, held_out=True)
         self.probed = padded(self.corpus, self._shown)
 
     def source(self, seed: int) -> Source:
         """Texts that are drawn anew at every step, none of them held out."""
         corpus, rows = self.corpus, self.config.rows
-        return Drawn(lambda random: batch_of(corpus, drawn_by(corpus, random, rows, held_out=False)), seed)
+        return GeneratedBatches(lambda random: batch_of(corpus, drawn_by(corpus, random, rows, held_out=False)), seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of marked places."""
@@ -157,7 +157,7 @@ class MarkedTexts(PlainTask):
 
     @functools.cached_property
     def _counted(self) -> Counted:
-        return Counted.of(self.corpus, draw(self.corpus, (VALIDATION, 1), COUNTED, held_out=False))
+        return Counted.of(self.corpus, draw(self.corpus, (VALIDATION_SEED, 1), COUNTED, held_out=False))
 
     def _answers(self, split: str, texts: Sequence[Words]) -> Evaluation:
         """Loss and accuracy, also of whole texts, beside rules that do not read what should be read, on the same texts.

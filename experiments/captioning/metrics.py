@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.data.scenes import SceneKind
 from transformer.tasks.attention_mass import NO_CELL, cells_of, head_of_most, mass_sums, mass_within, weights_over
 from transformer.tasks.contract import Batch, EvaluationStep, Report, View
-from transformer.tasks.symbol_sequences import counted, inputs_of
+from transformer.tasks.symbol_sequences import inputs_of, predicted_steps
 
 _PENALTY = "penalty/"
 
@@ -56,7 +56,7 @@ def looking_step(kind: SceneKind) -> EvaluationStep:
     """The step that sums what attention does at the words of the true captions, `named` saying which are nouns."""
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, None]:
-        named_BxT, counts_BxT = jnp.asarray(batch["named"]), counted(batch)
+        named_BxT, counts_BxT = jnp.asarray(batch["named"]), predicted_steps(batch)
         weights = weights_over(view, inputs_of(batch))
         cells = {site: cells_of(site.key, side=kind.side, size=kind.size) for site in weights}
         masses = {site: mass_within(weights[site], named_places(named_BxT, cells[site])) for site in weights}

@@ -18,7 +18,7 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
-from transformer.layers.image_grid_attention import Places
+from transformer.layers.image_grid_attention import GridFeatures
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
@@ -129,7 +129,9 @@ class Captioner(AttentionDecoder):
         self.config = config
         seen, width, embedding = config.encoder.width, config.width, config.embedding
         vocabulary = interface.vocabularies["target"]
-        self.places = Places(config.encoder, config.positions, interface.inputs["picture"].shape[1:], builder=builder)
+        self.places = GridFeatures(
+            config.encoder, config.positions, interface.inputs["picture"].shape[1:], builder=builder
+        )
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
 
         def linear(inputs: int, name: str, outputs: int, *, bias: bool) -> Linear:

@@ -13,7 +13,7 @@ from experiments.captioning import data as captions
 from experiments.captioning.metrics import caption_report, looking_report, looking_step, named_places
 from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Beams, Config, Examples, Looked, Pixels, Positive, Range, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import scaled
 from transformer.data.scenes import Item, SceneKind, paint
 from transformer.tasks.attention_mass import LOOKED, NO_CELL, cells_of
@@ -21,7 +21,7 @@ from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux
 from transformer.tasks.labels import Link
 from transformer.tasks.plain import check_rows, means
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
-from transformer.tasks.symbol_sequences import DescribedPictures, counted, links_to
+from transformer.tasks.symbol_sequences import ImageDescriptionTask, links_to, predicted_steps
 
 _SHOWN = 5  # captions to read beside their references
 _EXAMPLE = "red circle top left, blue star bottom right"
@@ -58,7 +58,7 @@ class CaptionsConfig(Config, path="config.task"):
         return SceneKind(pixels=self.pixels, fewest=self.fewest, most=self.most)
 
 
-class Captions(DescribedPictures):
+class Captions(ImageDescriptionTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: CaptionsConfig, rows_multiple: int = 1):
@@ -66,8 +66,8 @@ class Captions(DescribedPictures):
         self.config, self.kind = config, config.kind
         size = {"size": self.kind.size, "rows": config.rows, "beams": config.beams}
         super().__init__("captions", captions.words(self.kind), captions.longest(self.kind), **size, separator=" ")
-        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
-        self.show(self._drawn(np.random.default_rng(VALIDATION + 1), config.probed))
+        self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
+        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 1), config.probed))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Captions(DescribedPictures):
 
     def source(self, seed: int) -> Source:
         """Scenes that are drawn anew at every step."""
-        return Drawn(lambda random: self._drawn(random, self.config.rows), seed)
+        return GeneratedBatches(lambda random: self._drawn(random, self.config.rows), seed)
 
     def _drawn(self, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         return self._batch([self.kind.draw(random) for _ in range(count)], random)
@@ -105,7 +105,7 @@ class Captions(DescribedPictures):
         loss = metrics["loss"]
         if not (view.train and "attention_log_prob" in aux.extras):
             return loss, LossAux.of(aux, view.extra, metrics)
-        baseline, counts_BxT = view.extra["baseline"], counted(batch)
+        baseline, counts_BxT = view.extra["baseline"], predicted_steps(batch)
         likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
         estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.reinforce_entropy)
         loss += self.config.reinforce * estimate.loss / totals["tokens"]

@@ -12,7 +12,7 @@ from transformer.config import Config, Positive, Range, UserError, from_config, 
 from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, read_alphabets, said_of_unread
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.symbols import SPLITS
-from transformer.data.datasets.user_files import joined
+from transformer.data.datasets.user_files import join_notes
 from transformer.data.synthetic_glyphs import Variation, cover, varied
 
 _STROKES = (2, 4)  # from fewest to most
@@ -170,7 +170,7 @@ def _of_alphabets(
     # Ink is dark on the paper that was scanned.
     splits = {split: 255 - np.concatenate(list(alphabets.values())) for split, alphabets in parts.items()}
     names = "; ".join(f"{split}: {', '.join(alphabets)}" for split, alphabets in parts.items())
-    return CharacterSet(name, splits, joined((names, unread)))
+    return CharacterSet(name, splits, join_notes((names, unread)))
 
 
 def _of_characters(
@@ -186,7 +186,7 @@ def _of_characters(
     test, validation, train = np.split(order, [given.test, given.test + given.validation])
     splits = {"train": ink[train], "validation": ink[validation], "test": ink[test]}
     cut = f"characters of {len(every)} alphabets, each in one split"
-    return CharacterSet(name, splits, joined((cut, unread)))
+    return CharacterSet(name, splits, join_notes((cut, unread)))
 
 
 class Turned(enum.Enum):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key, UInt8
 from experiments.few_shot.data import CharacterSet, Episodes, Turned, draw_episodes, made_up, open_characters
 from transformer.attention.sites import AxisKind, Site, between
 from transformer.config import BatchRows, Config, Examples, Items, Looked, Pixels, Positive, Range, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source, fingerprint
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.interface import FEW_SHOTS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, View
@@ -93,11 +93,11 @@ class FewShots(PlainTask):
         self.objectives = (Objective("few_shots", self._loss),)
         self.evaluations = tuple(
             self._evaluation(split, seed, shots)
-            for split, seed in (("validation", VALIDATION), ("test", TEST))
+            for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED))
             for shots in sorted(config.shots)
         )
         # No number of shots is 0: evaluations draw from other seeds.
-        random = np.random.default_rng((VALIDATION, 0))
+        random = np.random.default_rng((VALIDATION_SEED, 0))
         self._shown = draw_episodes(random, self.splits["validation"], config.probed, config.ways, most)
         self.probed = {name: values for name, values in batch_of(self._shown).items() if name in inputs}
 
@@ -118,7 +118,7 @@ class FewShots(PlainTask):
     def source(self, seed: int) -> Source:
         """Episodes that are drawn anew at every step."""
         draws = (functools.partial(self._draw, "train", shots) for shots in self.config.turns)
-        return InTurn(tuple(Drawn(draw, seed) for draw in draws))
+        return InTurn(tuple(GeneratedBatches(draw, seed) for draw in draws))
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Any]:
         inputs = {name: jnp.asarray(batch[name]) for name in FEW_SHOTS.inputs}
@@ -136,7 +136,7 @@ class FewShots(PlainTask):
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _evaluation(self, split: str, seed: int, shots: int) -> Evaluation:
-        drawn = Drawn(functools.partial(self._draw, split, shots), seed + shots)
+        drawn = GeneratedBatches(functools.partial(self._draw, split, shots), seed + shots)
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             sums, _ = self._sums(view, batch, None)

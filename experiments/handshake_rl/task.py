@@ -17,7 +17,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
 from transformer.axes import place
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Share, UserError
-from transformer.data.batches import Drawn, Source
+from transformer.data.batches import GeneratedBatches, Source
 from transformer.data.images import unscaled
 from transformer.models.interface import ACTING, Input, Interface, Modality
 from transformer.tasks.attention_mass import cells_of, middles_of
@@ -137,7 +137,9 @@ class ApproachingPerson(PlainTask):
 
     def source(self, seed: int) -> Source:
         """The seeds of the worlds that are lived in at each step."""
-        return Drawn(lambda random: {"worlds": random.integers(0, 2**31, self.config.worlds, np.uint32)}, seed)
+        return GeneratedBatches(
+            lambda random: {"worlds": random.integers(0, 2**31, self.config.worlds, np.uint32)}, seed
+        )
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> Replay:
         """An empty buffer."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from experiments.in_context_learning.linear_regression import Functions, as_vectors, draw, least_squares, ridge
 from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import NUMBERS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
@@ -60,13 +60,13 @@ class LinearFunctions(PlainTask):
         inputs = {"vectors": Input(shape, jnp.float32, Modality.POINTS)}
         self.interface = Interface(inputs, {"numbers": 1}, output=NUMBERS.output)
         self.objectives = (Objective("next_value", self._loss),)
-        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
-        shown = as_vectors(config.draw(np.random.default_rng((VALIDATION + 1, 0))))
+        self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
+        shown = as_vectors(config.draw(np.random.default_rng((VALIDATION_SEED + 1, 0))))
         self.probed = {"vectors": shown[: config.probed]}
 
     def source(self, seed: int) -> Source:
         """Functions that are drawn anew at every step."""
-        return Drawn(lambda random: batch_of(self.config.draw(random, self.config.fewest)), seed)
+        return GeneratedBatches(lambda random: batch_of(self.config.draw(random, self.config.fewest)), seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The points that are asked for."""
@@ -87,7 +87,7 @@ class LinearFunctions(PlainTask):
         return loss, LossAux.of(aux, view.extra, {"loss": loss})
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn = Drawn(lambda random: self.config.draw(random)._asdict(), seed)
+        drawn = GeneratedBatches(lambda random: self.config.draw(random)._asdict(), seed)
         functions = [Functions(**drawn[number]) for number in range(-(-self.config.examples // self.config.rows))]
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -39,7 +39,7 @@ from transformer.config import (
     Range,
     UserError,
 )
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.training import characters
 from transformer.models.interface import CONTINUATION, Input, Interface
@@ -61,7 +61,7 @@ from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import TokenLoss, token_loss
 from transformer.tasks.plain import PlainTask, check_rows
 from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded, repeats, with_repeats
-from transformer.tasks.text_task import CONTINUING, real_places
+from transformer.tasks.text_task import CONTINUATION_READER, real_places
 
 
 class Problem(enum.Enum):
@@ -188,7 +188,7 @@ class Episodes(PlainTask):
         self.interface = interface_of(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
         self.objectives = (Objective("language_modelling", self._loss),)
-        splits = (("validation", VALIDATION), ("test", TEST))
+        splits = (("validation", VALIDATION_SEED), ("test", TEST_SEED))
         if config.rules is None:
             self.evaluations = tuple(self._style(split, seed) for split, seed in splits)
         else:
@@ -198,7 +198,7 @@ class Episodes(PlainTask):
                 for split, seed in splits
                 for name, unseen in kinds
             )
-        self._shown = self._draw(np.random.default_rng((VALIDATION, 2**32)), config.probed, unseen=True)
+        self._shown = self._draw(np.random.default_rng((VALIDATION_SEED, 2**32)), config.probed, unseen=True)
         self._repeats = repeats(tokenizer, config.repeated, min(config.context, 2 * tokenizer.vocabulary))
         texts = tokenizer.encode([told.text[:-1] for told in self._shown])
         self.probed = padded([*texts, *self._repeats.tokens.tolist()], tokenizer)
@@ -215,7 +215,7 @@ class Episodes(PlainTask):
 
     def source(self, seed: int) -> Source:
         """Episodes that are drawn anew at every step."""
-        return Drawn(lambda random: self._batch(self._draw(random, self.config.rows, unseen=False)), seed)
+        return GeneratedBatches(lambda random: self._batch(self._draw(random, self.config.rows, unseen=False)), seed)
 
     def _batch(self, drawn: Sequence[Told]) -> dict[str, np.ndarray]:
         """Rows of one width: what is read, what follows each token, and behind how many pairs it is an answer's."""
@@ -374,4 +374,4 @@ def synthetic(config: EpisodesConfig, rows_multiple: int = 1) -> Episodes:
     return Episodes(config, characters([config.alphabet]), rows_multiple)
 
 
-TASK = Kind(EpisodesConfig, build, synthetic, Reader(interface_of, CONTINUING.read))
+TASK = Kind(EpisodesConfig, build, synthetic, Reader(interface_of, CONTINUATION_READER.read))

@@ -17,13 +17,13 @@ from experiments.instruction_following.mazes import Action, Heading, Maze
 from experiments.instruction_following.transition_tables import walked
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import WALKING, Input, Modality
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, Report, Request, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import check_rows, look_over, means
-from transformer.tasks.symbol_sequences import END, PAD, SPECIAL, SymbolSequences, links_of_right, links_to
+from transformer.tasks.symbol_sequences import END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
 
 ACTIONS = tuple(action.name.lower() for action in Action)
 WORDS = (SPECIAL[PAD], *instructions.WORDS)
@@ -85,7 +85,7 @@ class Told(NamedTuple):
     walk: Walk
 
 
-class Walking(SymbolSequences):
+class Walking(SymbolSequenceTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: WalkingConfig, rows_multiple: int = 1):
@@ -102,8 +102,8 @@ class Walking(SymbolSequences):
         options: dict[str, Any] = {"rows": config.rows, "beams": config.beams, "separator": " "}
         options |= {"output": WALKING.output, "vocabularies": {"source": len(WORDS)}}
         super().__init__("walking", ACTIONS, config.longest, given, **options)
-        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
-        self._told = self._draw(VALIDATION, np.random.default_rng(VALIDATION + 1), config.probed)
+        self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
+        self._told = self._draw(VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.probed)
         self.show(self._batch(self._told))
 
     @property
@@ -117,7 +117,7 @@ class Walking(SymbolSequences):
 
     def source(self, seed: int) -> Source:
         """Instructions in the training mazes, drawn anew at every step."""
-        return Drawn(lambda random: self._batch(self._draw(_TRAINING, random, self.config.rows)), seed)
+        return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.rows)), seed)
 
     def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[Told]:
         """So many instructions in the mazes of a split, by whose seed these are drawn."""
@@ -153,7 +153,7 @@ class Walking(SymbolSequences):
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss, where the model's own walks end, and where attention lies at each action."""
         count, at_end = -(-self.config.examples // self.config.rows), split == "test"
-        drawn = Drawn(lambda random: self._batch(self._draw(seed, random, self.config.rows)), seed)
+        drawn = GeneratedBatches(lambda random: self._batch(self._draw(seed, random, self.config.rows)), seed)
         batches = [drawn[number] for number in range(count)]
         sources = [" ".join(self._said(row)) for row in batches[0]["source"][:_SHOWN]]
         true = list(zip(sources, self.lines(batches[0]["labels"]), strict=False))

@@ -10,12 +10,12 @@ the first): results/segments.md.
 
 from ml_collections import ConfigDict
 
-from experiments.language_modeling import xlnet as permutations
+from experiments.language_modeling import xlnet
 
 
 def get_config() -> ConfigDict:
     """The sizes of xlnet.py, from left to right; 4,000 steps."""
-    config = permutations.get_config()
+    config = xlnet.get_config()
     config.name = "segments"
     config.task.update({"name": "segment_lm", "context": 32, "prompts": ("The ",)})
     config.model.update({"family": "transformer_xl", "memory": 128})

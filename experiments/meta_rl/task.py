@@ -25,7 +25,7 @@ from experiments.meta_rl.data import (
 )
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import NUMBERS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
 from transformer.tasks.labels import Labels
@@ -107,10 +107,10 @@ class UnknownWorlds(PlainTask):
         inputs = {"vectors": Input((config.rows, config.steps, config.features), jnp.float32, Modality.ACTIONS)}
         self.interface = Interface(inputs, {"numbers": config.actions}, output=NUMBERS.output)
         self.objectives = (Objective("distillation", self._loss),)
-        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
+        self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         if config.states == 1 and config.steps <= _HISTORIES:
             self.evaluations += (self._every_history(),)
-        random = np.random.default_rng((VALIDATION + 1, 0))
+        random = np.random.default_rng((VALIDATION_SEED + 1, 0))
         self._worlds = self._draw_worlds(random, config.probed)
         self._lived, _ = self._live(random, self._worlds, np.zeros(config.probed))
         self.probed = {"vectors": as_vectors(config, self._lived)}
@@ -133,7 +133,7 @@ class UnknownWorlds(PlainTask):
             lived, best_BxTxA = self._live(random, worlds, random.random(self.config.rows))
             return {"vectors": as_vectors(self.config, lived), "best": best_BxTxA.astype(np.float32)}
 
-        return Drawn(draw, seed)
+        return GeneratedBatches(draw, seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The steps of all rows."""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from experiments.neural_turing_machine import memory as slots_of
+from experiments.neural_turing_machine import memory
 from transformer.attention.blocks import normal
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
 from transformer.attention.masks import Mask
@@ -72,7 +72,7 @@ class TuringConfig(Config, path="config.model"):
     beginning: Beginning = Beginning.LEARNED
 
     def _check(self) -> None:
-        if slots_of.taps(self.shift_range) > self.slots:
+        if memory.taps(self.shift_range) > self.slots:
             raise UserError(
                 f"config.model.shift_range={self.shift_range} must go to either side no further than "
                 f"once around the config.model.slots={self.slots}"
@@ -87,7 +87,7 @@ class TuringConfig(Config, path="config.model"):
     def emitted(self) -> int:
         """The numbers by which the controller moves all heads and changes the memory, in one step."""
         changes = 2 * self.slot_width * self.write_heads
-        return self.heads * slots_of.address_size(self.slot_width, self.shift_range) + changes
+        return self.heads * memory.address_size(self.slot_width, self.shift_range) + changes
 
 
 class MachineState(NamedTuple):
@@ -166,14 +166,14 @@ class TuringMachine(Stateless):
             hidden_RxF = jnp.tanh(self.hidden(seen_RxI))
 
         emitted_RxF = self.heads(hidden_RxF).astype(state.memory.dtype)
-        size = config.heads * slots_of.address_size(config.slot_width, config.shift_range)
+        size = config.heads * memory.address_size(config.slot_width, config.shift_range)
         addresses_RxHxF = emitted_RxF[:, :size].reshape(rows, config.heads, -1)
-        to = slots_of.emitted_address(addresses_RxHxF, config.slot_width)
-        weights_RxHxN = slots_of.address(to, state.memory, state.weights)
+        to = memory.emitted_address(addresses_RxHxF, config.slot_width)
+        weights_RxHxN = memory.address(to, state.memory, state.weights)
 
-        reads_RxHxM = slots_of.read_slots(state.memory, weights_RxHxN[:, : config.read_heads])
-        change = slots_of.emitted_change(emitted_RxF[:, size:].reshape(rows, config.write_heads, -1))
-        memory_RxNxM = slots_of.write_slots(state.memory, weights_RxHxN[:, config.read_heads :], change)
+        reads_RxHxM = memory.read_slots(state.memory, weights_RxHxN[:, : config.read_heads])
+        change = memory.emitted_change(emitted_RxF[:, size:].reshape(rows, config.write_heads, -1))
+        memory_RxNxM = memory.write_slots(state.memory, weights_RxHxN[:, config.read_heads :], change)
 
         read_RxF = jnp.concatenate([hidden_RxF, reads_RxHxM.reshape(rows, -1).astype(hidden_RxF.dtype)], axis=-1)
         after = MachineState(memory_RxNxM, weights_RxHxN, reads_RxHxM, controller)

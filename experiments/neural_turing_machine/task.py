@@ -14,7 +14,7 @@ from jaxtyping import Array, Key
 from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, algorithm, word
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, UserError
-from transformer.data.batches import Drawn
+from transformer.data.batches import GeneratedBatches
 from transformer.models.interface import BITS, Input, Interface, Modality
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.labels import Labels
@@ -119,8 +119,8 @@ class Algorithms(PlainTask):
         sizes = np.linspace(config.longest, config.shortest, config.probed).round().astype(int)
         return [self.problem.draw(random, 1, int(size), hardest=True) for size in sizes]
 
-    def source(self, seed: int) -> Drawn:
-        return Drawn(self._draw, seed)
+    def source(self, seed: int) -> GeneratedBatches:
+        return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         size = int(random.integers(self._shortest, self.config.longest + 1))

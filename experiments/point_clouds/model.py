@@ -29,7 +29,7 @@ from transformer.layers.transformer_config import TransformerConfig, blocks_of
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import POINT_CLASSIFICATION, Interface
-from transformer.models.transformer import BlockStacks, asked_of, maps_of, sites_of, split_key
+from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK, POOLED = "encoder", "classifier/pooling"
 
@@ -123,9 +123,9 @@ class SetTransformer(BlockStacks):
                 relative=None,
                 norm=self.norm,
                 key=layers_key,
-                asked=asked_of(STACK, capture),
+                asked=stack_capture(STACK, capture),
             )
-            maps = maps_of(STACK, aux)
+            maps = stack_maps(STACK, aux)
         pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_at(POOLED, capture))
         maps |= captured_at(POOLED, captured, capture)
         return self.head(pooled_BxE), Aux(maps, {}, state)
@@ -160,7 +160,7 @@ class SetTransformer(BlockStacks):
 def build(config: SetTransformerConfig, interface: Interface, precision: Precision) -> Model:
     """The model for sets of any number of points."""
     points = Axis("points", AxisKind.POINTS)
-    sites: tuple[Site, ...] = sites_of(STACK, config.blocks, config.layers, points, points) if config.layers else ()
+    sites: tuple[Site, ...] = stack_sites(STACK, config.blocks, config.layers, points, points) if config.layers else ()
     if config.pooling is Pooling.ATTENTION:
         heads = tuple(map(str, range(config.heads)))
         sites += (Site(POOLED, Axis("class", AxisKind.SLOTS, size=1), points, layers=("0",), heads=heads),)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
 from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, View
@@ -52,14 +52,14 @@ class PointClouds(PlainTask):
         }
         self.interface = Interface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
         self.objectives = (Objective("classification", self._loss),)
-        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
-        first = self.source(VALIDATION + 1)[0]
+        self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
+        first = self.source(VALIDATION_SEED + 1)[0]
         self._shown = {name: values[: config.probed] for name, values in first.items()}
         self.probed = {name: self._shown[name] for name in ("points", "lengths")}
 
     def source(self, seed: int) -> Source:
         """Clouds that are drawn anew at every step."""
-        return Drawn(self._draw, seed)
+        return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config

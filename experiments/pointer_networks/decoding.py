@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from transformer.decoding.constraints import Constraints, Once, Rule
+from transformer.decoding.constraints import Constraints, NoRepeats, Rule
 from transformer.decoding.generate import Rollout, Tokens, generate
 from transformer.models.interface import END
 from transformer.tasks.contract import Batch, View
@@ -43,9 +43,9 @@ class Problem(enum.Enum):
         """What may follow what: no point twice, at least three corners, every point of a tour; whole triangles."""
         match self:
             case Problem.HULL:
-                return Once(jnp.minimum(lengths_B, 3), END)
+                return NoRepeats(jnp.minimum(lengths_B, 3), END)
             case Problem.TOUR:
-                return Once(lengths_B, END)
+                return NoRepeats(lengths_B, END)
             case Problem.DELAUNAY:
                 return Triangles(lengths_B)
             case _:

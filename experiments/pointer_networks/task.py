@@ -16,7 +16,7 @@ from experiments.pointer_networks.decoding import Answer, Problem, indices_of, p
 from experiments.pointer_networks.metrics import measure
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Range, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import END, POINTING, Input, Interface, Modality
 from transformer.tasks.contract import (
     Answers,
@@ -105,13 +105,13 @@ class Planar(PlainTask):
         self.interface = Interface(inputs, {}, pad=END, begin=END, end=END, output=POINTING.output)
         self.objectives = (Objective(config.problem.value, self._loss),)
         self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}
-        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
-        probed = self._fixed(config.most, config.probed, (VALIDATION, 0, 0))
+        self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
+        probed = self._fixed(config.most, config.probed, (VALIDATION_SEED, 0, 0))
         self.probed = {name: probed[name] for name in ("points", "lengths", "target")}
 
     def source(self, seed: int) -> Source:
         """Examples that are drawn anew at every step."""
-        return Drawn(self._draw, seed)
+        return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """A batch of examples of all numbers of points."""

@@ -15,7 +15,7 @@ from experiments.sagan.metrics import Judged, measure
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Looked, Positive, Range, Share, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import unscaled
 from transformer.data.png import png
 from transformer.data.synthetic_glyphs import DIGITS
@@ -72,14 +72,14 @@ class PairedCanvases(PlainTask):
         self.interface = Interface(inputs, {"classes": len(DIGITS)}, output=GENERATION.output)
         discriminator = Objective("discriminator", self._discriminator_loss, trains=("discriminator/*",))
         self.objectives = (discriminator, Objective("generator", self._generator_loss, trains=("generator/*",)))
-        self.evaluations = (self._evaluation("validation", VALIDATION), self._evaluation("test", TEST))
-        first = self.source(VALIDATION + 1)[0]
+        self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
+        first = self.source(VALIDATION_SEED + 1)[0]
         self._shown = {name: values[: config.probed] for name, values in first.items()}
         self.probed = {name: self._shown[name] for name in ("noise", "picture")}
 
     def source(self, seed: int) -> Source:
         """Canvases and noise that are drawn anew at every step."""
-        return Drawn(self._draw, seed)
+        return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config

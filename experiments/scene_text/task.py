@@ -10,14 +10,14 @@ import numpy as np
 from experiments.scene_text.data import ALPHABET, LetteringKind, Line, Written, paint
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Pixels, Share, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import scaled
 from transformer.tasks.attention_mass import LOOKED
 from transformer.tasks.contract import Answers, Evaluation, Kind, Report, Request, View
 from transformer.tasks.labels import Link
 from transformer.tasks.plain import check_rows, means
 from transformer.tasks.string_metrics import inside, looking_report, looking_step, string_report
-from transformer.tasks.symbol_sequences import DescribedPictures, links_to
+from transformer.tasks.symbol_sequences import ImageDescriptionTask, links_to
 
 _SHOWN = 5  # strings to read beside their references
 
@@ -54,7 +54,7 @@ class TextPicturesConfig(Config, path="config.task"):
         return LetteringKind(self.pixels, self.fewest, self.most, alphabet=self.alphabet)
 
 
-class TextPictures(DescribedPictures):
+class TextPictures(ImageDescriptionTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: TextPicturesConfig, rows_multiple: int = 1):
@@ -62,10 +62,10 @@ class TextPictures(DescribedPictures):
         self.config, self.kind = config, config.kind
         size = {"size": config.pixels, "rows": config.rows, "beams": config.beams}
         super().__init__("text", tuple(config.alphabet), config.most, **size, separator="")
-        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
+        self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.
         bent = -(-config.probed // 2)
-        self.show(self._drawn(np.random.default_rng(VALIDATION + 2), config.probed, bent))
+        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 2), config.probed, bent))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class TextPictures(DescribedPictures):
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
             return self._drawn(random, rows, int(random.binomial(rows, curved)))
 
-        return Drawn(draw, seed)
+        return GeneratedBatches(draw, seed)
 
     def _drawn(self, random: np.random.Generator, rows: int, curved: int) -> dict[str, np.ndarray]:
         """So many strings, the first of them along curved lines."""

@@ -13,7 +13,13 @@ from experiments.speech.synthetic_speech import Voice
 from transformer.config import Config, Positive, Range, UserError, from_config, nearest
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.overlap import said_of_overlap
-from transformer.data.datasets.user_files import joined, located, members_of, said_of_left_out, unread_members
+from transformer.data.datasets.user_files import (
+    describe_left_out,
+    join_notes,
+    locate_file,
+    read_members,
+    unread_members,
+)
 from transformer.data.wav import read_wav
 from transformer.layers.audio import RATE
 
@@ -153,7 +159,7 @@ def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -
         made = from_config(MadeUp, whole_numbers(kind, options, "speakers=12,takes=8"), kind)
         recordings, tests, validates, unread = made.recordings(), range(1), range(1, 2), []
     elif name == FSDD:
-        archive = located(_ARCHIVE, data_dir)
+        archive = locate_file(_ARCHIVE, data_dir)
         recordings, tests, validates = _of_archive(archive), _TESTS, _VALIDATES
         unread = unread_members(archive, _NAME, ".wav")
     else:
@@ -182,7 +188,7 @@ def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -
     overlap = said_of_overlap(
         {split: [each.samples.tobytes() for each in of_split] for split, of_split in splits.items()}, "recordings"
     )
-    return SpokenDigits(name, opened, joined((cut, said_of_left_out(unread), overlap)))
+    return SpokenDigits(name, opened, join_notes((cut, describe_left_out(unread), overlap)))
 
 
 def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
@@ -193,7 +199,7 @@ def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
         )
     recordings = [
         (Recording(int(match[1]), match[2], read_wav(sound, where)), int(match[3]))
-        for match, where, sound in members_of(path, _NAME, _MOST_BYTES)
+        for match, where, sound in read_members(path, _NAME, _MOST_BYTES)
     ]
     if not recordings:
         raise UserError(f"{path} holds no DIGIT_SPEAKER_TAKE.wav, such as 7_jackson_32.wav")

@@ -20,9 +20,9 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.transformer_config import check_ring
 from transformer.models.contract import Inputs, Model
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
-from transformer.models.family import OF_TOKENS, Family, Operations
+from transformer.models.family import TOKEN_FRONT, Family, Operations
 from transformer.models.interface import TRANSCRIPTION, Interface
-from transformer.models.transformer import asked_of, sites_of, split_key
+from transformer.models.transformer import split_key, stack_capture, stack_sites
 
 _STRIDES = (2, 2)
 
@@ -84,7 +84,7 @@ class SpeechTransformer(EncoderDecoder):
             relative=self.encoder_relative,
             norm=self.encoder_norm,
             key=layers_key,
-            asked=asked_of(ENCODER, capture),
+            asked=stack_capture(ENCODER, capture),
         )
         return x_BxSxE, lengths_B, aux
 
@@ -113,8 +113,8 @@ def build(config: SpeechTransformerConfig, interface: Interface, precision: Prec
     frames = Axis("frames", AxisKind.FRAMES, stride=config.hearing.hop * _STRIDES[0] * _STRIDES[1] / RATE)
     target, target_input = Axis("target"), Axis("target_input")
     sites = (
-        *sites_of(ENCODER, config, config.encoder_layers, frames, frames),
-        *sites_of(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=frames),
+        *stack_sites(ENCODER, config, config.encoder_layers, frames, frames),
+        *stack_sites(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=frames),
     )
     functional = Functional(lambda builder: SpeechTransformer(config, interface, builder), precision)
     return Model(functional, sites, config.max_length)
@@ -142,5 +142,5 @@ FAMILY = Family(
     frozenset({TRANSCRIPTION}),
     operations,
     check_placement=check_ring,
-    front=(*OF_TOKENS, "first/*", "second/*"),
+    front=(*TOKEN_FRONT, "first/*", "second/*"),
 )

@@ -16,7 +16,7 @@ from experiments.speech.metrics import ALL, FIRST, HEARD, monotone, monotone_rep
 from experiments.speech.synthetic_speech import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source, fingerprint
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
 from transformer.layers.audio import RATE, HearingConfig, log_mel
@@ -37,7 +37,7 @@ from transformer.tasks.contract import (
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import check_rows, check_sentences, look_over, means, said_of
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SymbolSequences, links_of_right, links_to
+from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
 
 _SHOWN = 5  # strings to read beside their references
 _HEARING = HearingConfig()  # of the spectrograms beside maps
@@ -106,7 +106,7 @@ class SpokenDigitsConfig(Config, path="config.task"):
         return round(self.seconds * RATE)
 
 
-class Transcription(SymbolSequences):
+class Transcription(SymbolSequenceTask):
     """Sounds and what is said in them, without any data: what new sounds are read by."""
 
     def __init__(self, config: SpokenDigitsConfig):
@@ -209,8 +209,8 @@ class SpokenDigitsTask(Transcription):
         check_rows(config.rows, rows_multiple)
         super().__init__(config)
         self.opened = opened
-        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
-        self.show(self._drawn(opened.splits["validation"], np.random.default_rng(VALIDATION + 1), config.probed))
+        self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
+        self.show(self._drawn(opened.splits["validation"], np.random.default_rng(VALIDATION_SEED + 1), config.probed))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ class SpokenDigitsTask(Transcription):
     def source(self, seed: int) -> Source:
         """Strings that are joined anew at every step."""
         recordings, rows = self.opened.splits["train"], self.config.rows
-        return Drawn(lambda random: self._drawn(recordings, random, rows), seed)
+        return GeneratedBatches(lambda random: self._drawn(recordings, random, rows), seed)
 
     def _drawn(self, recordings: Recordings, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         fewest, most, longest = self.config.fewest, self.config.most, self.config.samples
@@ -237,7 +237,7 @@ class SpokenDigitsTask(Transcription):
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss, transcripts against what was said, and whether attention moves on with the symbols."""
         rows, at_end = self.config.rows, split == "test"
-        draws = Drawn(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
+        draws = GeneratedBatches(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
         batches = [draws[number] for number in range(-(-self.config.examples // rows))]
         references = [line for batch in batches for line in self._written(batch["labels"])]
 

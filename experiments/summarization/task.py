@@ -15,7 +15,7 @@ from experiments.summarization.data import KINDS, Article, ArticleKind, Lexicon,
 from experiments.summarization.metrics import copying_report, copying_sums, summary_report
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Positive, Range, Share, UserError
-from transformer.data.batches import TEST, VALIDATION, Drawn, Source
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import COPYING, TRANSLATION, Input, Interface
 from transformer.tasks.contract import (
     Answers,
@@ -31,7 +31,16 @@ from transformer.tasks.contract import (
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.plain import check_rows, look_over, means, refuse_options
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SaidSequences, counted, taught, up_to_end
+from transformer.tasks.symbol_sequences import (
+    BEGIN,
+    END,
+    PAD,
+    SPECIAL,
+    TokenSequenceTask,
+    predicted_steps,
+    teacher_forcing_arrays,
+    up_to_end,
+)
 
 UNKNOWN = len(SPECIAL)
 _SHOWN = 5  # summaries to read beside their references
@@ -105,7 +114,7 @@ class SummariesConfig(Config, path="config.task"):
         return ArticleKind(self.fillers, self.known, self.fresh)
 
 
-class Summaries(SaidSequences):
+class Summaries(TokenSequenceTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: SummariesConfig, rows_multiple: int = 1):
@@ -123,8 +132,8 @@ class Summaries(SaidSequences):
         decoded = self._steps(config.largest + _ROOM)
         self.interface = Interface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output, decoded=decoded)
         self.objectives = (Objective("summaries", self.loss),)
-        self.evaluations = (*self._evaluations("validation", VALIDATION), *self._evaluations("test", TEST))
-        random = np.random.default_rng(VALIDATION + 1)
+        self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
+        random = np.random.default_rng(VALIDATION_SEED + 1)
         self._shown = [self.kind.draw(random, config.most, unseen=True) for _ in range(config.probed)]
         self.probed = self.inputs_of(self._batch(self._shown, config.most))
 
@@ -145,7 +154,7 @@ class Summaries(SaidSequences):
             counts = random.integers(self.config.fewest, self.config.most + 1, self.config.rows)
             return self._batch([self.kind.draw(random, facts, unseen=False) for facts in counts], self.config.most)
 
-        return Drawn(draw, seed)
+        return GeneratedBatches(draw, seed)
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The words of the probed articles and summaries, and where each name of a summary was read."""
@@ -202,7 +211,9 @@ class Summaries(SaidSequences):
         self, said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
     ) -> dict[str, Int[np.ndarray, "B T"]]:
         """Summaries as `target` and `labels`."""
-        return taught([self.lexicon.say(words, text) for words, text in zip(said, texts, strict=True)], steps)
+        return teacher_forcing_arrays(
+            [self.lexicon.say(words, text) for words, text in zip(said, texts, strict=True)], steps
+        )
 
     def _lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """What was decoded about each text, word by word, up to its end."""
@@ -211,7 +222,7 @@ class Summaries(SaidSequences):
     def _copying_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux, _ = self.likelihood(view, batch, {"tokens": jnp.float32(1)}, key)
         copied_BxT = jnp.asarray(batch["labels"]) >= len(self.lexicon.words)
-        return copying_sums(aux.extras["p_gen"], copied_BxT, counted(batch)), None
+        return copying_sums(aux.extras["p_gen"], copied_BxT, predicted_steps(batch)), None
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss on articles as in training but for their names, and the summaries of each number of facts."""

@@ -9,12 +9,12 @@ with seed 1, behind every system with attention: results/convolutional_multi30k.
 
 from ml_collections import ConfigDict
 
-from experiments.translation import convs2s_multi30k as multi30k
+from experiments.translation import convs2s_multi30k
 
 
 def get_config() -> ConfigDict:
     """Two sets of five blocks a side."""
-    config = multi30k.get_config()
+    config = convs2s_multi30k.get_config()
     config.name = "bytenet_multi30k"
     config.steps = 1800
     config.model = ConfigDict(

@@ -13,12 +13,12 @@ by the third no gain, 35.4 after 35.7: results/rewarded.md.
 
 from ml_collections import ConfigDict
 
-from experiments.translation import recurrent_multi30k as multi30k
+from experiments.translation import recurrent_multi30k
 
 
 def get_config(expectation: str = "reinforce") -> ConfigDict:
     """300 steps of 512 positions and 15 draws of each source, at a small constant rate."""
-    config = multi30k.get_config()
+    config = recurrent_multi30k.get_config()
     config.name = f"recurrent_multi30k_{expectation}"
     config.steps = 300
     config.log_every = 20

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 
 from experiments.visual_question_answering.data import Question, Terms, words_of
 from transformer.config import Config, Positive, Range, UserError, from_config
-from transformer.data.batches import TEST, VALIDATION, Batch, Drawn
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.scenes import Item, SceneKind, paint
 
@@ -22,7 +22,7 @@ RELATIONS = {"right of": (0, 1), "left of": (0, -1), "below": (1, 0), "above": (
 ONE_HOP = ("colour", "shape", "place")
 RELATIONAL = ("neighbour_colour", "neighbour_shape")
 # By the last are drawn the questions of training of which it is counted what their words alone tell.
-_SEEDS = {"validation": VALIDATION, "test": TEST, "train": 2**42}
+_SEEDS = {"validation": VALIDATION_SEED, "test": TEST_SEED, "train": 2**42}
 # Cells a side: as many as have names.
 _SIDE = 3
 # So many questions of training say what their words alone tell.
@@ -77,7 +77,7 @@ class SceneQuestions(Config, path="scenes"):
         """What is drawn, in a line."""
         return f"data scenes: drawn anew at every step; {self.validation:,} validation, {self.test:,} test questions"
 
-    def training(self, rows: int, seed: int) -> Drawn:
+    def training(self, rows: int, seed: int) -> GeneratedBatches:
         """Questions about scenes that are drawn anew at every step."""
         terms, kind, each = self.terms, self.kind, self.asked_of_each
 
@@ -87,7 +87,7 @@ class SceneQuestions(Config, path="scenes"):
             pictures = np.repeat(paint(kind, [items for items, _ in drawn], random), each, axis=0)
             return terms.batch(questions[:rows], pictures[:rows])
 
-        return Drawn(draw, seed)
+        return GeneratedBatches(draw, seed)
 
     def held_out(self, split: str, rows: int) -> Sequence[Batch]:
         """The questions of a split, painted when they are asked for."""

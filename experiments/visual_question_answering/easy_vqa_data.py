@@ -13,7 +13,7 @@ from experiments.visual_question_answering.data import Question, Terms, words_of
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
 from transformer.data.datasets.image_files import decode
-from transformer.data.datasets.user_files import told_of
+from transformer.data.datasets.user_files import archive_errors
 from transformer.json_files import read_value
 
 _COLOURS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
@@ -127,7 +127,7 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
     folder = pathlib.Path(data_dir).expanduser()
     archive = folder / "data.zip"
     if archive.is_file():
-        with told_of(archive):
+        with archive_errors(archive):
             train, test = _train_and_test(zipfile.Path(zipfile.ZipFile(archive)))
     else:
         train, test = _train_and_test(folder)

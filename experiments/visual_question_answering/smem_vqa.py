@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at
-from transformer.attention.rng import drawn, dropout
+from transformer.attention.rng import draw_array, dropout
 from transformer.config import Config, Hops, Positive, Rate
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
-from transformer.layers.image_grid_attention import Look, Places, as_layers, site_of, weigh
+from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
@@ -38,7 +38,7 @@ class SpatialMemoryConfig(Config, path="config.model"):
     hops: Hops = 2
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
-    look: Look = Look.ATTENTION
+    look: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     word_dropout: Rate = 0.0
     embedding_rows: int | None = None
@@ -65,11 +65,11 @@ class SpatialMemory(Stateless):
         # Every word counts alike at first.
         self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
         self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
-        if config.look is not Look.NOTHING:
-            self.places = Places(config.picture, config.positions, picture_of(interface), builder=builder)
+        if config.look is not ImageReadout.NOTHING:
+            self.places = GridFeatures(config.picture, config.positions, picture_of(interface), builder=builder)
             for hop in range(config.hops):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
-        if config.look is Look.ATTENTION:
+        if config.look is ImageReadout.ATTENTION:
             self.correlated = self._embedding_of_places(builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
@@ -95,14 +95,14 @@ class SpatialMemory(Stateless):
         bag_T = jnp.asarray(self.bag[: tokens_BxT.shape[1]], self.dtype)
         known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)[None]
         looks: list[Captured | None] = []
-        if self.config.look is not Look.NOTHING:
+        if self.config.look is not ImageReadout.NOTHING:
             places_BxLxC = self.places(jnp.asarray(inputs["picture"], self.dtype))
             guides_BxT = guides(real_BxT, self.config.word_dropout, keys[1])
             known_BxN, looks = self.hop(known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_at(SITE, capture))
         known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
         logits_BxC = self.output(known_BxN)
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
-        return logits_BxC, Aux(as_layers(SITE, looks), {}, state)
+        return logits_BxC, Aux(stack_glimpses(SITE, looks), {}, state)
 
     def hop(
         self,
@@ -116,14 +116,14 @@ class SpatialMemory(Stateless):
         looks: list[Captured | None] = []
         evidence_BxLxN = None
         for hop in range(self.config.hops):
-            if self.config.look is Look.MEAN:
+            if self.config.look is ImageReadout.MEAN:
                 weights_BxL = jnp.full(places_BxLxC.shape[:2], 1 / places_BxLxC.shape[1], places_BxLxC.dtype)
             else:
                 if evidence_BxLxN is None:
                     logits_BxL = best_word(words_BxTxN, self.correlated(places_BxLxC), guides_BxT)
                 else:
                     logits_BxL = jnp.einsum("bln,bn->bl", evidence_BxLxN, known_BxN)
-                weights_BxL, captured = weigh(logits_BxL, asked)
+                weights_BxL, captured = grid_softmax(logits_BxL, asked)
                 looks.append(captured)
             evidence_BxLxN = getattr(self, f"evidence_{hop}")(places_BxLxC)
             known_BxN = known_BxN + jnp.einsum("bl,bln->bn", weights_BxL, evidence_BxLxN)
@@ -139,7 +139,7 @@ def guides(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array, ""] | None
     """
     if key is None or rate == 0:
         return real_BxT
-    draws_BxT = jnp.where(real_BxT, drawn(jax.random.uniform, key, real_BxT.shape), -1)
+    draws_BxT = jnp.where(real_BxT, draw_array(jax.random.uniform, key, real_BxT.shape), -1)
     return real_BxT & ((draws_BxT >= rate) | (draws_BxT == jnp.max(draws_BxT, axis=1, keepdims=True)))
 
 
@@ -159,8 +159,8 @@ def picture_of(interface: Interface) -> tuple[int, ...]:
 
 def build(config: SpatialMemoryConfig, interface: Interface, precision: Precision) -> Model:
     """The model for a task of pictures, questions and classes; without attention it has no maps."""
-    attends = config.look is Look.ATTENTION
-    sites = (site_of(SITE, config.picture, picture_of(interface), config.hops),) if attends else ()
+    attends = config.look is ImageReadout.ATTENTION
+    sites = (grid_site(SITE, config.picture, picture_of(interface), config.hops),) if attends else ()
     return Model(Functional(lambda builder: SpatialMemory(config, interface, builder), precision), sites)
 
 
@@ -169,10 +169,10 @@ def operations(config: SpatialMemoryConfig, batch: Mapping[str, Any], vocabulari
     rows, height, across, channels = batch["picture"].shape
     length, width = batch["tokens"].shape[1], config.width
     count = 2 * width * (length + vocabularies["classes"])
-    if config.look is not Look.NOTHING:
+    if config.look is not ImageReadout.NOTHING:
         (*_, (down, along)) = config.picture.stages(height, across)
         places = down * along
-        attended = config.look is Look.ATTENTION
+        attended = config.look is ImageReadout.ATTENTION
         embedded = config.hops + attended
         logits = (length + config.hops - 1) * attended
         count += config.picture.operations(channels, height, across)

@@ -14,7 +14,7 @@ from transformer.config import Config, Hops, Positive, Rate
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
-from transformer.layers.image_grid_attention import Look, Places, as_layers, site_of, weigh
+from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
@@ -43,14 +43,16 @@ class StackedGlimpsesConfig(Config, path="config.model"):
     hidden: Positive = 128
     picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
-    look: Look = Look.ATTENTION
+    look: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     embedding_rows: int | None = None
 
     @property
     def seen_width(self) -> int:
         """The features of what is seen of a picture."""
-        return {Look.ATTENTION: self.glimpses, Look.MEAN: 1, Look.NOTHING: 0}[self.look] * self.picture.width
+        return {ImageReadout.ATTENTION: self.glimpses, ImageReadout.MEAN: 1, ImageReadout.NOTHING: 0}[
+            self.look
+        ] * self.picture.width
 
 
 class StackedGlimpses(Stateless):
@@ -72,11 +74,11 @@ class StackedGlimpses(Stateless):
         self.embedding = Embedding(rows, config.embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder, config.embedding, builder=builder)
         state = config.encoder.output_width
-        if config.look is not Look.NOTHING:
-            self.places = Places(
+        if config.look is not ImageReadout.NOTHING:
+            self.places = GridFeatures(
                 config.picture, config.positions, interface.inputs["picture"].shape[1:], builder=builder
             )
-        if config.look is Look.ATTENTION:
+        if config.look is ImageReadout.ATTENTION:
             features, inner = (("features", config.picture.width),), (("embed", hidden),)
             self.of_place = Linear(features, inner, bias=True, builder=builder)
             self.of_question = Linear((("features", state),), inner, bias=False, builder=builder)
@@ -104,14 +106,14 @@ class StackedGlimpses(Stateless):
         question_BxS = carry[-1].hidden
         seen = [question_BxS]
         looks: list[Captured | None] = []
-        if self.config.look is not Look.NOTHING:
+        if self.config.look is not ImageReadout.NOTHING:
             places_BxLxC = unit(self.places(jnp.asarray(inputs["picture"], self.dtype)))
             glimpsed_BxF, looks = self.look(places_BxLxC, question_BxS, tuple(keys[4:]), capture_at(SITE, capture))
             seen = [glimpsed_BxF, question_BxS]
         read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
         logits_BxC = self.output(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
-        return logits_BxC, Aux(as_layers(SITE, looks), {}, state)
+        return logits_BxC, Aux(stack_glimpses(SITE, looks), {}, state)
 
     def look(
         self,
@@ -121,7 +123,7 @@ class StackedGlimpses(Stateless):
         asked: Capture | None,
     ) -> tuple[Float[Array, "B F"], list[Captured | None]]:
         """All glimpses side by side, and how each of them weighed the places."""
-        if self.config.look is Look.MEAN:
+        if self.config.look is ImageReadout.MEAN:
             return jnp.mean(places_BxLxC, axis=1), []
         rate = self.config.dropout
         read_BxLxC, state_BxS = dropout(places_BxLxC, rate, keys[0]), dropout(question_BxS, rate, keys[1])
@@ -129,7 +131,7 @@ class StackedGlimpses(Stateless):
         logits_BxLxG = self.glimpse(dropout(joined_BxLxH, rate, keys[2]))
         glimpses, looks = [], []
         for number in range(self.config.glimpses):
-            weights_BxL, captured = weigh(logits_BxLxG[..., number], asked)
+            weights_BxL, captured = grid_softmax(logits_BxLxG[..., number], asked)
             glimpses.append(jnp.einsum("bl,blc->bc", weights_BxL, places_BxLxC))
             looks.append(captured)
         return jnp.concatenate(glimpses, axis=-1), looks
@@ -142,8 +144,8 @@ def unit(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
 
 def build(config: StackedGlimpsesConfig, interface: Interface, precision: Precision) -> Model:
     """The model for a task of pictures, questions and classes; without attention it has no maps."""
-    attends, picture = config.look is Look.ATTENTION, interface.inputs["picture"].shape[1:]
-    sites = (site_of(SITE, config.picture, picture, config.glimpses),) if attends else ()
+    attends, picture = config.look is ImageReadout.ATTENTION, interface.inputs["picture"].shape[1:]
+    sites = (grid_site(SITE, config.picture, picture, config.glimpses),) if attends else ()
     return Model(Functional(lambda builder: StackedGlimpses(config, interface, builder), precision), sites)
 
 
@@ -153,9 +155,9 @@ def operations(config: StackedGlimpsesConfig, batch: Mapping[str, Any], vocabula
     features, state, hidden = config.picture.width, config.encoder.output_width, config.hidden
     count = batch["tokens"].shape[1] * config.encoder.operations(config.embedding)
     count += 2 * hidden * (config.seen_width + state + vocabularies["classes"])
-    if config.look is not Look.NOTHING:
+    if config.look is not ImageReadout.NOTHING:
         count += config.picture.operations(channels, height, across)
-    if config.look is Look.ATTENTION:
+    if config.look is ImageReadout.ATTENTION:
         (*_, (down, along)) = config.picture.stages(height, across)
         of_place = hidden * features + config.glimpses * (hidden + features)
         count += 2 * (down * along * of_place + hidden * state)

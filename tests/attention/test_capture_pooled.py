@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests.attention.test_capture import BACKENDS, B, D, H, K, Q, arrays, blocks_and_map, expected_map, mask, run
-from transformer.attention import capture as measure
 from transformer.attention.blockwise import LogitForm, LogitTerms
-from transformer.attention.capture import Capture, block_of, capture_products, evenly, pool
+from transformer.attention.capture import Capture, capture_products, evenly_spaced, pool, pooling_block
 from transformer.attention.masks import Mask
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
@@ -58,7 +57,7 @@ def test_a_map_of_no_more_positions_than_cells_is_whole(backend: Backend) -> Non
 
 @pytest.mark.parametrize("at_once", [1, 8, 128])
 def test_a_map_is_pooled_a_few_rows_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr("transformer.attention.capture.ROWS_AT_ONCE", at_once)
     q, k, _ = arrays()
     weights, logits = expected_map(q, k)
     request = Capture(("here",), cells=10, rows=2, top=2)
@@ -103,18 +102,18 @@ def test_statistics_by_example_add_up_to_those_of_the_batch(backend: Backend) ->
 def test_blocks_are_powers_of_two_so_that_levels_nest() -> None:
     for positions in (1, 2, 63, 64, 65, 100, 700, 8191, 8192):
         for cells in (1, 5, 64, 256, 8192):
-            block = block_of(positions, cells)
+            block = pooling_block(positions, cells)
             assert block & (block - 1) == 0
             assert -(-positions // block) <= cells
             assert block == 1 or -(-positions // (block // 2)) > cells
     weights = np.random.default_rng(0).random((2, 37, 53)).astype(np.float32)
     np.testing.assert_array_equal(pool(pool(weights, 2, 4), 4, 2), pool(weights, 8, 8))
     with pytest.raises(ValueError, match="cells=0"):
-        block_of(5, 0)
+        pooling_block(5, 0)
 
 
 def test_rows_are_spread_evenly() -> None:
-    assert evenly(19, 3) == (0, 9, 18)
-    assert evenly(3, 8) == (0, 1, 2)
-    assert evenly(5, 1) == (0,)
-    assert evenly(5, 0) == ()
+    assert evenly_spaced(19, 3) == (0, 9, 18)
+    assert evenly_spaced(3, 8) == (0, 1, 2)
+    assert evenly_spaced(5, 1) == (0,)
+    assert evenly_spaced(5, 0) == ()

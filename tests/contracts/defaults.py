@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from transformer.data.batches import Drawn
+from transformer.data.batches import GeneratedBatches
 from transformer.models.interface import Interface
 from transformer.tasks.contract import Kind
 from transformer.tasks.labels import Labels, Link
@@ -25,7 +25,7 @@ class Toy(PlainTask):
         raise NotImplementedError
 
     def source(self, seed):
-        return Drawn(self.draw, seed)
+        return GeneratedBatches(self.draw, seed)
 
     @property
     def probed(self):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.user_files import members_of, told_of
+from transformer.data.datasets.user_files import archive_errors, read_members
 
 NAME = re.compile(r"(\w+)\.txt")
 
@@ -24,10 +24,10 @@ def archive(content: bytes = b"words " * 9) -> bytes:
 def test_members_whose_names_match_are_read_in_the_order_of_names(tmp_path: Path) -> None:
     path = tmp_path / "set.zip"
     path.write_bytes(archive(b"words"))
-    members = [(match[1], where, content) for match, where, content in members_of(path, NAME, 5)]
+    members = [(match[1], where, content) for match, where, content in read_members(path, NAME, 5)]
     assert members == [(name, f"{path}: {name}.txt", b"words") for name in ("a", "b")]
     with pytest.raises(UserError, match=re.escape(f"{path}: a.txt has 5 bytes, where 4 are the most")):
-        list(members_of(path, NAME, 4))
+        list(read_members(path, NAME, 4))
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,18 @@ def test_damage_is_told_in_one_line_wherever_it_lies(tmp_path: Path, place: int,
         damaged[directory + place + 2] = damaged[place]
     path.write_bytes(damaged)
     with pytest.raises(UserError, match=r"set\.zip cannot be read as an archive: ."):
-        list(members_of(path, NAME, 100))
+        list(read_members(path, NAME, 100))
 
 
 def test_nothing_and_an_absent_file_are_no_archives(tmp_path: Path) -> None:
     path = tmp_path / "set.zip"
     with pytest.raises(UserError, match="cannot be read as an archive"):
-        list(members_of(path, NAME, 100))
+        list(read_members(path, NAME, 100))
     path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read as an archive"):
-        list(members_of(path, NAME, 100))
+        list(read_members(path, NAME, 100))
 
 
 def test_what_a_reader_refuses_stays_as_it_was_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^no such digit$"), told_of(tmp_path / "set.zip"):
+    with pytest.raises(UserError, match=r"^no such digit$"), archive_errors(tmp_path / "set.zip"):
         raise UserError("no such digit")

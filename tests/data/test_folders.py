@@ -18,7 +18,7 @@ from transformer.data.datasets.classification import open_labelled
 from transformer.data.datasets.images import PictureSet, open_pictures
 from transformer.data.datasets.text import TextSet, open_text
 from transformer.data.datasets.translation import open_translation
-from transformer.data.datasets.user_files import HeldOut, own_names, split_of
+from transformer.data.datasets.user_files import HeldOut, canonical_split_names, split_in_name
 from transformer.data.wav import wav
 from transformer.tasks.registry import build, task_config
 
@@ -52,13 +52,13 @@ def refused(act: Callable[[], object], says: str) -> None:
     ],
 )
 def test_splits_are_known_by_their_common_spellings(stem: str, split: str | None) -> None:
-    assert split_of(stem) == split
+    assert split_in_name(stem) == split
 
 
 def test_splits_that_spell_the_same_one_keep_their_names() -> None:
-    assert own_names(("train", "dev", "extra")) == {"train": "train", "dev": "validation", "extra": "extra"}
-    assert own_names(("val", "dev", "test")) == {"val": "val", "dev": "dev", "test": "test"}
-    assert own_names(("validation", "valid")) == {"validation": "validation", "valid": "valid"}
+    assert canonical_split_names(("train", "dev", "extra")) == {"train": "train", "dev": "validation", "extra": "extra"}
+    assert canonical_split_names(("val", "dev", "test")) == {"val": "val", "dev": "dev", "test": "test"}
+    assert canonical_split_names(("validation", "valid")) == {"validation": "validation", "valid": "valid"}
 
 
 def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
 
 
 def test_a_name_of_two_splits_is_refused() -> None:
-    refused(lambda: split_of("train_test"), "'train_test' names the splits test and train: call it by one")
+    refused(lambda: split_in_name("train_test"), "'train_test' names the splits test and train: call it by one")
 
 
 def test_hidden_copies_of_texts_are_not_read_and_said(tmp_path: Path) -> None:

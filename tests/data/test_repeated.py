@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.symbols import ALPHABET, SPLITS, Repeated
+from transformer.data.datasets.symbols import ALPHABET, SPLITS, RepeatedSegments
 from transformer.data.datasets.text import open_text
 
 OPTIONS = "repeated/symbols=16,shortest=3,longest=7,length=20,train=600,validation=40,test=40"
@@ -29,7 +29,7 @@ def test_a_document_is_one_random_segment_over_and_over(tmp_path: Path) -> None:
 
 
 def test_the_least_loss_is_that_of_knowing_every_probability() -> None:
-    config = Repeated(symbols=16, shortest=4, longest=9, length=30, train=3000)
+    config = RepeatedSegments(symbols=16, shortest=4, longest=9, length=30, train=3000)
     # The probability of a document is the mean over segments' lengths of that of its segment, if it repeats so.
     nats = []
     for text in config.draw("train"):

@@ -7,7 +7,7 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.data.datasets.symbols import ALPHABET, SPLITS, Symbols
+from transformer.data.datasets.symbols import ALPHABET, SPLITS, SymbolPairs
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TranslationConfig, load_splits, words_of
@@ -78,7 +78,7 @@ def test_pairs_are_a_function_of_their_seed_and_no_split_holds_anothers() -> Non
 
 
 def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation, Pair]:
-    lengths = (1 + Symbols().length,)
+    lengths = (1 + SymbolPairs().length,)
     config = TranslationConfig(
         dataset=dataset, vocabulary=vocabulary, lengths=lengths, tokens_per_batch=26, beams=1, shown=2, probed=2
     )

@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.data.datasets.classification import classes_of, open_labelled
 from transformer.data.datasets.text import open_text
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
-from transformer.data.datasets.user_files import NONE_HELD, HeldOut
+from transformer.data.datasets.user_files import NOTHING_HELD_OUT, HeldOut
 
 COUNT = 200
 PAIRS = [(f"the {number} foxes", f"die {number} Füchse") for number in range(COUNT)]
@@ -50,7 +50,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pairs(name: str, folder: Path, languages: Any = None, held_out: HeldOut = NONE_HELD) -> TranslationSet:
+def pairs(name: str, folder: Path, languages: Any = None, held_out: HeldOut = NOTHING_HELD_OUT) -> TranslationSet:
     return open_translation(
         name, data_dir=str(folder), prepared_dir=str(folder / "none"), languages=languages, held_out=held_out
     )
@@ -135,7 +135,7 @@ def test_labelled_texts_have_the_classes_that_a_config_names(files: Path) -> Non
     assert "word_order has its own" in said(lambda: classes_of("word_order", ("a", "b")))
 
 
-def texts(name: str, folder: Path, held_out: HeldOut = NONE_HELD) -> dict[str, list[str]]:
+def texts(name: str, folder: Path, held_out: HeldOut = NOTHING_HELD_OUT) -> dict[str, list[str]]:
     opened = open_text(name, data_dir=str(folder), prepared_dir=str(folder / "none"), held_out=held_out)
     return {split: list(documents) for split, documents in opened.splits.items()}
 

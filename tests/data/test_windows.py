@@ -5,16 +5,16 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.batches import OneEpoch, stream
-from transformer.data.windows import Frame, Windows, join
+from transformer.data.windows import Frame, Windows, join_documents
 
 TOKENS = np.arange(100, 157, dtype=np.int32)
 
 
 def test_documents_are_joined_with_the_end_behind_each() -> None:
     documents = [np.int32([5, 6]), np.int32([]), np.int32([7])]
-    assert join(documents, 9).tolist() == [5, 6, 9, 9, 7, 9]
-    assert join(documents, None).tolist() == [5, 6, 7]
-    assert join([], None).tolist() == []
+    assert join_documents(documents, 9).tolist() == [5, 6, 9, 9, 7, 9]
+    assert join_documents(documents, None).tolist() == [5, 6, 7]
+    assert join_documents([], None).tolist() == []
 
 
 def test_crops_are_a_pure_function_of_seed_and_step_and_reach_every_place() -> None:

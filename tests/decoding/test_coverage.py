@@ -16,7 +16,7 @@ from transformer.attention.capture import Captured
 from transformer.config import UserError
 from transformer.data.tokenizers.training import train_bpe
 from transformer.decoding.beam import Beam
-from transformer.decoding.generate import LEAST, Coverage, Tokens, generate
+from transformer.decoding.generate import LEAST_COVERAGE, Coverage, Tokens, generate
 from transformer.decoding.greedy import Greedy
 from transformer.layers.module import Precision
 from transformer.models.contract import Variables
@@ -50,7 +50,7 @@ def test_the_penalty_is_that_of_the_equation() -> None:
     np.testing.assert_allclose(coverage.penalty(attended), penalties, rtol=1e-5)
     # GNMT's own words: what was read as often as it should costs nothing, and nothing read costs what is finite.
     assert coverage.penalty(jnp.ones((4, 4)) * 1.5).tolist() == [0, 0, 0, 0]
-    assert float(coverage.penalty(jnp.zeros((4, 4)))[2]) == pytest.approx(0.2 * 3 * math.log(LEAST))
+    assert float(coverage.penalty(jnp.zeros((4, 4)))[2]) == pytest.approx(0.2 * 3 * math.log(LEAST_COVERAGE))
 
 
 def made(**changes: Any) -> tuple[Any, Variables]:

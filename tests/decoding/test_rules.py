@@ -10,7 +10,7 @@ import pytest
 from tests.decoding.toy import next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import Beam, Ending
-from transformer.decoding.constraints import Constraints, Once, Prompt
+from transformer.decoding.constraints import Constraints, NoRepeats, Prompt
 from transformer.decoding.generate import Rollout, Tokens
 from transformer.decoding.greedy import Greedy
 from transformer.decoding.sampling import Sampling
@@ -39,7 +39,7 @@ PROMPT = Prompt(np.full((len(LEAST), 1), END, np.int32), np.ones(len(LEAST), np.
 
 
 def decoded(chooser: Any, **rest: Any) -> Rollout:
-    constraints = Constraints(rule=Once(LEAST, END))
+    constraints = Constraints(rule=NoRepeats(LEAST, END))
     return rollout_of(TABLE, chooser, LENGTH, prompt=PROMPT, tokens=ENDS, constraints=constraints, **rest)
 
 

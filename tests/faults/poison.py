@@ -120,11 +120,11 @@ def spoilt(numbers: Collection[int], spoil: Callable[[Batch], Batch]) -> Iterato
     def vetted(source: Any, *more: Any) -> CheckedBatches:
         return CheckedBatches(Poisoned(source, numbers, spoil), *more)
 
-    rollback.Vetted = vetted  # type: ignore[misc,assignment]
+    rollback.CheckedBatches = vetted  # type: ignore[misc,assignment]
     try:
         yield
     finally:
-        rollback.Vetted = CheckedBatches  # type: ignore[misc]
+        rollback.CheckedBatches = CheckedBatches  # type: ignore[misc]
 
 
 def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict[str, np.ndarray]:

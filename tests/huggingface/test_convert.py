@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tests.golden.recorded import EXCHANGED, Recording, recording
 from transformer.config import UserError
 from transformer.huggingface.convert import FAMILIES, Foreign, read_folder, write_folder
-from transformer.huggingface.family import FREE
+from transformer.huggingface.family import UNPUBLISHED_FIELDS
 from transformer.huggingface.parameters import plan, shapes_of
 from transformer.layers.module import Precision
 from transformer.models.registry import FAMILIES as MODELS
@@ -270,7 +270,7 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
     fields = MODELS[family.model].config.__dataclass_fields__
     told = {key.ours for key in family.keys} | family.fixed.keys() | family.begun.keys()
     # Compared alike for every family.
-    told |= FREE | {"kv_heads", "head_dim", "experts", "position_join"}
+    told |= UNPUBLISHED_FIELDS | {"kv_heads", "head_dim", "experts", "position_join"}
     fixed = family.fixed.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
     told |= set() if fixed == "t5" else {"buckets", "max_distance"}

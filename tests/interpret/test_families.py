@@ -12,7 +12,7 @@ from transformer.attention.sites import Values
 from transformer.interpret.load import Loaded, _model
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import kept_tokenizer
-from transformer.tasks.fine_tuning import PART, FineTuningConfig
+from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
 from transformer.training.build import assemble
 from transformer.training.optimizer import Algorithm
 from transformer.training.partitioning import one_device
@@ -44,7 +44,7 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     loaded = Loaded(experiment, model, programs.initial(model.init), tokenizer, {})
     probed = next(iter(task.probed.values()))  # type: ignore[attr-defined]
     texts = experiment.task.shape.texts if isinstance(experiment.task, FineTuningConfig) else 1
-    text = PART.join([tokenizer.decode(probed[0][:6])] * texts)
+    text = TEXT_SEPARATOR.join([tokenizer.decode(probed[0][:6])] * texts)
     sides = (text, text) if "target" in task.interface.inputs else (text,)
     language = tokenizer.languages[0] if len(sides) == 2 and tokenizer.languages else None
     if not model.sites:

@@ -18,10 +18,10 @@ from transformer.layers.recurrent import (
     Cell,
     CellState,
     Direction,
-    Links,
     RecurrentConfig,
     RecurrentLayer,
     RecurrentStack,
+    SkipConnections,
 )
 
 B, T, INPUTS, WIDTH = 4, 5, 3, 4
@@ -67,15 +67,15 @@ def assert_carry(found: tuple[CellState, ...], expected: list[list[oracle.State]
 
 
 DEEP = [
-    (Cell.VANILLA, Direction.BACKWARD, 1, Links.NONE),
-    (Cell.GRU_RESET_BEFORE, Direction.FORWARD, 1, Links.NONE),
-    (Cell.GRU_RESET_AFTER, Direction.BIDIRECTIONAL, 2, Links.NONE),
-    (Cell.GRU_RESET_BEFORE, Direction.BIDIRECTIONAL, 1, Links.NONE),
-    (Cell.LSTM, Direction.FORWARD, 3, Links.GNMT),
-    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, Links.RESIDUAL),
-    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, Links.FAST_FORWARD),
-    (Cell.LSTM, Direction.BIDIRECTIONAL_BELOW, 3, Links.GNMT),
-    (Cell.LSTM, Direction.ALTERNATING, 3, Links.FAST_FORWARD),
+    (Cell.VANILLA, Direction.BACKWARD, 1, SkipConnections.NONE),
+    (Cell.GRU_RESET_BEFORE, Direction.FORWARD, 1, SkipConnections.NONE),
+    (Cell.GRU_RESET_AFTER, Direction.BIDIRECTIONAL, 2, SkipConnections.NONE),
+    (Cell.GRU_RESET_BEFORE, Direction.BIDIRECTIONAL, 1, SkipConnections.NONE),
+    (Cell.LSTM, Direction.FORWARD, 3, SkipConnections.GNMT),
+    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, SkipConnections.RESIDUAL),
+    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, SkipConnections.FAST_FORWARD),
+    (Cell.LSTM, Direction.BIDIRECTIONAL_BELOW, 3, SkipConnections.GNMT),
+    (Cell.LSTM, Direction.ALTERNATING, 3, SkipConnections.FAST_FORWARD),
 ]
 
 
@@ -84,7 +84,7 @@ DEEP = [
     [pytest.param(*each, marks=() if number % 2 == 0 else pytest.mark.slow) for number, each in enumerate(DEEP)],
 )
 def test_a_stack_is_the_oracles_and_padding_has_no_effect(
-    cell: Cell, direction: Direction, layers: int, links: Links
+    cell: Cell, direction: Direction, layers: int, links: SkipConnections
 ) -> None:
     functional = stack_of(cell, direction=direction, layers=layers, links=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
@@ -127,11 +127,14 @@ def test_gradients_are_right(cell: Cell) -> None:
 @pytest.mark.parametrize(
     ("cell", "links"),
     [
-        *(pytest.param(cell, Links.RESIDUAL, marks=() if cell is Cell.LSTM else pytest.mark.slow) for cell in Cell),
-        (Cell.GRU_RESET_AFTER, Links.FAST_FORWARD),
+        *(
+            pytest.param(cell, SkipConnections.RESIDUAL, marks=() if cell is Cell.LSTM else pytest.mark.slow)
+            for cell in Cell
+        ),
+        (Cell.GRU_RESET_AFTER, SkipConnections.FAST_FORWARD),
     ],
 )
-def test_step_by_step_is_the_whole_sequence(cell: Cell, links: Links) -> None:
+def test_step_by_step_is_the_whole_sequence(cell: Cell, links: SkipConnections) -> None:
     functional = stack_of(cell, layers=2, links=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
     kind = oracle.Stack(cell.value, layers=2, links=links.value)
@@ -166,7 +169,7 @@ def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
     with pytest.raises(UserError, match="layers=0 must be at least 1"):
         RecurrentConfig(layers=0)
     with pytest.raises(UserError, match=r"links=residual adds to the 6 features of layer 2 the 12 of"):
-        RecurrentConfig(width=6, layers=2, direction=Direction.BIDIRECTIONAL_BELOW, links=Links.RESIDUAL)
+        RecurrentConfig(width=6, layers=2, direction=Direction.BIDIRECTIONAL_BELOW, links=SkipConnections.RESIDUAL)
     with pytest.raises(ValueError, match=r"dropout=1\.0"):
         RecurrentConfig(dropout=1.0)
     assert RecurrentConfig(width=6, direction=Direction.BIDIRECTIONAL).output_width == 12

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer.attention.capture import Top, evenly, pool
+from transformer.attention.capture import Top, evenly_spaced, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import wav
 from transformer.layers.audio import RATE
-from transformer.maps.plan import StoredMaps, Tiers, keep, statistic_names
+from transformer.maps.plan import StoredMaps, Tiers, quantise_maps, statistic_names
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels, Link
 
@@ -170,13 +170,15 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
         weights = maps[site.name]
         statistics = make_statistics(weights, site, store.labels)
         if level.name == "full":
-            kept[site.name] = keep(weights[..., : level.queries, : level.keys], store.levels(site.name), statistics)
+            kept[site.name] = quantise_maps(
+                weights[..., : level.queries, : level.keys], store.levels(site.name), statistics
+            )
             continue
         pooled = pool(weights, level.query_block, level.key_block)
-        rows, k = list(evenly(weights.shape[-2], store.tiers.rows)), store.tiers.top
+        rows, k = list(evenly_spaced(weights.shape[-2], store.tiers.rows)), store.tiers.top
         order = np.argsort(-weights, axis=-1, kind="stable")[..., :k].astype(np.int32)
         top = Top(order, np.take_along_axis(weights, order, axis=-1))
-        kept[site.name] = keep(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
+        kept[site.name] = quantise_maps(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
     return kept
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.config_files import load_config
-from transformer.maps.report.head_history import describe, head_roles
+from transformer.maps.report.head_history import describe_role, head_roles
 from transformer.maps.roles import Role
 from transformer.maps.store import MapStore
 from transformer.runs.records import read_records
@@ -25,7 +25,7 @@ def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> No
     assert {role.layer for role in found} == {1}
     onset = found[0].onset
     assert 200 <= onset <= 600
-    assert f"became an induction head at step {onset}" in describe(found[0], store)
+    assert f"became an induction head at step {onset}" in describe_role(found[0], store)
     losses = {
         line["step"]: line["loss"]
         for line in read_records(tmp_path / "run" / "metrics.jsonl")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.maps.conftest import write_run
 from tests.waiting import wait_until
-from transformer.maps.plan import keep
+from transformer.maps.plan import quantise_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -475,7 +475,9 @@ def test_long_sequences_scroll_inside_their_panel(run, visit, tmp_path):
     words = tuple(f"word{n}" for n in range(128))
     site = run.sites[0]
     store = MapStore.open(tmp_path / "maps", (site,), Labels({"source": (words,)}, ("long",)), "abc")
-    store.write(1, {site.name: keep(np.full((3, 1, 4, 128, 128), 1 / 128, np.float32), store.levels(site.name))})
+    store.write(
+        1, {site.name: quantise_maps(np.full((3, 1, 4, 128, 128), 1 / 128, np.float32), store.levels(site.name))}
+    )
     for name in ("config.json", "metrics.jsonl"):
         shutil.copy(run.directory / name, tmp_path / name)
     page = visit(write_report(tmp_path))

@@ -13,11 +13,11 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.png import png
-from transformer.maps.plan import keep
+from transformer.maps.plan import quantise_maps
 from transformer.maps.quantize import Quantised, quantise
-from transformer.maps.report.data import count_crossings, evenly, read_curves, thin
+from transformer.maps.report.data import count_crossings, evenly_spaced_indices, read_curves, thin
 from transformer.maps.report.page import write_report
-from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, spreading
+from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, spread_order
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.tasks.labels import Labels
@@ -138,10 +138,10 @@ def test_fewer_bits_stay_within_a_hundredth_of_what_is_stored():
 
 def test_indices_spread_from_the_last():
     for total in (1, 2, 7, 20):
-        order = spreading(total)
+        order = spread_order(total)
         assert sorted(order) == list(range(total))
         assert order[0] == total - 1
-    assert set(spreading(9)[:3]) == {8, 0, 4}
+    assert set(spread_order(9)[:3]) == {8, 0, 4}
 
 
 def test_each_query_may_have_a_picture_of_its_own(agent_run):
@@ -262,11 +262,11 @@ def test_thinning_keeps_ends_and_spikes():
 
 @pytest.mark.parametrize(("total", "kept"), [(8, 8), (8, 3), (8, 2), (50, 7)])
 def test_evenly_chosen_indices_hold_both_ends(total, kept):
-    chosen = evenly(total, kept)
+    chosen = evenly_spaced_indices(total, kept)
     assert len(chosen) == kept
     assert {0, total - 1} <= set(chosen)
     assert max(np.diff(chosen)) - min(np.diff(chosen)) <= 1
-    assert evenly(total, 1) == [total - 1]
+    assert evenly_spaced_indices(total, 1) == [total - 1]
 
 
 def test_a_step_whose_maps_are_damaged_is_named_and_not_drawn(run, tmp_path):
@@ -358,7 +358,7 @@ def test_a_picture_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path)
 def test_another_store_can_be_shown_on_another_page(run, tmp_path):
     store = MapStore.open(tmp_path / "maps", run.sites[:1], Labels({"source": (("a", "b"),)}, ("one",)), "abc")
     maps = np.full((3, 1, 4, 2, 2), 0.5, np.float32)
-    store.write(7, {"encoder/self": keep(maps, store.levels("encoder/self"))})
+    store.write(7, {"encoder/self": quantise_maps(maps, store.levels("encoder/self"))})
     before = write_report(run.directory).read_bytes()
     path = write_report(run.directory, maps=tmp_path / "maps", page=tmp_path / "other.html")
     data = Page(path.read_text()).data()

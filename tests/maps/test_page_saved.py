@@ -12,7 +12,7 @@ import pytest
 
 from tests.downloads import downloaded
 from tests.maps.test_page import address, browser, cell_centre, report, visit, wait_for  # noqa: F401  fixtures and helpers
-from transformer.maps.plan import keep
+from transformer.maps.plan import quantise_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -150,7 +150,7 @@ def hostile_report(run, tmp_path_factory):
     store = MapStore.open(directory / "maps", (site,), labels, ATTACK)
     count = len(HOSTILE)
     weights = np.full((1, count, 1, count, count), 1 / count, np.float32)
-    store.write(1, {site.name: keep(weights, store.levels(site.name))})
+    store.write(1, {site.name: quantise_maps(weights, store.levels(site.name))})
     # Half a surrogate pair is refused in a run's config and in its records.
     texts = [text for text in HOSTILE if not any("\ud800" <= each <= "\udfff" for each in text)]
     (directory / "config.json").write_text(json.dumps({"name": ATTACK, **{text: text for text in texts}}))

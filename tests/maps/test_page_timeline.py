@@ -9,7 +9,7 @@ from tests.maps.conftest import write_record
 from tests.maps.test_page import address, browser, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import keep
+from transformer.maps.plan import quantise_maps
 from transformer.maps.report.head_history import change_points, head_roles
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
@@ -192,7 +192,7 @@ def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  
     weights = np.broadcast_to(np.tril(np.ones((3, 3))) / np.arange(1, 4)[:, None], (24, 1, 16, 3, 3)).astype(np.float32)
     for step in (0, 10):
         entropy = np.arange(24 * 16, dtype=np.float32).reshape(24, 1, 16) + step
-        store.write(step, {site.name: keep(weights, store.levels(site.name), {"entropy": entropy})})
+        store.write(step, {site.name: quantise_maps(weights, store.levels(site.name), {"entropy": entropy})})
     write_record(tmp_path, "many heads")
     page = visit(write_report(tmp_path), "#layer=20&head=7&step=10")
     page.wait_for_selector("#timeline[data-shown]")
@@ -209,7 +209,7 @@ def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  
 def test_a_store_without_statistics_has_no_panel(run, visit, tmp_path):  # noqa: F811
     site = run.sites[0]
     store = MapStore.open(tmp_path / "maps", (site,), Labels({"source": (("a", "b"),)}, ("one",)), "abc")
-    store.write(1, {site.name: keep(np.full((3, 1, 4, 2, 2), 0.5, np.float32), store.levels(site.name))})
+    store.write(1, {site.name: quantise_maps(np.full((3, 1, 4, 2, 2), 0.5, np.float32), store.levels(site.name))})
     write_record(tmp_path, "nothing measured")
     page = visit(write_report(tmp_path))
     assert page.locator("#timeline-panel").is_hidden()

@@ -14,7 +14,7 @@ from transformer.maps.report.head_history import (
     change_points,
     encode_table,
     head_roles,
-    history,
+    history_payload,
     probe_tables,
     read_heads,
     training_table,
@@ -55,7 +55,7 @@ def test_a_table_keeps_its_values_and_what_is_not_defined():
 
 
 def test_the_page_is_told_the_statistics_of_the_store(run, store):
-    facts, blocks = history(store, RunDirectory(run.directory), 25_000_000)
+    facts, blocks = history_payload(store, RunDirectory(run.directory), 25_000_000)
     texts = {block.name: block.text for block in blocks}
     for number, site in enumerate(store.sites):
         names, values = store.statistics(site.name)
@@ -75,7 +75,7 @@ def test_the_page_is_told_the_statistics_of_the_store(run, store):
 
 
 def test_roles_and_changes_are_those_of_the_analysis(run, store):
-    facts, _ = history(store, RunDirectory(run.directory), 25_000_000)
+    facts, _ = history_payload(store, RunDirectory(run.directory), 25_000_000)
     roles = head_roles(store)
     assert len(roles) > 3
     told = [(store.sites[r["site"]].name, r["layer"], r["head"], r["role"], r["onset"]) for r in facts["roles"]]
@@ -90,13 +90,13 @@ def test_roles_and_changes_are_those_of_the_analysis(run, store):
 
 
 def test_single_examples_give_way_to_the_budget(run, store):
-    facts, blocks = history(store, RunDirectory(run.directory), 10_000)
+    facts, blocks = history_payload(store, RunDirectory(run.directory), 10_000)
     assert [[table["source"] for table in site["tables"]] for site in facts["sites"]] == [["mean"]] * 3
     assert {block.name for block in blocks} == {f"history-{site}-mean" for site in range(3)}
 
 
 def test_the_other_run_is_told_too(run, store, other_run):
-    facts, blocks = history(
+    facts, blocks = history_payload(
         store, RunDirectory(run.directory), 25_000_000, MapStore.existing(other_run.directory / "maps")
     )
     table = next(table for table in facts["sites"][1]["tables"] if table["source"] == "against")
@@ -121,7 +121,7 @@ def test_training_batches_are_read_from_their_file(run, store, tmp_path):
     assert table.values_NxLxHxS[0, 2, 3].tolist() == [1.0, 3.0]
     assert np.isnan(table.values_NxLxHxS[1, 0, 0, 0])
     assert training_table({3: {"entropy": [[1.0]]}}, store.sites[0]) == []
-    facts, blocks = history(store, RunDirectory(tmp_path), 25_000_000)
+    facts, blocks = history_payload(store, RunDirectory(tmp_path), 25_000_000)
     assert [table["source"] for table in facts["sites"][0]["tables"]][:2] == ["mean", "training"]
     assert "history-0-training" in {block.name for block in blocks}
     assert "history-1-training" not in {block.name for block in blocks}

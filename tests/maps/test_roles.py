@@ -9,7 +9,7 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.report.head_history import HeadRole, describe, head_roles
+from transformer.maps.report.head_history import HeadRole, describe_role, head_roles
 from transformer.maps.report.head_roles import WORDS, rows_of, summary, words_of
 from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, is_mark, read_heads
 from transformer.maps.store import MapStore
@@ -210,7 +210,7 @@ def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(
         assert (words[Role.ALIGNMENT].name, words[Role.ALIGNMENT].does) == (name, does)
         assert {role: each for role, each in words.items() if role is not Role.ALIGNMENT}.items() <= WORDS.items()
         store = SimpleNamespace(steps=(1,), site=lambda _: site, labels=kept)
-        assert f"became {said} at step 7" in describe(HeadRole(site.name, 0, 0, Role.ALIGNMENT, 1.0, 7), store)
+        assert f"became {said} at step 7" in describe_role(HeadRole(site.name, 0, 0, Role.ALIGNMENT, 1.0, 7), store)
 
 
 def test_patches_and_slots_have_no_tokens_to_be_the_same():

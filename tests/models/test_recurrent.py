@@ -20,7 +20,7 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.attention_cell import Extent, Projection
 from transformer.layers.initialization import Initialisation
 from transformer.layers.module import Precision
-from transformer.layers.recurrent import Cell, Direction, Links
+from transformer.layers.recurrent import Cell, Direction, SkipConnections
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface
 from transformer.models.recurrent import (
@@ -76,8 +76,8 @@ CONFIGS = {
     "cosine": tiny(**LUONG, score=Score.COSINE),
     "split heads": tiny(projection=Projection.SPLIT, heads=2, depth=3, score=Score.SCALED_DOT),
     "hard": tiny(normaliser=Normaliser.HARD),
-    "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, links=Links.GNMT),
-    "fast forward": tiny(cell=Cell.LSTM, encoder_layers=2, decoder_layers=2, links=Links.FAST_FORWARD),
+    "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, links=SkipConnections.GNMT),
+    "fast forward": tiny(cell=Cell.LSTM, encoder_layers=2, decoder_layers=2, links=SkipConnections.FAST_FORWARD),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from transformer.studies.ablations.ablation import Ablation, Better
 from transformer.studies.ablations.analysis import analyse
 from transformer.studies.ablations.results import Cell, Point
-from transformer.studies.ablations.text import rounded
+from transformer.studies.ablations.text import round_to_error
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup"
 T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5 %
@@ -669,4 +669,4 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
     ],
 )
 def test_numbers_have_the_digits_that_their_error_leaves(value: float, error: float | None, text: str) -> None:
-    assert rounded(value, error) == text
+    assert round_to_error(value, error) == text

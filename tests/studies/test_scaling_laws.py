@@ -7,44 +7,53 @@ import pytest
 from scipy import stats
 
 from transformer.config import UserError
-from transformer.studies.scaling_laws import HUBER, Scaled, falls, fits, huber, limited, power, shares
+from transformer.studies.scaling_laws import (
+    HUBER,
+    ScaledRun,
+    compute_optimal_exponents,
+    fit_power_law,
+    fit_scaling_laws,
+    fit_with_limit,
+    huber,
+    loss_falls_with_size,
+)
 
 SIZES, TEXTS = np.geomspace(1e5, 1e8, 5), np.geomspace(1e7, 1e10, 4)
 # Hoffmann et al. 2022, equation 10.
 E, A, ALPHA, B, BETA = 1.69, 406.4, 0.34, 410.7, 0.28
 
 
-def runs(sizes: np.ndarray, texts: np.ndarray, seeds: int = 1, noise: float = 0.0) -> list[Scaled]:
+def runs(sizes: np.ndarray, texts: np.ndarray, seeds: int = 1, noise: float = 0.0) -> list[ScaledRun]:
     """Made-up runs whose losses are the law's, times a little."""
     random = np.random.default_rng(0)
     made = []
     for (n, d), seed in itertools.product(itertools.product(sizes, texts), range(seeds)):
         loss = E + A / n**ALPHA + (B / d**BETA if len(texts) > 1 else 0)
-        made.append(Scaled(f"{n:.0f}-{seed}", n, d, 6 * n * d, loss * np.exp(noise * random.normal())))
+        made.append(ScaledRun(f"{n:.0f}-{seed}", n, d, 6 * n * d, loss * np.exp(noise * random.normal())))
     return made
 
 
 def test_the_planted_law_of_both_comes_back() -> None:
-    found = fits(runs(SIZES, TEXTS), draws=0)["parameters and tokens"]
+    found = fit_scaling_laws(runs(SIZES, TEXTS), draws=0)["parameters and tokens"]
     assert found.form == "L = E + A / N^alpha + B / D^beta"
     planted = {"E": E, "A": A, "alpha": ALPHA, "B": B, "beta": BETA}
     assert dict(found.values) == pytest.approx(planted, rel=2e-2)
     assert found.intervals == {}
-    assert shares(found) == pytest.approx((BETA / (ALPHA + BETA), ALPHA / (ALPHA + BETA)), rel=1e-2)
+    assert compute_optimal_exponents(found) == pytest.approx((BETA / (ALPHA + BETA), ALPHA / (ALPHA + BETA)), rel=1e-2)
 
 
 def test_the_planted_law_of_parameters_comes_back_with_its_limit_and_one_bad_run_does_not_move_it() -> None:
     made = runs(np.geomspace(1e5, 1e8, 9), TEXTS[:1])
-    found = fits(made, draws=0)["parameters"]
+    found = fit_scaling_laws(made, draws=0)["parameters"]
     assert found.form == "L = E + A / N^alpha"
     assert dict(found.values) == pytest.approx({"E": E, "A": A, "alpha": ALPHA}, rel=1e-2)
     made[4] = made[4]._replace(loss=made[4].loss * 1.1)
-    assert fits(made, draws=0)["parameters"].values["alpha"] == pytest.approx(ALPHA, rel=0.02)
+    assert fit_scaling_laws(made, draws=0)["parameters"].values["alpha"] == pytest.approx(ALPHA, rel=0.02)
 
 
 def test_of_three_sizes_a_power_alone_is_told_by_the_normal_equations() -> None:
     made = runs(SIZES[:3], TEXTS[:1], seeds=2, noise=0.02)
-    found = fits(made)
+    found = fit_scaling_laws(made)
     assert list(found) == ["parameters", "operations"]
     x, y = np.log([run.parameters for run in made]), np.log([run.loss for run in made])
     slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
@@ -52,7 +61,7 @@ def test_of_three_sizes_a_power_alone_is_told_by_the_normal_equations() -> None:
     assert found["parameters"].values["alpha"] == pytest.approx(-slope, rel=1e-9)
     # At equal tokens operations grow as parameters do: one slope.
     assert found["operations"].values["gamma"] == pytest.approx(-slope, rel=1e-9)
-    assert power(np.exp(x), np.exp(y))[1] == pytest.approx(-slope, rel=1e-9)
+    assert fit_power_law(np.exp(x), np.exp(y))[1] == pytest.approx(-slope, rel=1e-9)
 
 
 @pytest.mark.parametrize("seeds", [2, 8])
@@ -61,11 +70,11 @@ def test_intervals_of_seeds_hold_the_planted_exponent_nineteen_times_in_twenty(s
     for seed in range(40):
         random = np.random.default_rng(seed)
         made = [
-            Scaled("", n, 1e7, 6e7 * n, 20 / n**0.1 * np.exp(0.01 * random.normal()))
+            ScaledRun("", n, 1e7, 6e7 * n, 20 / n**0.1 * np.exp(0.01 * random.normal()))
             for n in SIZES[:3]
             for _ in range(seeds)
         ]
-        low, high = fits(made, seed=seed)["parameters"].intervals["alpha"]
+        low, high = fit_scaling_laws(made, seed=seed)["parameters"].intervals["alpha"]
         held += low <= 0.1 <= high
         widths.append(high - low)
     # 40 draws of 0.95 have a deviation of 1.4.
@@ -81,11 +90,11 @@ def test_intervals_of_runs_without_seeds_hold_it_too() -> None:
     for seed in range(40):
         random = np.random.default_rng(seed)
         made = [
-            Scaled("", n, d, 6 * n * d, 20 / (n * d) ** 0.1 * np.exp(0.01 * random.normal()))
+            ScaledRun("", n, d, 6 * n * d, 20 / (n * d) ** 0.1 * np.exp(0.01 * random.normal()))
             for n in SIZES[:3]
             for d in TEXTS[:2]
         ]
-        low, high = fits(made, seed=seed)["operations"].intervals["gamma"]
+        low, high = fit_scaling_laws(made, seed=seed)["operations"].intervals["gamma"]
         held += low <= 0.1 <= high
     assert held >= 34
 
@@ -113,35 +122,37 @@ def test_the_search_minimises_hubers_loss_by_its_gradient() -> None:
         assert gradient[number] == pytest.approx(numeric, rel=1e-4, abs=1e-5)
     made = runs(SIZES[:4], TEXTS[:1], noise=0.05)
     x, loss = np.array([[run.parameters for run in made]]), np.array([run.loss for run in made])
-    best = limited(x, loss)
+    best = fit_with_limit(x, loss)
     assert best[0] > 0
     assert best[2] > 0
 
 
 def test_seeds_are_drawn_at_each_size_where_all_have_two() -> None:
     # On no straight line: samples of all runs would differ, those of equal seeds at each size do not.
-    made = [Scaled("", n, 1e7, 6e7 * n, loss) for n, loss in zip(SIZES[:3], (4.0, 3.0, 2.9), strict=True)] * 2
-    low, high = fits(made)["parameters"].intervals["alpha"]
+    made = [ScaledRun("", n, 1e7, 6e7 * n, loss) for n, loss in zip(SIZES[:3], (4.0, 3.0, 2.9), strict=True)] * 2
+    low, high = fit_scaling_laws(made)["parameters"].intervals["alpha"]
     assert low == pytest.approx(high, rel=1e-9)
 
 
 def test_what_cannot_be_told_is_not() -> None:
-    assert "parameters and tokens" not in fits(runs(SIZES[:2], TEXTS[:2]), draws=0)
+    assert "parameters and tokens" not in fit_scaling_laws(runs(SIZES[:2], TEXTS[:2]), draws=0)
     # Neither seeds nor runs enough to draw from.
-    assert fits(runs(SIZES[:3], TEXTS[:1]))["parameters"].intervals == {}
+    assert fit_scaling_laws(runs(SIZES[:3], TEXTS[:1]))["parameters"].intervals == {}
     with pytest.raises(UserError, match="nothing scales"):
-        fits(runs(SIZES[:1], TEXTS[:1], seeds=3, noise=0.1))
+        fit_scaling_laws(runs(SIZES[:1], TEXTS[:1], seeds=3, noise=0.1))
     with pytest.raises(UserError, match="positive numbers"):
-        fits([run._replace(loss=0.0) for run in runs(SIZES, TEXTS)])
+        fit_scaling_laws([run._replace(loss=0.0) for run in runs(SIZES, TEXTS)])
 
 
 def test_whether_the_loss_falls_is_asked_at_equal_tokens() -> None:
     made = runs(SIZES[:3], TEXTS, seeds=2)
-    assert falls(made)
+    assert loss_falls_with_size(made)
     # Larger on more tokens says nothing of size.
     assert (
-        falls([run for run in made if np.searchsorted(SIZES, run.parameters) == np.searchsorted(TEXTS, run.tokens)])
+        loss_falls_with_size(
+            [run for run in made if np.searchsorted(SIZES, run.parameters) == np.searchsorted(TEXTS, run.tokens)]
+        )
         is None
     )
     worst = {(SIZES[2], TEXTS[1])}
-    assert not falls([r._replace(loss=r.loss + 5 * ((r.parameters, r.tokens) in worst)) for r in made])
+    assert not loss_falls_with_size([r._replace(loss=r.loss + 5 * ((r.parameters, r.tokens) in worst)) for r in made])

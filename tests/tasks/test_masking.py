@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.tasks.masked_lm import Masked, mask_tokens, words_of_row
+from transformer.tasks.masked_lm import MaskedTokens, mask_tokens, words_of_row
 
 VOCABULARY, MASK, SPECIAL = 100, 3, 5
 ORDINARY = jnp.arange(SPECIAL, VOCABULARY)
@@ -20,7 +20,7 @@ def drawn(rows: int, length: int, *, words: bool = False) -> tuple[np.ndarray, n
 
 
 @jax.jit
-def compiled(tokens: jax.Array, eligible: jax.Array, word: jax.Array, key: jax.Array) -> Masked:
+def compiled(tokens: jax.Array, eligible: jax.Array, word: jax.Array, key: jax.Array) -> MaskedTokens:
     return mask_tokens(tokens, eligible, word, key, share=0.15, mask=MASK, ordinary_N=ORDINARY)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.test_xlnet import small
 from transformer.config import UserError
-from transformer.data.windows import Lanes
+from transformer.data.windows import SegmentBatches
 from transformer.models.contract import Aux
 from transformer.tasks.contract import Kind, View
 from transformer.tasks.language_modeling import Batching
@@ -53,7 +53,7 @@ def test_parts_of_a_batch_fill_their_own_lanes() -> None:
 def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
     """As where `--skip` passes batches by, or a step makes no update and what it carried is thrown away."""
     task, view = task_of(), view_of("transformer_xl", train=True)
-    source, extra = Lanes(np.arange(60), context=2, rows=2, seed=0), task.init_extra(view, None)
+    source, extra = SegmentBatches(np.arange(60), context=2, rows=2, seed=0), task.init_extra(view, None)
     kept, pasts = extra, {}
     for step in (0, 1, 2, 4, 5):
         batch, kept = task.prepare(view._replace(extra=kept), source[step], None)

@@ -18,7 +18,7 @@ from transformer.tasks.translation_data import Split, TranslationConfig, encode,
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
     bleu,
-    chooser,
+    make_chooser,
     translation_evaluation,
     translation_report,
 )
@@ -193,8 +193,8 @@ def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
 
 
 def test_one_beam_is_greedy() -> None:
-    assert type(chooser(TranslationConfig(beams=1))).__name__ == "Greedy"
-    assert chooser(TranslationConfig(beams=3, length_penalty=0.2)).beams == 3
+    assert type(make_chooser(TranslationConfig(beams=1))).__name__ == "Greedy"
+    assert make_chooser(TranslationConfig(beams=3, length_penalty=0.2)).beams == 3
 
 
 def linked(words: int) -> Pair:

@@ -86,7 +86,7 @@ def one_device() -> Iterator[None]:
             patch.setattr(module, "make_placement", lambda config: mesh.one_device())
         for module in (train, vmapped):
             patch.setattr(module, "open_sinks", lambda *arguments, **named: RunSinks(()))
-        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
+            patch.setattr(module, "peak_flops", lambda devices: 1e9)
         patch.setattr(run_setup, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
         patch.setattr(run_setup, "compile_evaluations", of_nothing)
         yield
@@ -231,7 +231,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     fresh = "unembedding/* = fresh"
     made = resolved(origin, fresh)
     seen: list[dict[str, np.ndarray]] = []
-    inner = train.run
+    inner = train.train_loop
 
     def watched(state: TrainState, *arguments: Any, **named: Any) -> None:
         seen.append(params(state))

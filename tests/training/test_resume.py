@@ -64,7 +64,7 @@ def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
-        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
+        patch.setattr(train, "peak_flops", lambda devices: 1e9)
         yield
 
 

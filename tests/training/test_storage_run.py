@@ -16,8 +16,8 @@ from tests.training import small_run, written_run
 from tests.training.bucket_server import BucketServer, running
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
-from transformer.maps.report import page as report
-from transformer.maps.report import server as serve
+from transformer.maps.report.page import write_report
+from transformer.maps.report.server import awaited, signature
 from transformer.maps.store import MapStore
 from transformer.models.contract import by_path
 from transformer.runs.records import read_records
@@ -66,7 +66,7 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setattr(build, "make_placement", lambda config: partitioning.one_device())
-        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
+        patch.setattr(train, "peak_flops", lambda devices: 1e9)
         patch.setattr(run_setup, "compile_evaluations", evaluated)
         yield server
 
@@ -134,16 +134,16 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     recorded = recorded_config(str(run))
     assert recorded is not None
     assert recorded["name"] == "bucket"
-    assert serve.awaited(run) is None
-    seen = serve.signature([run])
-    assert seen == serve.signature([run])
-    page = report.write_report(run)
+    assert awaited(run) is None
+    seen = signature([run])
+    assert seen == signature([run])
+    page = write_report(run)
     assert (str(page), page.stat().length) == ("gs://bucket/runs/one/report.html", len(page.read_bytes()))
     assert "cross_entropy" in page.read_text()
-    assert serve.signature([run]) == seen  # the page is not made from itself
+    assert signature([run]) == seen  # the page is not made from itself
     metrics = server.objects["bucket", "runs/one/metrics.jsonl"].content
     server.put("bucket", "runs/one/metrics.jsonl", metrics + json.dumps({"step": 5, "split": "train"}).encode() + b"\n")
-    assert serve.signature([run]) != seen
+    assert signature([run]) != seen
 
 
 def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(

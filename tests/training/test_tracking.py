@@ -20,7 +20,6 @@ from transformer.runs.directory import RunDirectory, write_json
 from transformer.runs.exit_codes import Stopped
 from transformer.studies.sweeps.training import ModelTrainer
 from transformer.training.writers import tracking
-from transformer.training.writers import tracking as in_a_thread
 from transformer.training.writers.trackers import TrackedRun
 from transformer.training.writers.tracking import Library, ReportThread, Trackers, any_tracker_hangs, requested_trackers
 
@@ -168,7 +167,7 @@ def test_what_raises_is_counted_and_the_next_is_tried() -> None:
 
 
 def test_what_hangs_holds_up_nothing_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_a_thread, "QUEUE_SIZE", 3)
+    monkeypatch.setattr(tracking, "QUEUE_SIZE", 3)
     go_on, done = threading.Event(), []
     hanging = ReportThread("x", go_on.wait)
     quick = ReportThread("y", lambda: None)

@@ -22,7 +22,7 @@ from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import NotFinite
 from transformer.runs.records import read_records
-from transformer.training import build, checkpointing, partitioning, run_setup, vmapped
+from transformer.training import build, checkpointing, partitioning, vmapped
 from transformer.training import config as experiment
 from transformer.training import train as training
 from transformer.training.checkpointing import resume_together
@@ -49,7 +49,8 @@ def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: partitioning.one_device())
-        patch.setattr(run_setup, "peak_flops", lambda devices: 1e9)
+        for module in (training, vmapped):
+            patch.setattr(module, "peak_flops", lambda devices: 1e9)
         yield
 
 

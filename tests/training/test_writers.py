@@ -20,7 +20,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
-from transformer.maps.plan import keep, levels_of
+from transformer.maps.plan import levels_of, quantise_maps
 from transformer.runs.records import read_records
 from transformer.storage.contract import Lost
 from transformer.training.writers.console import Console, Log
@@ -395,7 +395,7 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     board.scalars(7, "train", {"loss": 2.5})
     board.samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
     entropy = np.stack([np.arange(8.0).reshape(2, 4), np.full((2, 4), np.nan), np.full((2, 4), 1.0)], axis=1)
-    board.maps(7, {"decoder/cross": keep(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
+    board.maps(7, {"decoder/cross": quantise_maps(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
     board.progress(7, 9)
     board.close()
     events = _events(tmp_path)
@@ -432,12 +432,12 @@ def test_neither_tensorflow_nor_torch_is_imported(tmp_path: Path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
-from transformer.training.writers import TensorBoard
+from transformer.training.writers.tensorboard import TensorBoard
 board = TensorBoard({str(tmp_path / "events")!r})
 board.scalars(1, "train", {{"loss": 1.0}})
 board.samples(1, "train", [{{"source": "a"}}])
-from transformer.maps.plan import keep, levels_of
-board.maps(1, {{"site": keep(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
+from transformer.maps.plan import levels_of, quantise_maps
+board.maps(1, {{"site": quantise_maps(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
 board.close()
 import json
 print(json.dumps([name for name in ("torch", "tensorflow") if name in sys.modules]))

@@ -158,25 +158,32 @@ def attend(
     if train and spec.dropout > 0 and key is None:
         raise ValueError(f"dropout={spec.dropout} drops weights in training and key=None; give attend() a key")
     q = clear_queries(mask, q_BxQxHxD)
-    k, v = (clear_keys(mask, x, q.shape[1], bias) for x in (k_BxKxGxC, v_BxKxGxDv))
-    variant, shards = Variant.of(spec, mask, bias=bias is not None, train=train), shards_of(q, k)
+    k = clear_keys(mask, k_BxKxGxC, q.shape[1], bias)
+    v = clear_keys(mask, v_BxKxGxDv, q.shape[1], bias)
+    shards = shards_of(q, k)
+    variant = Variant.of(spec, mask, bias=bias is not None, train=train)
     shape = CallShape.of(q, k, v, shards)
     backend = choose(spec, variant, shape)
     if traced_by_definition():
         backend = Backend.EINSUM
     else:
         log_choice(backend, variant, shape)
-    function, scheme = function_of(spec.score, params.score), scheme_of(spec.position, params.position)
+    function = function_of(spec.score, params.score)
+    scheme = scheme_of(spec.position, params.position)
+
     if backend is Backend.EINSUM:
         # The compiler divides this program, by where its inputs lie: each query with all keys.
         if shards is not None:
             q = shards.lay(q, "batch", "length", "heads", None)
-            k, v = (shards.lay(x, "batch", None, "groups", None) for x in (k, v))
+            k = shards.lay(k, "batch", None, "groups", None)
+            v = shards.lay(v, "batch", None, "groups", None)
         output, attended = _attend_dense(
             q, k, v, spec, mask, bias, function, scheme, key, train, capture, wants_log_sum=log_sum_exp
         )
         return output if shards is None else shards.lay(output, "batch", "length", "heads", None), attended
-    q, k = function.query(scheme.query(q, query_positions(mask, q.shape[1]))), _prepared(k, function, scheme)
+
+    q = function.query(scheme.query(q, query_positions(mask, q.shape[1])))
+    k = _prepared(k, function, scheme)
     terms = LogitTerms(mask, bias, scheme if scheme.biases else None)
     form = LogitForm(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = interpreted(backend, shape)
@@ -184,15 +191,19 @@ def attend(
         program = Program(shards, form, backend, interpret, q.shape[2])
         output, captured, log_sum = attend_sharded(q, k, v, terms, program, capture, wants_log_sum=log_sum_exp)
         return output, Attended(captured, log_sum_exp=log_sum)
+
     keep = capture is not None or log_sum_exp
-    output, kept = attend_products(q, k, v, terms, form, backend, interpret=interpret, keep=keep)
-    if log_sum_exp and kept is None:
+    output, log_sum = attend_products(q, k, v, terms, form, backend, interpret=interpret, keep=keep)
+    if log_sum_exp and log_sum is None:
         # In blocks: a kernel's own comes in the type of its inputs, or without a gradient.
-        kept = log_sum_blockwise(q, k, terms, form)
-    inputs = jax.lax.stop_gradient((q, k, v, terms))
-    again = functools.partial(log_sum_products, *inputs, form, backend, interpret=interpret)
-    captured = capture_products(q, k, capture, terms=terms, form=form, log_sum=again if kept is None else kept)
-    return output, Attended(captured, log_sum_exp=kept if log_sum_exp else None)
+        log_sum = log_sum_blockwise(q, k, terms, form)
+    compute_log_sum = functools.partial(
+        log_sum_products, *jax.lax.stop_gradient((q, k, v, terms)), form, backend, interpret=interpret
+    )
+    captured = capture_products(
+        q, k, capture, terms=terms, form=form, log_sum=compute_log_sum if log_sum is None else log_sum
+    )
+    return output, Attended(captured, log_sum_exp=log_sum if log_sum_exp else None)
 
 
 def _attend_dense(
@@ -227,10 +238,11 @@ def _attend_dense(
         assert mask.centre is not None
         assert mask.window is not None
         weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
-    used = dropout(weights.values, spec.dropout, dropout_key)
-    output, of_positions = read(used, v), scheme.values(used, positions)
-    if of_positions is not None:
-        output = output + of_positions.astype(output.dtype)
+    dropped = dropout(weights.values, spec.dropout, dropout_key)
+    output = read(dropped, v)
+    from_positions = scheme.values(dropped, positions)
+    if from_positions is not None:
+        output = output + from_positions.astype(output.dtype)
     captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
     return output, Attended(captured, weights.log_prob, log_sum)
 
@@ -251,17 +263,17 @@ def _logits(
 ) -> Array:
     """(score + what positions add to the product) scale + what they add beside it + bias, in float32 at least."""
     heads, keys = q.shape[2], prepared.shape[1]
-    logits = function.logits(function.query(scheme.query(q, positions)), prepared)
-    of_query = scheme.logits(q, positions, keys)
-    if of_query is not None:
-        logits = logits + of_query
-    logits = logits * function.scale(q.shape[-1], scale)
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    of_positions = scheme.bias(positions, jnp.arange(keys, dtype=jnp.int32)[None, None], heads, wide)
-    for term in (of_positions, bias):
+    logits_BxHxQxK = function.logits(function.query(scheme.query(q, positions)), prepared)
+    position_products = scheme.logits(q, positions, keys)
+    if position_products is not None:
+        logits_BxHxQxK = logits_BxHxQxK + position_products
+    logits_BxHxQxK = logits_BxHxQxK * function.scale(q.shape[-1], scale)
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    position_bias = scheme.bias(positions, jnp.arange(keys, dtype=jnp.int32)[None, None], heads, dtype)
+    for term in (position_bias, bias):
         if term is not None:
-            logits = logits + term.astype(wide)
-    return logits
+            logits_BxHxQxK = logits_BxHxQxK + term.astype(dtype)
+    return logits_BxHxQxK
 
 
 def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: Position) -> tuple[Array, int]:

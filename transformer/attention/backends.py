@@ -17,7 +17,7 @@ from transformer.attention.normalizers import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sharded import Shards
-from transformer.attention.spec import AttentionSpec, Backend, unrelated
+from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
 from transformer.axes import SequenceParallel
 
 _logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ BACKENDS: dict[Backend, Supports] = {
 def meaningless(variant: Variant) -> str | None:
     """Why no program could compute this variant; None when it means something."""
     score, position, facts = variant.score, variant.position, variant.facts
-    why = unrelated(score, position)
+    why = why_incompatible(score, position)
     if why is not None:
         return why
     if variant.reweighting is Reweighting.GAUSSIAN:

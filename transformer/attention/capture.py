@@ -26,30 +26,8 @@ from transformer.attention.masks import Mask, check_mask, look_up, query_positio
 from transformer.attention.scores import repeat_heads
 from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
 
-
-def block_of(positions: int, cells: int) -> int:
-    """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
-
-    Errors: ValueError when `cells` is below 1.
-    """
-    if cells < 1:
-        raise ValueError(f"cells={cells} must be at least 1")
-    return 1 << max(0, -(-positions // cells) - 1).bit_length()
-
-
-def pool(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
-    """The largest weight of each block of query_block x key_block; what is missing of the last blocks is zero."""
-    xp: Any = weights.__array_namespace__()
-    *maps, queries, keys = weights.shape
-    q, k = -(-queries // query_block), -(-keys // key_block)
-    padding = [(0, 0)] * len(maps) + [(0, q * query_block - queries), (0, k * key_block - keys)]
-    return xp.max(xp.reshape(xp.pad(weights, padding), (*maps, q, query_block, k, key_block)), axis=(-3, -1))
-
-
-def evenly(positions: int, count: int) -> tuple[int, ...]:
-    """`count` of `positions`, evenly spaced, the first and the last among them; all of them where they are no more."""
-    steps = max(min(positions, count) - 1, 1)
-    return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))
+# Whole rows that exist at one time while a long map is pooled.
+ROWS_AT_ONCE = 128
 
 
 @pytree
@@ -97,7 +75,7 @@ class Capture:
 
     def blocks(self, queries: int, keys: int) -> tuple[int, int]:
         """How many queries and keys one cell of a map of this size stands for."""
-        return (1, 1) if self.cells is None else (block_of(queries, self.cells), block_of(keys, self.cells))
+        return (1, 1) if self.cells is None else (pooling_block(queries, self.cells), pooling_block(keys, self.cells))
 
 
 def check_capture(capture: Capture | None) -> None:
@@ -184,8 +162,29 @@ def captured_at(site: str, captured: Captured | None, capture: Capture | None) -
     return {} if captured is None or capture_at(site, capture) is None else {site: one_layer(captured)}
 
 
-# Whole rows that exist at one time while a long map is pooled.
-ROWS_AT_ONCE = 128
+def pooling_block(positions: int, cells: int) -> int:
+    """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
+
+    Errors: ValueError when `cells` is below 1.
+    """
+    if cells < 1:
+        raise ValueError(f"cells={cells} must be at least 1")
+    return 1 << max(0, -(-positions // cells) - 1).bit_length()
+
+
+def pool(weights: Float[Array | np.ndarray, "*maps Q K"], query_block: int, key_block: int) -> Any:
+    """The largest weight of each block of query_block x key_block; what is missing of the last blocks is zero."""
+    xp: Any = weights.__array_namespace__()
+    *maps, queries, keys = weights.shape
+    q, k = -(-queries // query_block), -(-keys // key_block)
+    padding = [(0, 0)] * len(maps) + [(0, q * query_block - queries), (0, k * key_block - keys)]
+    return xp.max(xp.reshape(xp.pad(weights, padding), (*maps, q, query_block, k, key_block)), axis=(-3, -1))
+
+
+def evenly_spaced(positions: int, count: int) -> tuple[int, ...]:
+    """`count` of `positions`, evenly spaced, the first and the last among them; all of them where they are no more."""
+    steps = max(min(positions, count) - 1, 1)
+    return tuple(round(index * (positions - 1) / steps) for index in range(min(positions, count)))
 
 
 def capture_weights(
@@ -226,7 +225,9 @@ def capture_weights(
         scores = jnp.log(weights) if given is None else given
         rows = Rows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
         cells = Cells(weights, scores, allowed, rows.position_BxQ, key_K)
-        folded = _fold_cells(_initial(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics)
+        folded = _fold_cells(
+            _initial_folds(capture.statistics, weights.shape[:3], wide), cells, rows, capture.statistics
+        )
         masses = {}
         for statistic in capture.statistics:
             if isinstance(statistic, Mass):
@@ -234,17 +235,17 @@ def capture_weights(
                 index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
                 masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], exists)
         some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
-        sums, counts = _totals(_finished(folded, capture.statistics) | masses, some, capture)
+        sums, counts = _sum_over_rows(_finish_folds(folded, capture.statistics) | masses, some, capture)
         if not capture.maps:
             return Captured(None, sums, counts)
-        of_heads = of_chosen_heads(weights, capture)
+        of_heads = select_heads(weights, capture)
         blocks = capture.blocks(queries, keys)
         if blocks == (1, 1):
-            return Captured(of_heads if capture.cells else _of_rows(of_heads, 2, capture.rows), sums, counts)
+            return Captured(of_heads if capture.cells else _select_rows(of_heads, 2, capture.rows), sums, counts)
         top = _largest(of_heads, capture.top) if capture.top else None
-        return Captured(_of_rows(of_heads, 2, capture.rows), sums, counts, pool(of_heads, *blocks), top)
+        return Captured(_select_rows(of_heads, 2, capture.rows), sums, counts, pool(of_heads, *blocks), top)
 
-    return switched(capture, find)
+    return capture_if_observed(capture, find)
 
 
 def capture_products(
@@ -272,11 +273,11 @@ def capture_products(
         if lse is None:
             lse = log_sum_blockwise(q, k, terms, form, block)
         products = Products(q, k, terms, form, lse, block)
-        sums, counts = statistics_of(products, capture)
-        weights, pooled, top = maps_of(products, capture)
+        sums, counts = statistics_from_products(products, capture)
+        weights, pooled, top = maps_from_products(products, capture)
         return Captured(weights, sums, counts, pooled, top)
 
-    return switched(capture, find)
+    return capture_if_observed(capture, find)
 
 
 class Products(NamedTuple):
@@ -297,20 +298,20 @@ class Products(NamedTuple):
         return inside_Q, jnp.where(query_Q < self.q.shape[1], log_sum, -jnp.inf)
 
 
-def maps_of(products: Products, capture: Capture) -> tuple[Array | None, Array | None, Top | None]:
+def maps_from_products(products: Products, capture: Capture) -> tuple[Array | None, Array | None, Top | None]:
     """The rows, the pooled map and the largest weights of each row; None for what was not asked for."""
     if not capture.maps:
         return None, None, None
     blocks = capture.blocks(products.q.shape[1], products.k.shape[1])
     if blocks == (1, 1):
-        return _rows(products, None if capture.cells else capture.rows, capture), None, None
-    return _rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
+        return _weights_of_rows(products, None if capture.cells else capture.rows, capture), None, None
+    return _weights_of_rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
 
 
-def _rows(products: Products, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
+def _weights_of_rows(products: Products, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
     query_Q = jnp.arange(products.q.shape[1], dtype=jnp.int32)
-    chosen = (_of_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
-    return of_chosen_heads(_whole_rows(products, *chosen), capture)
+    chosen = (_select_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
+    return select_heads(_whole_rows(products, *chosen), capture)
 
 
 def _whole_rows(products: Products, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
@@ -336,7 +337,7 @@ def _pooled_rows(products: Products, blocks: tuple[int, int], capture: Capture) 
 
     def of_rows(q_block: Array, query: Array) -> tuple[Array, Top | None]:
         inside, log_sum = products.at(query)
-        weights = of_chosen_heads(_whole_rows(products, q_block, inside, log_sum), capture)
+        weights = select_heads(_whole_rows(products, q_block, inside, log_sum), capture)
         return pool(weights, *blocks), _largest(weights, capture.top) if capture.top else None
 
     pooled, top = over_queries(of_rows, products.q, together)
@@ -350,7 +351,7 @@ def _largest(weights_BxHxQxK: Array, count: int) -> Top:
     return Top(keys, weights)
 
 
-def statistics_of(products: Products, capture: Capture) -> tuple[dict, dict]:
+def statistics_from_products(products: Products, capture: Capture) -> tuple[dict, dict]:
     """The sums of each statistic, and how many rows counted."""
     q, k, terms, form, log_sum, block, first_example = products
     statistics = capture.statistics
@@ -372,7 +373,7 @@ def statistics_of(products: Products, capture: Capture) -> tuple[dict, dict]:
             cells = Cells(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
             return _fold_cells(state, cells, rows, folded)
 
-        state = _initial(folded, lse.shape, wide)
+        state = _initial_folds(folded, lse.shape, wide)
         if folded:
             state = over_keys(fold, state, q_block, query, k, None, terms, form, block, queries)
         masses = {}
@@ -380,7 +381,7 @@ def statistics_of(products: Products, capture: Capture) -> tuple[dict, dict]:
             key_BxQ, exists = _chosen_key(statistic, rows)
             logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
             masses[statistic.name] = (weights_again(logits[..., None], exists[..., None], lse)[..., 0], exists)
-        return _totals(_finished(state, folded) | masses, jnp.isfinite(lse), capture)
+        return _sum_over_rows(_finish_folds(state, folded) | masses, jnp.isfinite(lse), capture)
 
     sums, counts = over_queries(of_rows, q, block)
     return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
@@ -409,7 +410,7 @@ def _chosen_key(statistic: Mass, rows: Rows) -> tuple[Array, Array]:
     return key_BxQ, exists if seen is None else exists & seen[..., 0]
 
 
-def _initial(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
+def _initial_folds(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
     """The state before any key: a column's sum is a state of one number like any other."""
     start = {}
     for statistic in statistics:
@@ -440,7 +441,7 @@ def _fold_cells(state: dict, cells: Cells, rows: Rows, statistics: tuple[Statist
     return state
 
 
-def _finished(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
+def _finish_folds(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
     """The number of each row, and where it is one."""
     values: dict[str, tuple[Array, Array]] = {}
     for statistic in statistics:
@@ -452,7 +453,7 @@ def _finished(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple
     return values
 
 
-def _totals(values: dict[str, tuple[Array, Array]], some: Array, capture: Capture) -> tuple[dict, dict]:
+def _sum_over_rows(values: dict[str, tuple[Array, Array]], some: Array, capture: Capture) -> tuple[dict, dict]:
     """Sums over rows (and batch) of each statistic, and how many rows counted: those that see any key at all."""
     summed = 2 if capture.by_example else (0, 2)
     sums, counts = {}, {}
@@ -463,7 +464,7 @@ def _totals(values: dict[str, tuple[Array, Array]], some: Array, capture: Captur
     return sums, counts
 
 
-def of_chosen_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
+def select_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
     """The heads that were asked for, of an array whose second axis they are.
 
     Errors: ValueError for a head that the attention does not have.
@@ -477,18 +478,18 @@ def of_chosen_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
     return weights_BxHxQxK[:, jnp.asarray(capture.heads)]
 
 
-def _of_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Array:
+def _select_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Array:
     if rows is None:
         return x
     queries = x.shape[axis]
-    chosen = evenly(queries, rows) if isinstance(rows, int) else rows
+    chosen = evenly_spaced(queries, rows) if isinstance(rows, int) else rows
     beyond = [row for row in chosen if not 0 <= row < queries]
     if beyond:
         raise ValueError(f"capture.rows={rows} names {beyond}; there are queries 0 ... {queries - 1}")
     return jnp.take(x, jnp.asarray(chosen, jnp.int32), axis=axis)
 
 
-def switched(capture: Capture, find: Callable[[], Captured]) -> Captured:
+def capture_if_observed(capture: Capture, find: Callable[[], Captured]) -> Captured:
     """What `find` finds, or zeros where `observe` is False: then `find` does not run."""
     if capture.observe is None:
         return find()

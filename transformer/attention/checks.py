@@ -9,7 +9,7 @@ from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.normalizers import Normaliser
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of
-from transformer.attention.spec import AttentionSpec, Parameters, check_scale, unrelated
+from transformer.attention.spec import AttentionSpec, Parameters, check_scale, why_incompatible
 
 
 def check_call(
@@ -45,7 +45,7 @@ def check_choices(kind: Score, position: Position) -> None:
     """
     check_member("kind", kind, Score)
     check_member("position", position, Position)
-    why = unrelated(kind, position)
+    why = why_incompatible(kind, position)
     if why is not None:
         raise ValueError(f"score={kind.value} x position={position.value} has no meaning: {why}")
 

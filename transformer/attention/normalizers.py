@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.arguments import MAP, check_array, check_member
 from transformer.attention.masks import check_allowed
-from transformer.attention.rng import drawn
+from transformer.attention.rng import draw_array
 
 Allowed = Bool[Array, "#B #H #Q #K"]
 
@@ -197,7 +197,7 @@ def _drawn(
     logits: Float[Array, "B H Q K"], allowed: Allowed | None, key: Key[Array, ""] | None, kind: Normaliser
 ) -> Weights:
     # The largest of logits with Gumbel noise is a draw from their softmax.
-    noisy = logits if key is None else logits + drawn(jax.random.gumbel, key, logits.shape, logits.dtype)
+    noisy = logits if key is None else logits + draw_array(jax.random.gumbel, key, logits.shape, logits.dtype)
     return _largest_of(noisy, logits, _everywhere(logits, allowed), kind)
 
 

@@ -47,7 +47,7 @@ def sinusoidal(positions: Int[Array, "*shape"], width: int, *, halves: bool = Fa
     """
     if width % 2:
         raise ValueError(f"width={width} is odd; sinusoidal positions pair each sine with a cosine")
-    sines, cosines = waves_of(positions, width, 10000.0, jnp.dtype(jnp.float32))
+    sines, cosines = sinusoids(positions, width, 10000.0, jnp.dtype(jnp.float32))
     if halves:
         return jnp.concatenate([sines, cosines], axis=-1)
     return jnp.stack([sines, cosines], axis=-1).reshape(*positions.shape, width)
@@ -67,7 +67,7 @@ def rotary(
     if depth % 2:
         raise ValueError(f"head depth {depth} is odd; rotary positions turn pairs of features")
     wide = jnp.promote_types(x_BxNxHxD.dtype, jnp.float32)
-    sines, cosines = (wave[:, :, None] for wave in waves_of(positions, depth, base, wide))
+    sines, cosines = (wave[:, :, None] for wave in sinusoids(positions, depth, base, wide))
     x = x_BxNxHxD.astype(wide)
     first, second = jnp.split(x, 2, axis=-1) if halves else (x[..., 0::2], x[..., 1::2])
     turned = (first * cosines - second * sines, first * sines + second * cosines)
@@ -75,7 +75,7 @@ def rotary(
     return joined.astype(x_BxNxHxD.dtype)
 
 
-def waves_of(positions: Int[Array, "*shape"], width: int, base: float, dtype: jnp.dtype) -> tuple[Array, Array]:
+def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: jnp.dtype) -> tuple[Array, Array]:
     """Sines and cosines of p base^(-2i / width), i from 0 to width / 2."""
     # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
     frequencies = np.power(base, -np.arange(0, width, 2) / width)
@@ -254,7 +254,7 @@ class T5(PositionScheme):
         return jnp.moveaxis(self.table_PxH[bucket_BxQxK], -1, 1).astype(dtype)
 
 
-class _InTheDotProduct(PositionScheme):
+class _DotProductScheme(PositionScheme):
     """A scheme whose terms are products with the query, as q . k is, for each key of a sequence that is whole.
 
     The products are taken with each distance once and then laid out over the keys, so that memory grows as Q K, not
@@ -270,7 +270,7 @@ class _InTheDotProduct(PositionScheme):
 
 
 @pytree
-class Shaw(_InTheDotProduct):
+class Shaw(_DotProductScheme):
     """q_i . (k_j + a_(clip(j - i, -C, C))), and sum_j w_ij (v_j + b_(...)) (Shaw et al. 2018, equations 3 and 4).
 
     Embeddings of the distances -C ... C, P = 2C + 1, for keys and, where given, for values; shared by the heads.
@@ -301,7 +301,7 @@ class Shaw(_InTheDotProduct):
         clip = self.keys_PxD.shape[0] // 2
         keys_PxD, wide = self.keys_PxD.astype(q_BxQxHxD.dtype), jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, keys_PxD, preferred_element_type=wide)
-        return _lay_out(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
+        return _gather_by_distance(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
 
     def values(self, weights_BxHxQxK: Logits, query_positions: QueryPositions) -> Float[Array, "B Q H Dv"] | None:
         """The weights are gathered by distance first, so that memory grows as Q P and not as Q K D."""
@@ -324,7 +324,7 @@ class Shaw(_InTheDotProduct):
 
 
 @pytree
-class TransformerXL(_InTheDotProduct):
+class TransformerXL(_DotProductScheme):
     """(q_i + u) . k_j + (q_i + v) . W_kR R_(i - j) (Dai et al. 2019, section 3.3).
 
     W_kR, u and v: the projection of a wave of width E, and the biases of content and position. Where tokens are of
@@ -373,7 +373,7 @@ class TransformerXL(_InTheDotProduct):
         dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         distances_BxP = query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None]
         # All sines, then all cosines, as in the authors' code.
-        waves = waves_of(distances_BxP, self.weight_ExHxD.shape[0], 10000.0, wide)
+        waves = sinusoids(distances_BxP, self.weight_ExHxD.shape[0], 10000.0, wide)
         waves_BxPxE = jnp.concatenate(waves, axis=-1).astype(dtype)
         projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, self.weight_ExHxD.astype(dtype))
         projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
@@ -381,7 +381,7 @@ class TransformerXL(_InTheDotProduct):
         products_BxHxQxP = jnp.einsum(
             "bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD, preferred_element_type=wide
         )
-        logits_BxHxQxK = _skewed(products_BxHxQxP, keys)
+        logits_BxHxQxK = _relative_shift(products_BxHxQxP, keys)
         if self.kind_2xHxD is None or self.kind_bias_HxD is None or self.differ_BxQxK is None:
             return logits_BxHxQxK
         biased_BxQxHxD, kind_2xHxD = q_BxQxHxD + self.kind_bias_HxD.astype(dtype), self.kind_2xHxD.astype(dtype)
@@ -444,7 +444,7 @@ def t5_bucket(
     return offset + jnp.where(away < exact, away, jnp.minimum(grown, buckets - 1))
 
 
-def _skewed(products_BxHxQxP: Array, keys: int) -> Array:
+def _relative_shift(products_BxHxQxP: Array, keys: int) -> Array:
     """Entry [b, h, q, k] is that of place Q - 1 - q + k: each row is a place further on than the next.
 
     Laid out in a line behind one more place a row, all rows begin at Q - 1: no gather, whose gradient is slow on CPUs.
@@ -454,7 +454,7 @@ def _skewed(products_BxHxQxP: Array, keys: int) -> Array:
     return line[..., queries - 1 : queries - 1 + queries * places].reshape(*rows, queries, places)[..., :keys]
 
 
-def _lay_out(products_BxHxQxP: Array, index: Int[Array, "#B Q K"]) -> Array:
+def _gather_by_distance(products_BxHxQxP: Array, index: Int[Array, "#B Q K"]) -> Array:
     """Entry [b, h, q, k] is the product of its distance."""
     index = jnp.broadcast_to(index[:, None], (products_BxHxQxP.shape[0], 1, *index.shape[1:]))
     return jnp.take_along_axis(products_BxHxQxP, index, axis=-1)

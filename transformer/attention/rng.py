@@ -9,29 +9,6 @@ from jaxtyping import Array, Float, Key, UInt16
 
 from transformer.axes import divided
 
-
-def drawn(
-    draw: Callable[..., jax.Array], key: Key[Array, ""], shape: tuple[int, ...], *more: jax.typing.DTypeLike
-) -> Array:
-    """`draw(key, shape, *more)` of jax.random, with its numbers."""
-    if divided():
-        return draw(key, shape, *more)
-    return draw(key, (math.prod(shape),), *more).reshape(shape)
-
-
-def half_words(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-    """16 random bits an entry: the halves of the 32-bit words of `jax.random.bits`, so that a draw serves two entries.
-
-    jax.random.bits of uint16 takes a draw for each, and drawing is what dropout costs.
-    """
-    if divided() and shape and shape[-1] % 2 == 0:
-        words = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32)
-        return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
-    size = math.prod(shape)
-    words = jax.random.bits(key, (-(-size // 2),), jnp.uint32)
-    return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)[:size].reshape(shape)
-
-
 # The rate is realised to 1 part in this many: half the random bits that a float32 draw would take.
 _PARTS = 2**16
 
@@ -45,7 +22,7 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> 
     if key is None or rate == 0:
         return x
     dropped = min(round(rate * _PARTS), _PARTS - 1)
-    keep = half_words(key, x.shape) >= dropped
+    keep = random_half_words(key, x.shape) >= dropped
     return jnp.where(keep, x * (_PARTS / (_PARTS - dropped)), 0).astype(x.dtype)
 
 
@@ -56,3 +33,25 @@ def check_rate(name: str, rate: float) -> None:
     """
     if not 0 <= rate < 1:
         raise ValueError(f"{name}={rate} must be at least 0 and below 1")
+
+
+def draw_array(
+    draw: Callable[..., jax.Array], key: Key[Array, ""], shape: tuple[int, ...], *more: jax.typing.DTypeLike
+) -> Array:
+    """`draw(key, shape, *more)` of jax.random, with its numbers."""
+    if divided():
+        return draw(key, shape, *more)
+    return draw(key, (math.prod(shape),), *more).reshape(shape)
+
+
+def random_half_words(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
+    """16 random bits an entry: the halves of the 32-bit words of `jax.random.bits`, so that a draw serves two entries.
+
+    jax.random.bits of uint16 takes a draw for each, and drawing is what dropout costs.
+    """
+    if divided() and shape and shape[-1] % 2 == 0:
+        words = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32)
+        return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
+    size = math.prod(shape)
+    words = jax.random.bits(key, (-(-size // 2),), jnp.uint32)
+    return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)[:size].reshape(shape)

@@ -16,6 +16,19 @@ Prepared = Float[Array, "B K _ _"]
 Shapes = dict[str, tuple[int, ...]]
 
 
+class Score(enum.Enum):
+    """A compatibility function of query and key."""
+
+    DOT = "dot"
+    SCALED_DOT = "scaled_dot"
+    GENERAL = "general"
+    ADDITIVE = "additive"
+    CONCAT = "concat"
+    MLP = "mlp"
+    COSINE = "cosine"
+    LOCATION = "location"
+
+
 class ScoreFunction(Block):
     """One score, and what is to be known of it.
 
@@ -58,36 +71,6 @@ class ScoreFunction(Block):
     def scale(self, depth: int, given: float | None) -> float:
         """What the logits are multiplied with."""
         return 1.0
-
-
-def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Logits:
-    """Q . k in at least float32, where each of the G key heads serves H / G neighbouring query heads."""
-    wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
-    batch, queries, heads, depth = q_BxQxHxD.shape
-    keys, groups = k_BxKxGxD.shape[1:3]
-    if heads == groups:
-        return jnp.einsum("bqhd,bkhd->bhqk", q_BxQxHxD, k_BxKxGxD, preferred_element_type=wide)
-    grouped = q_BxQxHxD.reshape(batch, queries, groups, heads // groups, depth)
-    products = jnp.einsum("bqgrd,bkgd->bgrqk", grouped, k_BxKxGxD, preferred_element_type=wide)
-    return products.reshape(batch, heads, queries, keys)
-
-
-def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array, "B K H D"]:
-    """Each of the G heads, for the H / G query heads that it serves."""
-    return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)
-
-
-class Score(enum.Enum):
-    """A compatibility function of query and key."""
-
-    DOT = "dot"
-    SCALED_DOT = "scaled_dot"
-    GENERAL = "general"
-    ADDITIVE = "additive"
-    CONCAT = "concat"
-    MLP = "mlp"
-    COSINE = "cosine"
-    LOCATION = "location"
 
 
 INNER_PRODUCT = Score.DOT
@@ -318,6 +301,23 @@ SCORES: dict[Score, type[ScoreFunction]] = {
 def function_of(score: Score, params: ScoreFunction | None) -> ScoreFunction:
     """The score of this name with its parameters, or with its defaults where none are given."""
     return SCORES[score]() if params is None else params
+
+
+def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Logits:
+    """Q . k in at least float32, where each of the G key heads serves H / G neighbouring query heads."""
+    wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
+    batch, queries, heads, depth = q_BxQxHxD.shape
+    keys, groups = k_BxKxGxD.shape[1:3]
+    if heads == groups:
+        return jnp.einsum("bqhd,bkhd->bhqk", q_BxQxHxD, k_BxKxGxD, preferred_element_type=wide)
+    grouped = q_BxQxHxD.reshape(batch, queries, groups, heads // groups, depth)
+    products = jnp.einsum("bqgrd,bkgd->bgrqk", grouped, k_BxKxGxD, preferred_element_type=wide)
+    return products.reshape(batch, heads, queries, keys)
+
+
+def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array, "B K H D"]:
+    """Each of the G heads, for the H / G query heads that it serves."""
+    return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)
 
 
 def _matrix(sizes: Sizes, rows: int, columns: int) -> Weight:

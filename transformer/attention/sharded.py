@@ -16,7 +16,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from transformer.attention.blockwise import LogitForm, LogitTerms
-from transformer.attention.capture import Capture, Captured, Products, maps_of, of_chosen_heads, statistics_of, switched
+from transformer.attention.capture import (
+    Capture,
+    Captured,
+    Products,
+    capture_if_observed,
+    maps_from_products,
+    select_heads,
+    statistics_from_products,
+)
 from transformer.attention.fields import axes_of
 from transformer.attention.kernels import attend_products, log_sum_products, splash_kernel
 from transformer.attention.masks import of_part
@@ -175,7 +183,7 @@ def attend_sharded(
             q, k, jax.tree.unflatten(tree, leaves), lse, program, dataclasses.replace(capture, observe=None)
         )
 
-    return output, switched(capture, find), wanted
+    return output, capture_if_observed(capture, find), wanted
 
 
 def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Program, capture: Capture) -> Captured:
@@ -189,13 +197,13 @@ def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Pr
         return Products(q, k, terms, program.form, log_sum, first_example=used.place_in("batch") * len(q))
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
-        sums = statistics_of(products(shards, *parts), capture)
+        sums = statistics_from_products(products(shards, *parts), capture)
         over = shards.length if capture.by_example else shards.batch + shards.length
         return jax.lax.psum(sums, over) if over else sums
 
     def maps(*parts: Any) -> tuple:
         # Which heads are wanted is asked of all of them, which no device has.
-        return maps_of(products(whole, *parts), dataclasses.replace(capture, heads=None))
+        return maps_from_products(products(whole, *parts), dataclasses.replace(capture, heads=None))
 
     def run(used: Shards, body: Any, output: PartitionSpec) -> Any:
         q_spec, k_spec, row_spec = _specs(used)
@@ -207,7 +215,7 @@ def _captured(q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: Pr
     of_heads = shards.spec("batch", "heads") if capture.by_example else shards.spec("heads")
     sums, counts = run(shards, statistics, of_heads)
     every_head = run(whole, maps, whole.spec("batch", "heads")) if capture.maps else (None, None, None)
-    weights, pooled, top = jax.tree.map(lambda x: of_chosen_heads(x, capture), every_head)
+    weights, pooled, top = jax.tree.map(lambda x: select_heads(x, capture), every_head)
     return Captured(weights, sums, counts, pooled, top)
 
 

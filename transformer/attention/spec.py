@@ -72,7 +72,7 @@ class AttentionSpec:
         check_rate("dropout", self.dropout)
 
 
-def unrelated(kind: Score, position: Position) -> str | None:
+def why_incompatible(kind: Score, position: Position) -> str | None:
     """Why this score has no such positions; None when the two have a meaning together."""
     why = SCHEMES[position].unrelated(SCORES[kind])
     return None if why is None else f"position={position.value} {why.format(kind.value)}"

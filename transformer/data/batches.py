@@ -9,7 +9,27 @@ import numpy as np
 
 from transformer.config import UserError
 
+# Seeds of what is held out, beyond the seeds of runs: none trains on what they draw.
+VALIDATION_SEED, TEST_SEED = 2**40, 2**41
+# What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds
+# zeros, so that (0, 256) is the generator of (2**40, 0): step 256 would train on the first batch of validation.
+_SEED_OF_RUN_ZERO = 2**32
 Batch = dict[str, np.ndarray]
+
+
+class Source(Protocol):
+    """Training batches: the batch of any step, a pure function of the step."""
+
+    def __getitem__(self, step: int, /) -> Batch:
+        """The batch of one step."""
+
+
+class Epochs(Source, Protocol):
+    """Batches that come epoch after epoch."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches in which all of the data comes once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,21 +162,6 @@ class TokenBatches:
         return {"source": source, "target": target, "labels": labels, "index": index}
 
 
-class Source(Protocol):
-    """Training batches: the batch of any step, a pure function of the step."""
-
-    def __getitem__(self, step: int, /) -> Batch:
-        """The batch of one step."""
-
-
-class Epochs(Source, Protocol):
-    """Batches that come epoch after epoch."""
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """The number of batches in which all of the data comes once."""
-
-
 class OneEpoch(Sequence[Batch]):
     """The batches of one pass, for evaluation."""
 
@@ -173,7 +178,7 @@ class OneEpoch(Sequence[Batch]):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Steps:
+class _StepSource:
     """Steps as a Grain data source, which must be finite."""
 
     batches: Source
@@ -191,18 +196,11 @@ def stream(batches: Source, start: int, stop: int) -> Iterator[Batch]:
     import grain  # a bare machine computes steps without it
 
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-    return iter(grain.MapDataset.source(_Steps(batches, stop))[start:].to_iter_dataset(options))
-
-
-# Seeds of what is held out, beyond the seeds of runs: none trains on what they draw.
-VALIDATION, TEST = 2**40, 2**41
-# What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds
-# zeros, so that (0, 256) is the generator of (2**40, 0): step 256 would train on the first batch of validation.
-_ZERO = 2**32
+    return iter(grain.MapDataset.source(_StepSource(batches, stop))[start:].to_iter_dataset(options))
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class GeneratedBatches:
     """The batch of a step is what `draw` makes of a generator that seed and step alone determine."""
 
     draw: Callable[[np.random.Generator], Batch]
@@ -210,7 +208,7 @@ class Drawn:
 
     def __getitem__(self, step: int) -> Batch:
         """The batch of one step, from 0."""
-        return self.draw(np.random.default_rng((self.seed or _ZERO, step)))
+        return self.draw(np.random.default_rng((self.seed or _SEED_OF_RUN_ZERO, step)))
 
 
 def fingerprint(items: Iterable[str | int | np.ndarray | None]) -> str:

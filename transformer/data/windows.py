@@ -9,7 +9,7 @@ from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
 
 
-def join(documents: Iterable[np.ndarray], end: int | None) -> np.ndarray:
+def join_documents(documents: Iterable[np.ndarray], end: int | None) -> np.ndarray:
     """The tokens of all documents one after the other, each with the end token behind it if there is one."""
     stop = np.array([] if end is None else [end], np.int32)
     parts = [part for document in documents for part in (np.asarray(document, np.int32), stop)]
@@ -118,7 +118,7 @@ class Windows:
         return batch
 
 
-class Lanes:
+class SegmentBatches:
     """Batches of `rows` segments, `context` tokens each, of a stream of tokens that is cut into as many lanes.
 
     Row r of a step reads lane r behind where it stood at the step before. An epoch, of `batches_per_epoch` steps, reads

@@ -13,6 +13,21 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import UserError
 
 
+class Prompt(NamedTuple):
+    """The tokens before the first generated one: `lengths` a row, padding behind them."""
+
+    tokens: Int[Array | np.ndarray, "B P"]
+    lengths: Int[Array | np.ndarray, " B"]
+
+
+class ConstraintState(NamedTuple):
+    """The state of the constraints of each row; a field that no constraint needs is None."""
+
+    seen: Bool[Array, "R V"] | None  # the tokens that have occurred
+    stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
+    rule: Any = None  # the state of the rule, [row, ...]
+
+
 class Rule(Protocol):
     """Which tokens may follow; its state is a tree of arrays [row, ...], which beams re-order with their hypotheses.
 
@@ -31,66 +46,15 @@ class Rule(Protocol):
         """The state behind one more token of every row."""
 
 
-class _Chosen(NamedTuple):
-    """What `Once` knows of a row."""
-
-    used: Bool[Array, "R V"]
-    chosen: Int[Array, " R"]
-    least: Int[Array, " R"]
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["least"], meta_fields=["end"])
-@dataclasses.dataclass(frozen=True)
-class Once:
-    """No token twice, and the token `end` from the `least` other tokens of each example on; it alone behind itself.
-
-    Tokens that an example does not have must be impossible by their logits: of those nothing is known here.
-    """
-
-    least: Int[Array | np.ndarray, " B"]
-    end: int
-
-    def start(self, rows: int, vocabulary: int) -> _Chosen:
-        """Nothing is used yet."""
-        least_B = jnp.asarray(self.least)
-        least_R = jnp.repeat(least_B, rows // len(least_B))
-        return _Chosen(jnp.zeros((rows, vocabulary), bool), jnp.zeros(rows, jnp.int32), least_R)
-
-    def allowed(self, state: _Chosen) -> Bool[Array, "R V"]:
-        """What is not used; the end by the count."""
-        ended_R = state.used[:, self.end]
-        may_end_R = ended_R | (state.chosen >= state.least)
-        return (~state.used & ~ended_R[:, None]).at[:, self.end].set(may_end_R)
-
-    def advance(self, state: _Chosen, tokens_R: Int[Array, " R"]) -> _Chosen:
-        """One more is used."""
-        used_RxV = state.used.at[jnp.arange(len(tokens_R)), tokens_R].set(True)
-        return _Chosen(used_RxV, state.chosen + (tokens_R != self.end), state.least)
-
-
-class Prompt(NamedTuple):
-    """The tokens before the first generated one: `lengths` a row, padding behind them."""
-
-    tokens: Int[Array | np.ndarray, "B P"]
-    lengths: Int[Array | np.ndarray, " B"]
-
-
-class Said(NamedTuple):
-    """The state of the constraints of each row; a field that no constraint needs is None."""
-
-    seen: Bool[Array, "R V"] | None  # the tokens that have occurred
-    stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
-    rule: Any = None  # the state of the rule, [row, ...]
-
-
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=["stops", "rule"], meta_fields=["repetition_penalty", "forbidden"]
 )
 @dataclasses.dataclass(frozen=True)
 class Constraints:
-    """A repetition penalty (1: none), forbidden tokens, stop strings (from `stops.stop_table`), and a task's rule.
+    """A repetition penalty (1: none), forbidden tokens, stop strings, and a task's rule.
 
-    The rule says at every step which tokens may follow in each row (`transformer.decoding.constraints`).
+    `stops` is a table of `transformer.decoding.stop_sequences.stop_table`. The rule says at every step which tokens may
+    follow in each row (`Rule`).
 
     The logit x of a token that has occurred in the prompt or the rollout becomes x / penalty where x > 0, else
     x * penalty (Keskar et al. 2019, CTRL, section 4.1, with the sign minded, so that a penalty above 1 always costs).
@@ -119,7 +83,7 @@ class Constraints:
                 "of bytes for each logit, b'' for tokens without text"
             )
 
-    def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> Said:
+    def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> ConstraintState:
         """The state before the first step: the prompt's tokens have occurred, and no part of a stop string."""
         seen_RxV = None
         if self.repetition_penalty != 1:
@@ -128,9 +92,9 @@ class Constraints:
                 seen_BxV = _occurring(prompt, vocabulary)
                 seen_RxV = jnp.repeat(seen_BxV, rows // seen_BxV.shape[0], axis=0)
         of_rule = None if self.rule is None else self.rule.start(rows, vocabulary)
-        return Said(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32), of_rule)
+        return ConstraintState(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32), of_rule)
 
-    def apply(self, logits_RxV: Float[Array, "R V"], said: Said) -> Float[Array, "R V"]:
+    def apply(self, logits_RxV: Float[Array, "R V"], said: ConstraintState) -> Float[Array, "R V"]:
         """The logits after the penalty, -inf for tokens that are forbidden or that the rule does not allow."""
         if said.seen is not None:
             theta = self.repetition_penalty
@@ -142,20 +106,22 @@ class Constraints:
             logits_RxV = jnp.where(self.rule.allowed(said.rule), logits_RxV, -jnp.inf)
         return logits_RxV
 
-    def ends(self, said: Said) -> Bool[Array, "R V"] | bool:
+    def ends(self, said: ConstraintState) -> Bool[Array, "R V"] | bool:
         """Which tokens would complete a stop string."""
         if said.stop is None:
             return False
         table_SxV = jnp.asarray(self.stops)
         return table_SxV[said.stop] == table_SxV.shape[0] - 1
 
-    def advance(self, said: Said, tokens_R: Int[Array, " R"]) -> Said:
+    def advance(self, said: ConstraintState, tokens_R: Int[Array, " R"]) -> ConstraintState:
         """The state after one more token a row."""
         seen_RxV = said.seen
         if seen_RxV is not None:
             seen_RxV = seen_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
         of_rule = None if self.rule is None else self.rule.advance(said.rule, tokens_R)
-        return Said(seen_RxV, None if said.stop is None else jnp.asarray(self.stops)[said.stop, tokens_R], of_rule)
+        return ConstraintState(
+            seen_RxV, None if said.stop is None else jnp.asarray(self.stops)[said.stop, tokens_R], of_rule
+        )
 
 
 def _occurring(prompt: Prompt, vocabulary: int) -> Any:
@@ -166,3 +132,40 @@ def _occurring(prompt: Prompt, vocabulary: int) -> Any:
     # Padding gets the index V, outside of the vocabulary, and is dropped.
     index_BxP = jnp.where(inside_BxP, tokens_BxP, vocabulary)
     return jnp.zeros((examples, vocabulary), bool).at[jnp.arange(examples)[:, None], index_BxP].set(True, mode="drop")
+
+
+class _UsedTokens(NamedTuple):
+    """What `NoRepeats` knows of a row."""
+
+    used: Bool[Array, "R V"]
+    chosen: Int[Array, " R"]
+    least: Int[Array, " R"]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["least"], meta_fields=["end"])
+@dataclasses.dataclass(frozen=True)
+class NoRepeats:
+    """No token twice, and the token `end` from the `least` other tokens of each example on; it alone behind itself.
+
+    Tokens that an example does not have must be impossible by their logits: of those nothing is known here.
+    """
+
+    least: Int[Array | np.ndarray, " B"]
+    end: int
+
+    def start(self, rows: int, vocabulary: int) -> _UsedTokens:
+        """Nothing is used yet."""
+        least_B = jnp.asarray(self.least)
+        least_R = jnp.repeat(least_B, rows // len(least_B))
+        return _UsedTokens(jnp.zeros((rows, vocabulary), bool), jnp.zeros(rows, jnp.int32), least_R)
+
+    def allowed(self, state: _UsedTokens) -> Bool[Array, "R V"]:
+        """What is not used; the end by the count."""
+        ended_R = state.used[:, self.end]
+        may_end_R = ended_R | (state.chosen >= state.least)
+        return (~state.used & ~ended_R[:, None]).at[:, self.end].set(may_end_R)
+
+    def advance(self, state: _UsedTokens, tokens_R: Int[Array, " R"]) -> _UsedTokens:
+        """One more is used."""
+        used_RxV = state.used.at[jnp.arange(len(tokens_R)), tokens_R].set(True)
+        return _UsedTokens(used_RxV, state.chosen + (tokens_R != self.end), state.least)

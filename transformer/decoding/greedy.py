@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.decoding.generate import Rollout, Tokens
 
 
-class Rows(NamedTuple):
+class Hypotheses(NamedTuple):
     """One hypothesis a row."""
 
     tokens: Int[Array, "R T"]
@@ -18,9 +18,9 @@ class Rows(NamedTuple):
     ended: Bool[Array, " R"]
 
     @staticmethod
-    def empty(rows: int, length: int, tokens: Tokens) -> "Rows":
+    def empty(rows: int, length: int, tokens: Tokens) -> "Hypotheses":
         """Nothing chosen, nothing ended."""
-        return Rows(
+        return Hypotheses(
             jnp.full((rows, length), tokens.fill, jnp.int32),
             jnp.zeros(rows),
             jnp.zeros(rows, jnp.int32),
@@ -34,11 +34,11 @@ class Rows(NamedTuple):
         ends_RxV: Bool[Array, "R V"],
         step: Int[Array, ""],
         tokens: Tokens,
-    ) -> tuple["Rows", Int[Array, " R"]]:
+    ) -> tuple["Hypotheses", Int[Array, " R"]]:
         """The rows with the chosen tokens, and each row's next token: the filling behind an end."""
         ends_R = jnp.take_along_axis(ends_RxV, chosen_R[:, None], axis=1)[:, 0]
         next_R = jnp.where(self.ended, tokens.fill, chosen_R).astype(jnp.int32)
-        grown = Rows(
+        grown = Hypotheses(
             self.tokens.at[:, step].set(next_R),
             self.log_probability + jnp.where(self.ended, 0, log_probability_R),
             self.lengths + ~self.ended,
@@ -64,23 +64,23 @@ class Greedy:
     def beams(self) -> int:
         return 1
 
-    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> Rows:
-        return Rows.empty(examples, length, tokens)
+    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> Hypotheses:
+        return Hypotheses.empty(examples, length, tokens)
 
     def choose(
         self,
-        state: Rows,
+        state: Hypotheses,
         log_probability_RxV: Float[Array, "R V"],
         ends_RxV: Bool[Array, "R V"],
         step: Int[Array, ""],
         tokens: Tokens,
-    ) -> tuple[Rows, Int[Array, " R"], None]:
+    ) -> tuple[Hypotheses, Int[Array, " R"], None]:
         best_R = jnp.argmax(log_probability_RxV, axis=-1)
         state, next_R = state.append(best_R, jnp.max(log_probability_RxV, axis=-1), ends_RxV, step, tokens)
         return state, next_R, None
 
-    def done(self, state: Rows, step: Int[Array, ""]) -> Bool[Array, ""]:
+    def done(self, state: Hypotheses, step: Int[Array, ""]) -> Bool[Array, ""]:
         return jnp.all(state.ended)
 
-    def finish(self, state: Rows, tokens: Tokens) -> Rollout:
+    def finish(self, state: Hypotheses, tokens: Tokens) -> Rollout:
         return state.rollout(1)

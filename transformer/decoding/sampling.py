@@ -10,11 +10,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config import Above, Config, Count, Range, UserError
 from transformer.decoding.generate import Rollout, Tokens
-from transformer.decoding.greedy import Rows
+from transformer.decoding.greedy import Hypotheses
 
 
 class _State(NamedTuple):
-    rows: Rows
+    rows: Hypotheses
     keys: Key[Array, " R"]
 
 
@@ -51,7 +51,7 @@ class Sampling(Config):
             raise ValueError("key=None: sampling draws by a key; give generate(..., key=jax.random.key(seed))")
         fold = jax.vmap(jax.random.fold_in, (None, 0))
         keys_BxN = jax.vmap(fold, (0, None))(fold(key, jnp.arange(examples)), jnp.arange(self.beams))
-        return _State(Rows.empty(examples * self.beams, length, tokens), keys_BxN.reshape(-1))
+        return _State(Hypotheses.empty(examples * self.beams, length, tokens), keys_BxN.reshape(-1))
 
     def choose(
         self,

@@ -8,9 +8,9 @@ from transformer.huggingface.family import (
     Config,
     Entry,
     Family,
+    FixedKey,
     Key,
     Names,
-    Only,
     attention,
     linear,
     norm,
@@ -48,10 +48,10 @@ _FIXED: dict[str, Any] = {
     "tied": True,
 }
 _ONLY = (
-    Only("position_embedding_type", "absolute"),
-    Only("is_decoder", False),
-    Only("add_cross_attention", False),
-    Only("tie_word_embeddings", True),
+    FixedKey("position_embedding_type", "absolute"),
+    FixedKey("is_decoder", False),
+    FixedKey("add_cross_attention", False),
+    FixedKey("tie_word_embeddings", True),
 )
 # BERT's second head of pre-training: whether a text follows another.
 _FOLLOWS = "cls.seq_relationship"

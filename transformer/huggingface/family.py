@@ -12,8 +12,8 @@ from transformer.models.registry import name_of
 
 Config = dict[str, Any]
 Names = frozenset[str]
-
 _REQUIRED = object()
+
 # Keys of config.json that change nothing of what a model computes: what its class and files are called, how it was
 # initialised and trained, what its library returns and how fast, heads for other problems, defaults of generation.
 _WITHOUT_EFFECT = frozenset(
@@ -32,10 +32,31 @@ _WITHOUT_EFFECT = frozenset(
     tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id use_bfloat16
     use_cache use_mems_eval use_mems_train""".split()  # noqa: SIM905  a list of names, not lines
 )
-FREE = frozenset(
+
+UNPUBLISHED_FIELDS = frozenset(
     {"initialisation", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
 )
 """Fields that say how a model is trained and run: no other library need know them. LoRA is merged before."""
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+GATES = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_python": "geglu",
+    "gelu_new": "geglu_tanh",
+    "gelu_pytorch_tanh": "geglu_tanh",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +106,7 @@ class Key:
 
 
 @dataclasses.dataclass(frozen=True)
-class Only:
+class FixedKey:
     """A key of config.json with the only value that we support; it may be absent. `written`: files must state it."""
 
     theirs: str
@@ -122,16 +143,16 @@ class Entry:
         return all(leaf in leaves for leaf in needed) and self.without not in leaves
 
 
-def _same(config: Config, names: Names) -> Config:
+def _unchanged(config: Config, names: Names) -> Config:
     return config
 
 
-def _tokens(section: Config) -> Interface:
+def _token_interface(section: Config) -> Interface:
     rows = section["embedding_rows"]
     return Interface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
 
 
-def _rows(model: Any, shapes: Mapping[str, Shape]) -> Config:
+def _embedding_rows(model: Any, shapes: Mapping[str, Shape]) -> Config:
     return {"embedding_rows": shapes["embedding/table"][0]}
 
 
@@ -160,18 +181,18 @@ class Family:
     fixed: Mapping[str, Any]
     entries: tuple[Entry, ...]
     begun: Mapping[str, Any]
-    only: tuple[Only, ...] = ()
+    only: tuple[FixedKey, ...] = ()
     prefix: str = ""
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     harmless: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    simplify: Callable[[Config, Names], Config] = _same
+    simplify: Callable[[Config, Names], Config] = _unchanged
     publish: Callable[[Config], Config] = _published
-    interface: Callable[[Config], Interface] = _tokens
+    interface: Callable[[Config], Interface] = _token_interface
     beside: Names = frozenset()
-    told: Callable[[Any, Mapping[str, Shape]], Config] = _rows
+    told: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
     simplified: Names = frozenset()
 
     def unread(self, config: Mapping[str, Any]) -> list[str]:
@@ -216,7 +237,7 @@ class Family:
             if ours[name] != value
         ]
         if isinstance(model, TransformerConfig):
-            faults += _unusual(model, listed)
+            faults += _unsupported_fields(model, listed)
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.theirs: only.value for only in self.only if only.written}
         for key in self.keys:
@@ -240,7 +261,7 @@ class Inexpressible(UserError):
         self.faults = faults
 
 
-def _unusual(model: TransformerConfig, listed: Names | set[str]) -> list[str]:
+def _unsupported_fields(model: TransformerConfig, listed: Names | set[str]) -> list[str]:
     """What of the blocks over tokens no arrangement has, but where it lists the key."""
     usual = {"kv_heads": model.heads, "head_dim": model.width // model.heads}
     faults = [
@@ -266,26 +287,6 @@ def comparable(model: Any) -> Config:
         "head_dim": model.depth,
         "windows": uniform,
     }
-
-
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
-    "swish": "silu",
-}
-GATES = {
-    "silu": "swiglu",
-    "swish": "swiglu",
-    "gelu": "geglu",
-    "gelu_python": "geglu",
-    "gelu_new": "geglu_tanh",
-    "gelu_pytorch_tanh": "geglu_tanh",
-}
 
 
 def norm(tensor: str, leaf: str) -> Iterator[Entry]:

@@ -8,9 +8,9 @@ from transformer.huggingface.family import (
     Config,
     Entry,
     Family,
+    FixedKey,
     Key,
     Names,
-    Only,
     attention,
     linear,
     norm,
@@ -46,7 +46,7 @@ _FIXED: dict[str, Any] = {
 }
 _BEGUN = {"initialisation": "gpt", "dropout": 0.0}
 _ROTARY = frozenset({"rope_scaling", "rope_parameters"})
-_WHOLE_HEADS = Only("partial_rotary_factor", 1.0)
+_WHOLE_HEADS = FixedKey("partial_rotary_factor", 1.0)
 _HARMLESS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
 
 
@@ -139,7 +139,7 @@ MISTRAL = Family(
     keys=(*_KEYS, Key("sliding_window", "windows")),
     fixed={**_FIXED, "biases": "none"},
     begun=_BEGUN,
-    only=(Only("attention_bias", False), Only("mlp_bias", False), _WHOLE_HEADS),
+    only=(FixedKey("attention_bias", False), FixedKey("mlp_bias", False), _WHOLE_HEADS),
     entries=_entries(),
     prefix="model.",
     aliases={"lm_head.weight": "model.embed_tokens.weight"},

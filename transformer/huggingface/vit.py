@@ -7,7 +7,18 @@ from typing import Any
 import jax.numpy as jnp
 
 from transformer.config import UserError
-from transformer.huggingface.family import ACTIVATIONS, Config, Entry, Family, Key, Names, Only, attention, linear, norm
+from transformer.huggingface.family import (
+    ACTIVATIONS,
+    Config,
+    Entry,
+    Family,
+    FixedKey,
+    Key,
+    Names,
+    attention,
+    linear,
+    norm,
+)
 from transformer.huggingface.layouts import CONVOLUTION, ONE_TABLE, VECTOR, Shape
 from transformer.models.interface import Input, Interface, Modality
 from transformer.models.vit import VitConfig
@@ -87,7 +98,7 @@ def _family(model_type: str, architecture: str, readout: str, heads: tuple[Entry
         keys=_KEYS,
         fixed={**_FIXED, "readout": readout},
         begun={"initialisation": "bert"},
-        only=(Only("qkv_bias", True),),
+        only=(FixedKey("qkv_bias", True),),
         entries=(*_entries(model_type), *heads),
         simplify=_simplify,
         interface=_interface,

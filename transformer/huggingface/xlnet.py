@@ -1,7 +1,7 @@
 """XLNet (Yang et al. 2019)."""
 
 from transformer.config import UserError
-from transformer.huggingface.family import ACTIVATIONS, Config, Entry, Family, Key, Names, Only, linear, norm, table
+from transformer.huggingface.family import ACTIVATIONS, Config, Entry, Family, FixedKey, Key, Names, linear, norm, table
 from transformer.huggingface.layouts import ONE_ONE, OURS, OUTPUTS_FIRST, VECTOR
 
 _LAYER = "transformer.layer.{layer}"
@@ -54,14 +54,14 @@ XLNET = Family(
     # Its positions have no end; its texts were of 512 tokens.
     begun={"initialisation": "gpt", "max_length": 512},
     only=(
-        Only("attn_type", "bi", written=True),
-        Only("clamp_len", -1),
-        Only("same_length", False),
+        FixedKey("attn_type", "bi", written=True),
+        FixedKey("clamp_len", -1),
+        FixedKey("same_length", False),
         # Of half of a batch the texts would run backwards, and a memory would be of a segment's first tokens.
-        Only("bi_data", False),
-        Only("reuse_len", 0),
-        Only("untie_r", True),
-        Only("tie_word_embeddings", True),
+        FixedKey("bi_data", False),
+        FixedKey("reuse_len", 0),
+        FixedKey("untie_r", True),
+        FixedKey("tie_word_embeddings", True),
     ),
     entries=(
         *table("transformer.word_embedding", "embedding"),

@@ -151,10 +151,6 @@ class Loaded:
         return f"<p><b>{html.escape(self.name)}</b>: {said}; {calls}</p>{table}"
 
 
-def _as_tuple(texts: Texts) -> tuple[str, ...]:
-    return (texts,) if isinstance(texts, str) else tuple(texts)
-
-
 def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> Loaded:
     """The model of a run directory, or of a folder with config.json, model.safetensors and, of texts, a tokenizer.
 
@@ -174,6 +170,10 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     if step is not None:
         raise UserError(f"step={step} is of a run's checkpoints: {source} is a published model, which has none")
     return _of_published(folder)
+
+
+def _as_tuple(texts: Texts) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def _of_published(folder: Path) -> Loaded:

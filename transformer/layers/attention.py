@@ -86,8 +86,8 @@ class MultiHeadAttention(Module):
         output_BxQxHxD = checkpoint_name(place(output_BxQxHxD, *names), OUTPUT_NAME)
         captured = attended.captured
         if captured is not None and capture is not None and (capture.norms or capture.vectors):
-            scheme, kernel = self._scheme(table, x_BxQxE.dtype), self.output.whole()
-            projected = Projected(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, kernel, self.spec, scheme, mask)
+            scheme = self._scheme(table, x_BxQxE.dtype)
+            projected = Projected(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.whole(), self.spec, scheme, mask)
             captured = with_vectors(captured, capture, projected)
         return self.output(output_BxQxHxD), captured
 
@@ -141,15 +141,17 @@ class MultiHeadAttention(Module):
         seen_RxK = held_RxK >= 0
         if window:
             seen_RxK &= position_R[:, None] - held_RxK <= window
-        scheme, at_Rx1 = self._scheme(table, x_Rx1xE.dtype), position_R[:, None]
-        queries_Rx1xHxD = scheme.query(self.query(x_Rx1xE), at_Rx1)
-        heads, wide = queries_Rx1xHxD.shape[2], jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
-        bias = scheme.bias(at_Rx1, held_RxK[:, None], heads, wide)
+        scheme = self._scheme(table, x_Rx1xE.dtype)
+        position_Rx1 = position_R[:, None]
+        q_Rx1xHxD = scheme.query(self.query(x_Rx1xE), position_Rx1)
+        logits_dtype = jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
+        bias = scheme.bias(position_Rx1, held_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
         spec = dataclasses.replace(self.spec, position=Position.NONE)
         if SCORES[spec.score].dot and capture is None:
-            return self.output(read_rings(queries_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)), grown, None
+            output = read_rings(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
+            return self.output(output), grown, None
         output, attended = attend(
-            queries_Rx1xHxD,
+            q_Rx1xHxD,
             *(own(ring, writer_RxK) for ring in grown),
             spec=spec,
             mask=Mask(allowed=seen_RxK[:, None, None]),

@@ -21,6 +21,9 @@ from transformer.layers.module import Builder, Module, Params, entry, layer_of, 
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
 
+# Where the vectors between layers lie.
+BLOCK_AXES = ("batch", "length", None)
+
 
 class BlockCapture(NamedTuple):
     """The maps that are asked for of each sub-layer that has one."""
@@ -42,27 +45,7 @@ class BlockAux(NamedTuple):
     balance: Balance | None
 
 
-def by_layer(outputs: tuple[BlockAux, ...]) -> BlockAux:
-    """What `run_layers` returned for the layers of a period, with one leading axis of the layers that have it."""
-    return of_all(outputs, in_order)
-
-
-def in_order(*leaves: Array) -> Array:
-    """Arrays with an axis of periods, one for each layer of a period, as one with an axis of the layers."""
-    return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
-
-
-def of_all(outputs: Sequence[BlockAux], joined: Callable[..., Array]) -> BlockAux:
-    """The same of several layers, joined among those that have it."""
-    present = ([each for each in of_field if each is not None] for of_field in zip(*outputs, strict=True))
-    return BlockAux(*(jax.tree.map(joined, *each) if each else None for each in present))
-
-
-# Where the vectors between layers lie.
-PLACED = ("batch", "length", None)
-
-
-class Layer(NamedTuple):
+class LayerContext(NamedTuple):
     """What a layer is told beside its parameters: its window (0: none), what it drops, and a key while training."""
 
     window: int
@@ -94,24 +77,24 @@ class Block(Module):
     ):
         norm = functools.partial(config.make_norm, builder)
 
-        def later() -> Residual:
-            shared = config.norm_placement is NormPlacement.PARALLEL
-            return Residual(config.norm_placement, None if shared else norm, alpha)
+        def make_later_residual() -> Residual:
+            shares_first_norm = config.norm_placement is NormPlacement.PARALLEL
+            return Residual(config.norm_placement, None if shares_first_norm else norm, alpha)
 
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
         self.attention_residual = Residual(config.norm_placement, norm, alpha)
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
-        self.cross_residual = later() if cross else None
+        self.cross_residual = make_later_residual() if cross else None
 
-        def feed_forward(builder: Builder) -> FeedForward:
+        def make_feed_forward(builder: Builder) -> FeedForward:
             bias = config.biases is not Biases.NONE
             return FeedForward(
                 config.width, config.feed_forward, activation=config.activation, bias=bias, builder=builder
             )
 
-        self.feed_forward = None if experts else feed_forward(builder)
-        self.experts = Experts(config.experts, config.width, feed_forward, builder=builder) if experts else None
-        self.feed_forward_residual = later()
+        self.feed_forward = None if experts else make_feed_forward(builder)
+        self.experts = Experts(config.experts, config.width, make_feed_forward, builder=builder) if experts else None
+        self.feed_forward_residual = make_later_residual()
 
     @property
     def blocks(self) -> tuple["Block", ...]:
@@ -121,7 +104,7 @@ class Block(Module):
     def __call__(
         self,
         x_BxTxE: Float[Array, "B T E"],
-        layer: Layer,
+        layer: LayerContext,
         *,
         mask: Mask,
         table: PositionScheme | None = None,
@@ -143,7 +126,7 @@ class Block(Module):
     def prefill(
         self,
         x_BxPxE: Float[Array, "B P E"],
-        layer: Layer,
+        layer: LayerContext,
         *,
         mask: Mask,
         last_B: Int[Array, " B"],
@@ -165,7 +148,7 @@ class Block(Module):
     def step(
         self,
         x_RxE: Float[Array, "R E"],
-        layer: Layer,
+        layer: LayerContext,
         rings: KeysAndValues,
         position_R: Int[Array, " R"],
         *,
@@ -199,13 +182,13 @@ class Block(Module):
             return as_rows(y_BxQxE)[:, None], captured
 
         x_Rx1xE, aux = self.apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=asked.experts)
-        grown, of_self = aux.attention
-        return x_Rx1xE[:, 0], grown, aux._replace(attention=of_self)
+        grown_rings, captured = aux.attention
+        return x_Rx1xE[:, 0], grown_rings, aux._replace(attention=captured)
 
     def apply(
         self,
         x: Array,
-        layer: Layer,
+        layer: LayerContext,
         attend: Callable[..., Any],
         attend_to_memory: Callable[..., Any] | None,
         lengths_B: Array | None = None,
@@ -224,76 +207,13 @@ class Block(Module):
         if self.cross_residual is not None:
             sublayers.append((self.cross_residual, attend_to_memory))
         sublayers.append((self.feed_forward_residual, feed_forward))
-        x, (of_self, *of_cross, of_experts) = apply_sublayers(place(x, *PLACED), sublayers, layer.drops, layer.key)
-        return place(x, *PLACED), BlockAux(of_self, of_cross[0] if of_cross else None, *of_experts)
+        x, outputs = apply_sublayers(place(x, *BLOCK_AXES), sublayers, layer.drops, layer.key)
+        self_attention, *cross_attention, (experts, balance) = outputs
+        aux = BlockAux(self_attention, cross_attention[0] if cross_attention else None, experts, balance)
+        return place(x, *BLOCK_AXES), aux
 
 
-def run_layers(
-    stacked: Module,
-    config: TransformerConfig,
-    count: int,
-    function: Callable[[Any, Any, Layer, Any], tuple[Any, Any]],
-    x: Any,
-    *,
-    key: Key[Array, ""] | None = None,
-    inputs: tuple[Any, ...] | None = None,
-) -> tuple[Any, tuple[Any, ...]]:
-    """Run `function(block, x, layer, input) -> (x, output)` over the `count` layers of a stacked block.
-
-    The layers are scanned by periods of windows. `inputs` and the returned outputs are tuples with one tree for each
-    layer of a period, with a leading axis of the periods, so that layers of unlike windows may have caches of unlike
-    lengths; `by_layer` puts outputs in the order of the layers.
-    """
-    period = config.period
-    periods = count // len(period)
-    rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
-    keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
-
-    def group(entries: tuple[Any, ...], x: Any, given: tuple[Any, Any, Any]) -> tuple[Any, tuple[Any, ...]]:
-        rates_P, keys_P, inputs_P = given
-        blocks = [block for entry in entries for block in entry.blocks]
-        outputs = []
-        for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
-            depth = rates_P[number] if config.stochastic_depth else 0.0
-            layer_key = None if keys_P is None else keys_P[number]
-            layer = Layer(window, Drops(config.dropout, depth), layer_key)
-            given_here = None if inputs_P is None else inputs_P[number]
-            x, output = function(block, x, layer, given_here)
-            outputs.append(output)
-        return x, tuple(outputs)
-
-    return scan(
-        group,
-        stacked,
-        x,
-        (rates.reshape(periods, len(period)), keys, inputs),
-        period=len(period) // config.experts.group,
-        unroll=config.unroll,
-        checkpoint=_policy(config.remat),
-    )
-
-
-def windowed(mask: Mask, window: int) -> Mask:
-    """The mask with a layer's window: so many positions back, and ahead too where it is not causal."""
-    if not window:
-        return mask
-    return Mask(**{name: getattr(mask, name) for name in mask.facts()}, window=(window, 0 if mask.causal else window))
-
-
-def _policy(remat: Remat) -> Callable[..., Any] | None:
-    """What a block's backward pass finds kept; None: everything."""
-    match remat:
-        case Remat.NONE:
-            return None
-        case Remat.FULL:
-            return jax.checkpoint_policies.nothing_saveable
-        case Remat.DOTS:
-            return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        case Remat.ATTENTION:
-            return jax.checkpoint_policies.save_only_these_names(OUTPUT_NAME)
-
-
-class Group(Module):
+class BlockGroup(Module):
     """`count` blocks one after another, of which the last alone has experts, as one entry of a stack.
 
     `make(experts, builder)` builds a block.
@@ -310,11 +230,65 @@ class Group(Module):
         return (*dense, self.last)
 
 
+def run_layers(
+    stacked: Module,
+    config: TransformerConfig,
+    count: int,
+    function: Callable[[Any, Any, LayerContext, Any], tuple[Any, Any]],
+    x: Any,
+    *,
+    key: Key[Array, ""] | None = None,
+    inputs: tuple[Any, ...] | None = None,
+) -> tuple[Any, tuple[Any, ...]]:
+    """Run `function(block, x, layer, input) -> (x, output)` over the `count` layers of a stacked block.
+
+    The layers are scanned by periods of windows. `inputs` and the returned outputs are tuples with one tree for each
+    layer of a period, with a leading axis of the periods, so that layers of unlike windows may have caches of unlike
+    lengths; `stack_by_layer` puts outputs in the order of the layers.
+    """
+    period = config.period
+    periods = count // len(period)
+    rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
+    keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
+
+    def run_period(
+        entries: tuple[Any, ...], x: Any, period_inputs: tuple[Any, Any, Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        rates_P, keys_P, inputs_P = period_inputs
+        blocks = [block for entry in entries for block in entry.blocks]
+        outputs = []
+        for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
+            depth_rate = rates_P[number] if config.stochastic_depth else 0.0
+            layer_key = None if keys_P is None else keys_P[number]
+            layer = LayerContext(window, Drops(config.dropout, depth_rate), layer_key)
+            layer_input = None if inputs_P is None else inputs_P[number]
+            x, output = function(block, x, layer, layer_input)
+            outputs.append(output)
+        return x, tuple(outputs)
+
+    return scan(
+        run_period,
+        stacked,
+        x,
+        (rates.reshape(periods, len(period)), keys, inputs),
+        period=len(period) // config.experts.group,
+        unroll=config.unroll,
+        checkpoint=_checkpoint_policy(config.remat),
+    )
+
+
+def with_window(mask: Mask, window: int) -> Mask:
+    """The mask with a layer's window: so many positions back, and ahead too where it is not causal."""
+    if not window:
+        return mask
+    return Mask(**{name: getattr(mask, name) for name in mask.facts()}, window=(window, 0 if mask.causal else window))
+
+
 def step_layers(
     stacked: Module,
     config: TransformerConfig,
     params: tuple[Params, ...],
-    function: Callable[[Any, Array, Layer, Any], tuple[Array, Any]],
+    function: Callable[[Any, Array, LayerContext, Any], tuple[Array, Any]],
     x: Array,
     inputs: Sequence[Any],
 ) -> tuple[Array, tuple[Any, ...]]:
@@ -326,15 +300,45 @@ def step_layers(
     of decoding reads.
     """
     outputs = []
-    blocks = [block for of_entry in params for block in layer_of(stacked, of_entry).blocks]
-    for number, (block, given) in enumerate(zip(blocks, inputs, strict=True)):
-        layer = Layer(config.period[number % len(config.period)], Drops(config.dropout, 0.0), None)
-        x, output = function(block, x, layer, given)
+    blocks = [block for entry_params in params for block in layer_of(stacked, entry_params).blocks]
+    for number, (block, layer_input) in enumerate(zip(blocks, inputs, strict=True)):
+        window = config.period[number % len(config.period)]
+        layer = LayerContext(window, Drops(config.dropout, 0.0), None)
+        x, output = function(block, x, layer, layer_input)
         outputs.append(output)
     return x, tuple(outputs)
 
 
-def each_layer(outputs: tuple[Any, ...]) -> list[Any]:
+def outputs_of_each_layer(outputs: tuple[Any, ...]) -> list[Any]:
     """Outputs of `run_layers`, one tree for each layer."""
     periods = len(jax.tree.leaves(outputs)[0])
     return [entry(output, number) for number in range(periods) for output in outputs]
+
+
+def stack_by_layer(outputs: tuple[BlockAux, ...]) -> BlockAux:
+    """What `run_layers` returned for the layers of a period, with one leading axis of the layers that have it."""
+    return stack_aux(outputs, interleave_periods)
+
+
+def interleave_periods(*leaves: Array) -> Array:
+    """Arrays with an axis of periods, one for each layer of a period, as one with an axis of the layers."""
+    return jnp.stack(leaves, axis=1).reshape(-1, *leaves[0].shape[1:])
+
+
+def stack_aux(outputs: Sequence[BlockAux], joined: Callable[..., Array]) -> BlockAux:
+    """The same of several layers, joined among those that have it."""
+    present = ([each for each in of_field if each is not None] for of_field in zip(*outputs, strict=True))
+    return BlockAux(*(jax.tree.map(joined, *each) if each else None for each in present))
+
+
+def _checkpoint_policy(remat: Remat) -> Callable[..., Any] | None:
+    """What a block's backward pass finds kept; None: everything."""
+    match remat:
+        case Remat.NONE:
+            return None
+        case Remat.FULL:
+            return jax.checkpoint_policies.nothing_saveable
+        case Remat.DOTS:
+            return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        case Remat.ATTENTION:
+            return jax.checkpoint_policies.save_only_these_names(OUTPUT_NAME)

@@ -15,7 +15,7 @@ from transformer.attention.blocks import Initializer, zeros
 from transformer.attention.capture import Capture, Captured, capture_weights
 from transformer.attention.masks import Mask
 from transformer.attention.reference import traced_by_definition
-from transformer.attention.rng import drawn
+from transformer.attention.rng import draw_array
 from transformer.axes import place, placement
 from transformer.config import Amount, Config, Count, Positive, PositiveAmount, UserError
 from transformer.layers.feed_forward import FeedForward
@@ -166,7 +166,7 @@ class Experts(Module):
 
         wide_BxTxE = x_BxTxE.astype(jnp.promote_types(x_BxTxE.dtype, jnp.float32))
         clean_BxTxX, deviation_BxTxX = self.router(wide_BxTxE), jax.nn.softplus(self.noise(wide_BxTxE))
-        drawn_BxTxX = None if key is None else drawn(jax.random.normal, key, clean_BxTxX.shape, clean_BxTxX.dtype)
+        drawn_BxTxX = None if key is None else draw_array(jax.random.normal, key, clean_BxTxX.shape, clean_BxTxX.dtype)
         routing = route(clean_BxTxX, deviation_BxTxX, drawn_BxTxX, config.chosen)
         gates_BxTxK = jnp.where(real_BxTx1, routing.gates, 0)
         map_BxTxX = jnp.sum(jax.nn.one_hot(routing.experts, count) * gates_BxTxK[..., None], axis=-2)

@@ -6,7 +6,7 @@ from typing import assert_never
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.positions import waves_of
+from transformer.attention.positions import sinusoids
 from transformer.config import UserError
 from transformer.layers.initialization import Role
 from transformer.layers.module import Builder, Module
@@ -84,7 +84,7 @@ class GridTable(Module):
         quarter = self.width // 4
         # The slowest wave has a length of 10,000, so that the base is taken to the power of k / (quarter - 1).
         base = 10000.0 ** (quarter / max(quarter - 1, 1))
-        return jnp.concatenate(waves_of(jnp.arange(count), 2 * quarter, base, jnp.dtype(jnp.float32)), axis=-1)
+        return jnp.concatenate(sinusoids(jnp.arange(count), 2 * quarter, base, jnp.dtype(jnp.float32)), axis=-1)
 
     def _each(self, first: Array, second: Array, *, columns_first: bool = False) -> Array:
         """[leading + rows x columns, width]: what a row says beside what a column says, or the other way around."""

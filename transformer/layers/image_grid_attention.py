@@ -18,8 +18,10 @@ from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 
+_SPEC = AttentionSpec(INNER_PRODUCT)
 
-class Look(enum.Enum):
+
+class ImageReadout(enum.Enum):
     """What of a picture an answer is made from.
 
     attention: sums of its places, each weighted by what the question makes of it. mean: their mean. nothing: the
@@ -31,7 +33,7 @@ class Look(enum.Enum):
     NOTHING = "nothing"
 
 
-class Places(Module):
+class GridFeatures(Module):
     """The features of every place of a picture's grid, row by row, with a vector that says where it stands.
 
     Without such a vector neither a weighted sum nor a correlation could tell one place from another that looks alike.
@@ -51,7 +53,7 @@ class Places(Module):
         return self.positions(grid_BxRxWxC.reshape(grid_BxRxWxC.shape[0], -1, grid_BxRxWxC.shape[-1]))
 
 
-def weigh(logits_BxL: Float[Array, "B L"], asked: Capture | None) -> tuple[Float[Array, "B L"], Captured | None]:
+def grid_softmax(logits_BxL: Float[Array, "B L"], asked: Capture | None) -> tuple[Float[Array, "B L"], Captured | None]:
     """The softmax over the places, in at least float32, and what was asked for of it: a map of one query."""
     logits_Bx1x1xL = logits_BxL.astype(jnp.promote_types(logits_BxL.dtype, jnp.float32))[:, None, None]
     weights_Bx1x1xL = softmax(logits_Bx1x1xL)
@@ -60,22 +62,19 @@ def weigh(logits_BxL: Float[Array, "B L"], asked: Capture | None) -> tuple[Float
     )
 
 
-def as_layers(site: str, looks: Sequence[Captured | None]) -> dict[str, Captured]:
+def stack_glimpses(site: str, looks: Sequence[Captured | None]) -> dict[str, Captured]:
     """`Aux.maps` of looks at one picture, one after another: a layer each; empty where nothing was asked for."""
     captured = [each for each in looks if each is not None]
     return {site: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)} if captured else {}
 
 
-def site_of(name: str, config: GridEncoderConfig, picture: Sequence[int], looks: int) -> Site:
+def grid_site(name: str, config: GridEncoderConfig, picture: Sequence[int], looks: int) -> Site:
     """The site of so many looks: the answer is the one query, the places are the keys.
 
     Errors: UserError for a picture that the strides of the convolutions do not divide.
     """
     query, key = Axis("answer", AxisKind.SLOTS, size=1), config.axis("grid", *picture[:2])
     return Site(name, query, key, layers=tuple(map(str, range(looks))), heads=("0",))
-
-
-_SPEC = AttentionSpec(INNER_PRODUCT)
 
 
 class GridAttention(Module):

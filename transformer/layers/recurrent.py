@@ -180,7 +180,7 @@ class Direction(enum.Enum):
                 return ("backward",) if layer % 2 else ("forward",)
 
 
-class Links(enum.Enum):
+class SkipConnections(enum.Enum):
     """What passes by the layers of a stack.
 
     residual: all layers above the first add their input to their output (Wu et al. 2016, section 3.1, equation 6).
@@ -197,11 +197,11 @@ class Links(enum.Enum):
     def adds(self, layer: int) -> bool:
         """Whether the layer of this number, counted from 0, adds its input to its output."""
         match self:
-            case Links.NONE | Links.FAST_FORWARD:
+            case SkipConnections.NONE | SkipConnections.FAST_FORWARD:
                 return False
-            case Links.RESIDUAL:
+            case SkipConnections.RESIDUAL:
                 return layer >= 1
-            case Links.GNMT:
+            case SkipConnections.GNMT:
                 return layer >= 2
 
 
@@ -221,7 +221,7 @@ class RecurrentConfig(Config):
     width: Positive = 512
     layers: Layers = 1
     direction: Direction = Direction.FORWARD
-    links: Links = Links.NONE
+    links: SkipConnections = SkipConnections.NONE
     dropout: Rate = 0.0
     forget_bias: float = 1.0
     recurrent: RecurrentInitialisation = RecurrentInitialisation.ORTHOGONAL
@@ -241,7 +241,7 @@ class RecurrentConfig(Config):
 
     def passed_by(self, layer: int) -> int:
         """The features that a layer hands to the next: its output, and with fast-forward links its projected input."""
-        projected = len(self.cell.gates) if self.links is Links.FAST_FORWARD else 0
+        projected = len(self.cell.gates) if self.links is SkipConnections.FAST_FORWARD else 0
         return self.width_of(layer) * (1 + projected)
 
     @property
@@ -301,7 +301,7 @@ class RecurrentLayer(Module):
         if self.orders != ("forward",):
             raise ValueError(f"direction={self.direction.value} reads what is to come: only forward can take a step")
         (projected_RxGxF,) = projected
-        return self.cells[0].step_over(projected_RxGxF, _in_type(state, projected_RxGxF.dtype))
+        return self.cells[0].step_over(projected_RxGxF, _cast_state(state, projected_RxGxF.dtype))
 
     def __call__(
         self,
@@ -327,12 +327,12 @@ class RecurrentLayer(Module):
         real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
         orders = self.orders
         projected = [
-            _in_order(place(of_cell, "batch", None, None, None), order)
+            _in_reading_order(place(of_cell, "batch", None, None, None), order)
             for of_cell, order in zip(projected_D, orders, strict=True)
         ]
         real_TxDxBx1 = None
         if real_BxT is not None:
-            real_TxDxBx1 = jnp.stack([_in_order(real_BxT, order) for order in orders], axis=1)[..., None]
+            real_TxDxBx1 = jnp.stack([_in_reading_order(real_BxT, order) for order in orders], axis=1)[..., None]
         # The scan reads these at every step: whole, they are gathered once and not at each.
         weights_D = jax.tree.map(
             lambda *leaves: place(jnp.stack(leaves), *(None,) * (leaves[0].ndim + 1)),
@@ -363,7 +363,7 @@ class RecurrentLayer(Module):
             zeros = jnp.zeros((directions, rows, self.width), dtype)
             return CellState(zeros, zeros if self.kind is Cell.LSTM else None)
         return jax.tree.map(
-            lambda leaf: jnp.moveaxis(leaf.reshape(rows, directions, self.width), 1, 0), _in_type(state, dtype)
+            lambda leaf: jnp.moveaxis(leaf.reshape(rows, directions, self.width), 1, 0), _cast_state(state, dtype)
         )
 
 
@@ -427,7 +427,7 @@ class RecurrentStack(Module):
 
     def _linked(self, number: int, projected: tuple[Array, ...], x: Array, y: Array) -> Array:
         """What a layer of input x, which it projected, and output y hands on; that of the last is the stack's."""
-        if self.config.links is Links.FAST_FORWARD and number < self.config.layers - 1:
+        if self.config.links is SkipConnections.FAST_FORWARD and number < self.config.layers - 1:
             return jnp.concatenate([*(each.reshape(*each.shape[:-2], -1) for each in projected), y], axis=-1)
         return y + x if self.config.links.adds(number) else y
 
@@ -443,7 +443,7 @@ def _without_padding(x_BxTxI: Array, lengths_B: Array | None) -> Array:
     return jnp.where(real_positions(lengths_B, x_BxTxI.shape[1])[..., None], x_BxTxI, 0)
 
 
-def _in_order(x_BxT: Array, order: str) -> Array:
+def _in_reading_order(x_BxT: Array, order: str) -> Array:
     """[T, B, ...] as a direction reads it; backward, padding comes first and leaves the initial state as it is."""
     x_TxB = jnp.moveaxis(x_BxT, 1, 0)
     return x_TxB if order == "forward" else jnp.flip(x_TxB, 0)
@@ -454,5 +454,5 @@ def _side_by_side(state_DxRxF: CellState) -> CellState:
     return jax.tree.map(lambda leaf: jnp.concatenate(jnp.unstack(leaf), axis=-1), state_DxRxF)
 
 
-def _in_type(state: CellState, dtype: jax.typing.DTypeLike) -> CellState:
+def _cast_state(state: CellState, dtype: jax.typing.DTypeLike) -> CellState:
     return jax.tree.map(lambda leaf: leaf.astype(dtype), state)

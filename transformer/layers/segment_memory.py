@@ -15,7 +15,7 @@ from transformer.attention.capture import Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
-from transformer.layers.block import Block, BlockAux, BlockCapture, Layer, in_order
+from transformer.layers.block import Block, BlockAux, BlockCapture, LayerContext, interleave_periods
 
 TOKENS = Axis("tokens")
 # The keys of a model that has a memory: its positions first, then those of the segment.
@@ -59,7 +59,7 @@ def behind(mask: Mask, memory: int, past_B: Int[Array, " B"], length: int) -> Ma
 def read_on(
     block: Block,
     x_BxTxE: Float[Array, "B T E"],
-    layer: Layer,
+    layer: LayerContext,
     memory_BxMxE: Float[Array, "B M E"] | None,
     *,
     mask: Mask,
@@ -88,4 +88,4 @@ def of_layers(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None
 
 def by_example(kept: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
     """What the layers of a period have kept, as the memory of each example."""
-    return jnp.moveaxis(in_order(*kept), 0, 1)
+    return jnp.moveaxis(interleave_periods(*kept), 0, 1)

@@ -9,7 +9,7 @@ from transformer.attention.backends import Variant, unsupported
 from transformer.attention.blocks import Sizes
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import Score
-from transformer.attention.spec import AttentionSpec, Backend, unrelated
+from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import Amount, Config, Count, Heads, Positive, PositiveAmount, Rate, UserError
 from transformer.layers.embedding import rows_for
@@ -279,9 +279,9 @@ class TransformerConfig(Config, path="config.model"):
         Errors: UserError naming the keys, their values and what would do.
         """
         position = self.positions.within_attention
-        why = unrelated(self.score, position)
+        why = why_incompatible(self.score, position)
         if why is not None:
-            scores = " or ".join(score.value for score in Score if unrelated(score, position) is None)
+            scores = " or ".join(score.value for score in Score if why_incompatible(score, position) is None)
             raise UserError(
                 f"config.model.positions={self.positions.value} and config.model.score={self.score.value} do not go "
                 f"together: {why}; say score={scores}, or other positions"

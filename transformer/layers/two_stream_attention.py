@@ -13,7 +13,7 @@ from transformer.attention.fields import array, pytree
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.layers.attention_parameters import TrainedPositions
-from transformer.layers.block import Block, Layer
+from transformer.layers.block import Block, LayerContext
 from transformer.layers.lora import adapted
 from transformer.layers.module import Builder
 from transformer.layers.segment_memory import joined
@@ -103,7 +103,7 @@ def masks_of(
 def two_streams(
     block: Block,
     streams: Streams,
-    layer: Layer,
+    layer: LayerContext,
     memory_BxMxE: Float[Array, "B M E"] | None,
     *,
     masks: Masks,

@@ -15,7 +15,7 @@ from transformer.runs.records import Sha256
 from transformer.tasks.labels import Labels, Link
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
-Path = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]
+StorePath = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]
 """The name of a site or an array, which is its folder in the store."""
 Shown = Annotated[
     str, Matching(f"{_PART}(/{_PART})*/(picture|spectrogram|sound)", "AXIS/picture, AXIS/spectrogram or AXIS/sound")
@@ -50,7 +50,7 @@ def check_site(site: Site) -> None:
 
     Errors: ValueError naming the field.
     """
-    convert(Path, site.name, "name")
+    convert(StorePath, site.name, "name")
     if not site.layers or not site.heads:
         raise ValueError(f"layers: the site {site.name!r} must have layers and heads")
     for axis in (site.query, site.key):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture, Captured, Top, block_of, pool
+from transformer.attention.capture import Capture, Captured, Top, pool, pooling_block
 from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
 from transformer.config import Config, Count, Positive, PositiveAmount
@@ -19,6 +19,8 @@ from transformer.tasks.labels import Labels
 
 THUMBNAIL = 64  # cells a side of the coarsest level
 FINEST = 8192  # cells a side of the largest map that is stored whole
+ALIGNMENT_ERROR = "alignment_error"
+Sizes = Mapping[str, tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,60 @@ class StoredMaps(NamedTuple):
     statistics: dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The stored part of a batch's maps: its tiers, and the number of queries and keys of each site."""
+
+    sites: tuple[Site, ...]
+    labels: Labels
+    tiers: Tiers
+    sizes: Sizes
+
+    def request(self) -> Capture:
+        """The capture of everything that is stored."""
+        statistics = {each.name: each for site in self.sites for each in site_statistics(site, self.labels).values()}
+        return Capture(
+            tuple(site.name for site in self.sites),
+            rows=self.tiers.rows,
+            cells=self.tiers.cells[-1],
+            top=self.tiers.top,
+            statistics=tuple(statistics.values()),
+            by_example=True,
+        )
+
+    def keep(self, maps: Mapping[str, Captured]) -> dict[str, StoredMaps]:
+        """The stored maps of each site, from a pass with the capture of `request`."""
+        stored = {}
+        for site in self.sites:
+            levels = levels_of(*self.sizes[site.name], self.tiers.cells)
+            stored[site.name] = _quantise_site(maps[site.name], site, self.labels, levels)
+        return stored
+
+
+def make_plan(
+    traced: Mapping[str, Captured],
+    sites: Sequence[Site],
+    labels: Labels,
+    config: MapsConfig,
+    times: int = 1,
+    tiers: Tiers | None = None,
+) -> Plan:
+    """The plan whose maps of `times` steps fit the budget of `config`, or with the `tiers` that were chosen before.
+
+    `traced` are the abstract whole maps of a pass over the batch. A whole map is cut to the longest example;
+    a pooled one keeps its padding.
+    """
+    shapes = {site: captured.weights.shape for site, captured in traced.items() if captured.weights is not None}
+    tiers = tiers or choose_tiers(config, list(shapes.values()), times)
+    sizes = {}
+    for site in sites:
+        queries, keys = shapes[site.name][-2:]
+        if levels_of(queries, keys, tiers.cells)[-1].name == "full":
+            queries, keys = (int(_lengths(axis.name, labels).max()) for axis in (site.query, site.key))
+        sizes[site.name] = (queries, keys)
+    return Plan(tuple(sites), labels, tiers, sizes)
+
+
 def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: int) -> Tiers:
     """The finest levels that fit: `shapes` are [layer, example, head, query, key] of each site's whole maps.
 
@@ -101,7 +157,7 @@ def levels_of(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...
     """The levels of a map of so many positions, coarse to fine, to the first that is the whole map."""
     levels: list[Level] = []
     for side in cells:
-        blocks = block_of(queries, side), block_of(keys, side)
+        blocks = pooling_block(queries, side), pooling_block(keys, side)
         whole = blocks == (1, 1)
         name = "full" if whole else f"pooled-{side}"
         levels.append(Level(name, -(-queries // blocks[0]), -(-keys // blocks[1]), *blocks))
@@ -110,7 +166,7 @@ def levels_of(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...
     return tuple(levels)
 
 
-def keep(
+def quantise_maps(
     weights: Float[AnyArray, "L B H q k"],
     levels: Sequence[Level],
     statistics: Mapping[str, Float[AnyArray, "L B H"]] | None = None,
@@ -144,12 +200,7 @@ def _examples_first(array_LxBx: AnyArray) -> Any:
     return xp.moveaxis(xp.asarray(array_LxBx), 1, 0)
 
 
-ALIGNMENT_ERROR = "alignment_error"
-
-Sizes = Mapping[str, tuple[int, int]]
-
-
-def statistics_of(site: Site, labels: Labels) -> dict[str, Statistic]:
+def site_statistics(site: Site, labels: Labels) -> dict[str, Statistic]:
     """The statistics of a site's heads, by the names that they are stored under.
 
     Distances are two-dimensional on a grid; induction is measured where examples repeat random tokens.
@@ -169,76 +220,22 @@ def statistics_of(site: Site, labels: Labels) -> dict[str, Statistic]:
 def statistic_names(site: Site, labels: Labels) -> tuple[str, ...]:
     """The names of the statistics that are stored of a site's heads."""
     linked = site.name in (labels.links or {})
-    return (*statistics_of(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
+    return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The stored part of a batch's maps: its tiers, and the number of queries and keys of each site."""
-
-    sites: tuple[Site, ...]
-    labels: Labels
-    tiers: Tiers
-    sizes: Sizes
-
-    def request(self) -> Capture:
-        """The capture of everything that is stored."""
-        statistics = {each.name: each for site in self.sites for each in statistics_of(site, self.labels).values()}
-        return Capture(
-            tuple(site.name for site in self.sites),
-            rows=self.tiers.rows,
-            cells=self.tiers.cells[-1],
-            top=self.tiers.top,
-            statistics=tuple(statistics.values()),
-            by_example=True,
-        )
-
-    def keep(self, maps: Mapping[str, Captured]) -> dict[str, StoredMaps]:
-        """The stored maps of each site, from a pass with the capture of `request`."""
-        stored = {}
-        for site in self.sites:
-            levels = levels_of(*self.sizes[site.name], self.tiers.cells)
-            stored[site.name] = _keep(maps[site.name], site, self.labels, levels)
-        return stored
-
-
-def make_plan(
-    traced: Mapping[str, Captured],
-    sites: Sequence[Site],
-    labels: Labels,
-    config: MapsConfig,
-    times: int = 1,
-    tiers: Tiers | None = None,
-) -> Plan:
-    """The plan whose maps of `times` steps fit the budget of `config`, or with the `tiers` that were chosen before.
-
-    `traced` are the abstract whole maps of a pass over the batch. A whole map is cut to the longest example;
-    a pooled one keeps its padding.
-    """
-    shapes = {site: captured.weights.shape for site, captured in traced.items() if captured.weights is not None}
-    tiers = tiers or choose_tiers(config, list(shapes.values()), times)
-    sizes = {}
-    for site in sites:
-        queries, keys = shapes[site.name][-2:]
-        if levels_of(queries, keys, tiers.cells)[-1].name == "full":
-            queries, keys = (int(_lengths(axis.name, labels).max()) for axis in (site.query, site.key))
-        sizes[site.name] = (queries, keys)
-    return Plan(tuple(sites), labels, tiers, sizes)
-
-
-def _keep(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> StoredMaps:
+def _quantise_site(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> StoredMaps:
     means, counts = captured.means(), captured.counts
     statistics = {
         name: jnp.where(counts[statistic.name] > 0, means[statistic.name], jnp.nan)
-        for name, statistic in statistics_of(site, labels).items()
+        for name, statistic in site_statistics(site, labels).items()
     }
     if captured.pooled is not None:
-        return keep(captured.pooled, levels, statistics, captured.weights, captured.top)
+        return quantise_maps(captured.pooled, levels, statistics, captured.weights, captured.top)
     assert captured.weights is not None
     weights = captured.weights[..., : levels[-1].queries, : levels[-1].keys]
     if site.name in (labels.links or {}):
         statistics[ALIGNMENT_ERROR] = alignment_error(weights, site, labels)
-    return keep(weights, levels, statistics)
+    return quantise_maps(weights, levels, statistics)
 
 
 def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: Labels) -> Float[Array, "L B H"]:

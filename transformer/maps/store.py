@@ -31,7 +31,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.attention.capture import evenly
+from transformer.attention.capture import evenly_spaced
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
 from transformer.json_files import as_object, checked, parse, read_object, read_regular
@@ -46,13 +46,12 @@ from transformer.maps.description import (
     longest,
     shown,
 )
-from transformer.maps.description import Path as NameInStore
+from transformer.maps.description import StorePath as NameInStore
 from transformer.maps.plan import Level, Sizes, StoredMaps, Tiers, levels_of, statistic_names
 from transformer.maps.quantize import Quantised
 from transformer.maps.zarr_files import (
     Piece,
     array_metadata,
-    cut,
     open_array,
     own_pieces,
     read_whole,
@@ -60,6 +59,7 @@ from transformer.maps.zarr_files import (
     statistics_pieces,
     write_group,
     write_whole,
+    zero_padding,
 )
 from transformer.runs.checksums import Digest
 from transformer.runs.exit_codes import NotFinite
@@ -286,7 +286,7 @@ class MapStore:
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
                             "has diverged, or this site captured no weights",
                         )
-                    kept = cut(values, where, name, self.labels, site, self.levels(site.name))
+                    kept = zero_padding(values, where, name, self.labels, site, self.levels(site.name))
                     written.append((where, np.asarray(kept, place.dtype.numpy_dtype)))
                     pending.append(place[where].write(written[-1][1]))
                 digests[f"{site.name}/{name}"] = of_pieces(written, place.shape, first=not self._writer)
@@ -392,7 +392,7 @@ class MapStore:
         return self.levels(site)[-1].name == "full"
 
     def _rows(self, site: str) -> tuple[int, ...]:
-        return evenly(self._sizes[site][0], self.tiers.rows)
+        return evenly_spaced(self._sizes[site][0], self.tiers.rows)
 
     def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
         """Every array of a site: its name in the site's group, its shape, and this process's pieces."""

@@ -31,7 +31,7 @@ Size = Annotated[int, Range(0, 2**31 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
+class NamedConfiguration:
     """A part of an array's metadata that zarr v3 says by a name and a configuration."""
 
     name: str
@@ -55,9 +55,9 @@ class ArrayFile:
     data_type: Annotated[str, Matching("uint8|int32|float32", "uint8, int32 or float32")]
     fill_value: Annotated[float, Range(0, 0)]
     dimension_names: tuple[str, ...]
-    chunk_grid: Named
-    codecs: tuple[Named, ...]
-    chunk_key_encoding: Named = Named("default")
+    chunk_grid: NamedConfiguration
+    codecs: tuple[NamedConfiguration, ...]
+    chunk_key_encoding: NamedConfiguration = NamedConfiguration("default")
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ def read_array_file(path: Path) -> ArrayFile:
         raise UserError(f"{file} is not usable: its chunk_grid, chunk_key_encoding or attributes are not a map store's")
     inner = _inner_chunk(stored.codecs, str(file))
     wanted = array_metadata(stored.shape, grid.chunk_shape, inner, stored.dimension_names, stored.data_type)
-    if _normal(stored.codecs) != _normal(tuple(Named(**codec) for codec in wanted["codecs"])):
+    if _normalized(stored.codecs) != _normalized(tuple(NamedConfiguration(**codec) for codec in wanted["codecs"])):
         raise UserError(f"{file} is not usable: its codecs are not a map store's")
     if not all(grid.chunk_shape) or not all(inner) or len(inner) != len(stored.shape):
         raise UserError(f"{file} is not usable: a chunk of {grid.chunk_shape} in chunks of {inner} is none")
@@ -105,7 +105,7 @@ def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
     if chunk[:1] + chunk[2:] != planned[:1] + planned[2:] or not 1 <= chunk[1] <= max(stored.shape[1], 1):
         raise UserError(f"{path / _FILE} is not usable: the chunk_shape {chunk} must be {planned}")
     inner = _inner_chunk(stored.codecs, str(path / _FILE))
-    if inner != _inner_chunk(tuple(Named(**codec) for codec in wanted["codecs"]), "it"):
+    if inner != _inner_chunk(tuple(NamedConfiguration(**codec) for codec in wanted["codecs"]), "it"):
         raise UserError(f"{path / _FILE} is not usable: its inner chunks are {inner}")
     check_memory(path, stored.shape[1:], stored.data_type)
 
@@ -117,19 +117,19 @@ def check_memory(path: Path, shape: tuple[int, ...], data_type: str) -> None:
         raise UserError(f"{path / _FILE} is not usable: values of shape {shape} take {size:.3g} bytes at one step")
 
 
-def _inner_chunk(codecs: tuple[Named, ...], file: str) -> tuple[int, ...]:
+def _inner_chunk(codecs: tuple[NamedConfiguration, ...], file: str) -> tuple[int, ...]:
     if len(codecs) != 1 or codecs[0].name != "sharding_indexed":
         raise UserError(f"{file} is not usable: its codecs are not a map store's")
     shape = {"chunk_shape": codecs[0].configuration.get("chunk_shape")}
     return checked(Chunks, shape, f"{file}: the configuration of its codec").chunk_shape
 
 
-def _normal(codecs: tuple[Named, ...]) -> list[Any]:
+def _normalized(codecs: tuple[NamedConfiguration, ...]) -> list[Any]:
     """Codecs with what tensorstore fills in, and without the level of compression, which no reader needs."""
-    return [[codec.name, _normal_configuration(codec)] for codec in codecs]
+    return [[codec.name, _normalized_configuration(codec)] for codec in codecs]
 
 
-def _normal_configuration(codec: Named) -> Any:
+def _normalized_configuration(codec: NamedConfiguration) -> Any:
     given = dict(codec.configuration)
     match codec.name:
         case "bytes":
@@ -140,14 +140,14 @@ def _normal_configuration(codec: Named) -> Any:
         case "sharding_indexed":
             own = given | {"index_location": given.get("index_location", "end")}
             index = given.get("index_codecs", [{"name": "bytes"}, {"name": "crc32c"}])
-            return own | {"codecs": _normal_list(given.get("codecs")), "index_codecs": _normal_list(index)}
+            return own | {"codecs": _normalized_list(given.get("codecs")), "index_codecs": _normalized_list(index)}
     return given
 
 
-def _normal_list(codecs: Any) -> Any:
+def _normalized_list(codecs: Any) -> Any:
     if not isinstance(codecs, list):
         return None
-    return _normal(tuple(checked(Named, codec, "a codec") for codec in codecs))
+    return _normalized(tuple(checked(NamedConfiguration, codec, "a codec") for codec in codecs))
 
 
 def array_metadata(
@@ -246,7 +246,7 @@ def statistics_pieces(
         yield where, np.stack(values, axis=-1).astype(np.float32)
 
 
-def cut(
+def zero_padding(
     values: np.ndarray, where: tuple[slice, ...], name: str, labels: Labels, site: Site, levels: Sequence[Level]
 ) -> np.ndarray:
     """The values of an array `name` at `where`, with zeros beyond each example's own tokens."""

@@ -112,7 +112,7 @@ class Model:
         self._check(capture)
         module = self.functional.bind(variables.params)
         outputs, aux = getattr(module, method)(variables.state, inputs, train=train, key=key, capture=capture)
-        return outputs, _of_layers(aux, capture)
+        return outputs, _select_layers(aux, capture)
 
     def logits(self, variables: Variables, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token from outputs of the method `hidden`, or a part of them, in at least float32."""
@@ -144,7 +144,7 @@ class Model:
         self._check(capture)
         module = self.functional.bind(variables.params)
         logits, cache, aux = module.step(variables.state, cache, tokens_R, key=key, capture=capture)
-        return logits, cache, _of_layers(aux, capture)
+        return logits, cache, _select_layers(aux, capture)
 
     def _check(self, capture: Capture | None) -> None:
         known = [site.name for site in self.sites]
@@ -152,7 +152,7 @@ class Model:
             raise ValueError(f"capture.sites names {unknown}; known: {known}")
 
 
-def _of_layers(aux: Aux, capture: Capture | None) -> Aux:
+def _select_layers(aux: Aux, capture: Capture | None) -> Aux:
     if capture is None:
         return aux
     return aux._replace(maps={site: captured.of_layers(capture.layers) for site, captured in aux.maps.items()})

@@ -28,37 +28,6 @@ from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
 
-
-class WeightNormed[Layer: Linear | Convolution1D](Module):
-    """A layer whose kernel is w = g v / ||v||, for each output by itself (Salimans and Kingma 2016, equation 2).
-
-    v is the layer's own kernel and g begins as ||v||, so that w begins as the layer's initialisation draws it.
-    `outputs` is the logical name and the number of the outputs, which are the kernel's last axis.
-    """
-
-    def __init__(self, layer: Layer, outputs: tuple[str, int], *, builder: Builder):
-        name, size = outputs
-        self.layer = layer
-        self.length = builder.parameter(
-            lambda key, shape, dtype: _lengths(layer.kernel[...]).astype(dtype), (size,), (name,)
-        )
-
-    @property
-    def kernel(self) -> Float[Array, "*I F"]:
-        """w, by which the layer computes."""
-        direction = self.layer.kernel[...]
-        return direction * jax.lax.broadcast_to_rank(self.length[...] / _lengths(direction), direction.ndim)
-
-    def __call__(self, x: Float[Array, "..."], **given: Any) -> Float[Array, "..."]:
-        """The layer's outputs; `given` as it takes them beside x."""
-        return self.layer(x, kernel=self.kernel, **given)
-
-
-def _lengths(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
-    """The Euclidean length of every output's weights."""
-    return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=tuple(range(kernel.ndim - 1))))
-
-
 SITE = "decoder/attention"
 DOT_PRODUCT = AttentionSpec(scale=1.0)
 # Of two summands of equal variance the sum has twice as much.
@@ -87,7 +56,7 @@ class ConvS2SConfig(Config, path="config.model"):
     dropout: Rate = 0.1
 
 
-class Source(NamedTuple):
+class EncodedSource(NamedTuple):
     """What every layer of the decoder reads: keys z, values z + e, and the number m of words."""
 
     keys: Float[Array, "B S 1 E"]
@@ -112,7 +81,7 @@ class GatedConvolution(Module):
     ) -> Float[Array, "B T F"]:
         """Whole sequences; zero beyond their lengths where the inputs are."""
         sums = self.convolution(dropout(h_BxTxF, self.dropout, key), lengths_B=lengths_B)
-        return place(_added(ConvolutionActivation.GLU(sums), h_BxTxF), "batch", "length", None)
+        return place(_add_at_half_variance(ConvolutionActivation.GLU(sums), h_BxTxF), "batch", "length", None)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> Float[Array, "R P F"]:
         """What `step` reads before the first position."""
@@ -123,7 +92,7 @@ class GatedConvolution(Module):
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"]]:
         """One more position of every row, and the inputs that the next one reads."""
         sums, past_RxPxF = self.convolution.layer.step(h_RxF, past_RxPxF, kernel=self.convolution.kernel)
-        return _added(ConvolutionActivation.GLU(sums), h_RxF), past_RxPxF
+        return _add_at_half_variance(ConvolutionActivation.GLU(sums), h_RxF), past_RxPxF
 
 
 class DecoderBlock(Module):
@@ -143,7 +112,7 @@ class DecoderBlock(Module):
         self,
         h_BxTxF: Float[Array, "B T F"],
         g_BxTxE: Float[Array, "B T E"],
-        source: Source,
+        source: EncodedSource,
         mask: Mask,
         key: Key[Array, ""] | None,
         capture: Capture | None,
@@ -157,7 +126,7 @@ class DecoderBlock(Module):
         h_RxF: Float[Array, "R F"],
         past_RxPxF: Float[Array, "R P F"],
         g_RxE: Float[Array, "R E"],
-        source: Source,
+        source: EncodedSource,
         capture: Capture | None,
     ) -> tuple[Float[Array, "R F"], Float[Array, "R P F"], Captured | None]:
         """One more position of every row: the beams of an example are queries of one attention."""
@@ -169,7 +138,7 @@ class DecoderBlock(Module):
         return as_rows(h_BxMxF), past_RxPxF, captured
 
     def _attend(
-        self, h_BxTxF: Array, g_BxTxE: Array, source: Source, mask: Mask, capture: Capture | None
+        self, h_BxTxF: Array, g_BxTxE: Array, source: EncodedSource, mask: Mask, capture: Capture | None
     ) -> tuple[Array, Captured | None]:
         query_BxTx1xE = (self.query(h_BxTxF) + g_BxTxE)[:, :, None]
         context_BxTx1xE, attended = attend(
@@ -177,7 +146,7 @@ class DecoderBlock(Module):
         )
         # Equal weights of m summands shrink their variance to 1/m: m makes their sum, sqrt(1/m) its variance.
         scale_B = jnp.sqrt(source.lengths.astype(h_BxTxF.dtype))
-        h_BxTxF = _added(h_BxTxF, self.context(context_BxTx1xE[:, :, 0] * scale_B[:, None, None]))
+        h_BxTxF = _add_at_half_variance(h_BxTxF, self.context(context_BxTx1xE[:, :, 0] * scale_B[:, None, None]))
         return place(h_BxTxF, "batch", "length", None), attended.captured
 
 
@@ -212,23 +181,23 @@ class ConvS2S(Stateless):
         self.leave_decoder = _linear(config.width, embedding, builder)
         self.output = _linear(config.embedding, ("vocabulary", vocabulary), of_dropped)
 
-    def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> Source:
+    def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> EncodedSource:
         """The blocks' outputs as keys z, and z + e as values.
 
         As many attentions send gradients into the encoder as the decoder has layers: they are divided by twice that,
         but for those of the embeddings e (section 3.4; the 2 is of the authors' code).
         """
         lengths_B = real_lengths(source_BxS, self.pad)
-        embedding_key, layers_key = _keys(key, 2)
+        embedding_key, layers_key = _split_key(key, 2)
         e_BxSxE = self._embedded(source_BxS, self.source_positions, lengths_B, embedding_key)
         h_BxSxF, _ = scan(
             lambda blocks, h, key: (blocks[0](h, lengths_B, key), None),
             self.encoder,
             self.enter_encoder(e_BxSxE),
-            _split(layers_key, self.config.encoder_layers),
+            _layer_keys(layers_key, self.config.encoder_layers),
         )
-        z_BxSxE = _with_gradient(self.leave_encoder(h_BxSxF), 1 / (2 * self.config.decoder_layers))
-        return Source(z_BxSxE[:, :, None], (z_BxSxE + e_BxSxE)[:, :, None], lengths_B)
+        z_BxSxE = _scale_gradient(self.leave_encoder(h_BxSxF), 1 / (2 * self.config.decoder_layers))
+        return EncodedSource(z_BxSxE[:, :, None], (z_BxSxE + e_BxSxE)[:, :, None], lengths_B)
 
     def hidden(
         self,
@@ -240,7 +209,7 @@ class ConvS2S(Stateless):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """Teacher forcing: what `logits` scores the words of a known target from."""
-        source_key, embedding_key, layers_key, output_key = _keys(key if train else None, 4)
+        source_key, embedding_key, layers_key, output_key = _split_key(key if train else None, 4)
         source = self.encode(jnp.asarray(inputs["source"]), source_key)
         target_BxT, asked = jnp.asarray(inputs["target"]), capture_at(SITE, capture)
         lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
@@ -250,7 +219,7 @@ class ConvS2S(Stateless):
             lambda blocks, h, key: blocks[0](h, g_BxTxE, source, mask, key, asked),
             self.decoder,
             self.enter_decoder(g_BxTxE),
-            _split(layers_key, self.config.decoder_layers),
+            _layer_keys(layers_key, self.config.decoder_layers),
         )
         hidden_BxTxE = dropout(self.leave_decoder(h_BxTxF), self.config.dropout, output_key)
         return hidden_BxTxE, Aux({} if captured is None else {SITE: captured}, {}, state)
@@ -313,6 +282,36 @@ class ConvS2S(Stateless):
         return self.embedding(tokens, self.dtype) + positions(places).astype(self.dtype)
 
 
+class WeightNormed[Layer: Linear | Convolution1D](Module):
+    """A layer whose kernel is w = g v / ||v||, for each output by itself (Salimans and Kingma 2016, equation 2).
+
+    v is the layer's own kernel and g begins as ||v||, so that w begins as the layer's initialisation draws it.
+    `outputs` is the logical name and the number of the outputs, which are the kernel's last axis.
+    """
+
+    def __init__(self, layer: Layer, outputs: tuple[str, int], *, builder: Builder):
+        name, size = outputs
+        self.layer = layer
+        self.length = builder.parameter(
+            lambda key, shape, dtype: _kernel_norms(layer.kernel[...]).astype(dtype), (size,), (name,)
+        )
+
+    @property
+    def kernel(self) -> Float[Array, "*I F"]:
+        """w, by which the layer computes."""
+        direction = self.layer.kernel[...]
+        return direction * jax.lax.broadcast_to_rank(self.length[...] / _kernel_norms(direction), direction.ndim)
+
+    def __call__(self, x: Float[Array, "..."], **given: Any) -> Float[Array, "..."]:
+        """The layer's outputs; `given` as it takes them beside x."""
+        return self.layer(x, kernel=self.kernel, **given)
+
+
+def _kernel_norms(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
+    """The Euclidean length of every output's weights."""
+    return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=tuple(range(kernel.ndim - 1))))
+
+
 def _linear(inputs: int, outputs: tuple[str, int], builder: Builder) -> WeightNormed:
     """A weight-normed matrix and a bias; of the axes of the matrix one is "embed"."""
     name, size = outputs
@@ -321,23 +320,23 @@ def _linear(inputs: int, outputs: tuple[str, int], builder: Builder) -> WeightNo
     return WeightNormed(linear, (along, size), builder=builder)
 
 
-def _added(x: Array, y: Array) -> Array:
+def _add_at_half_variance(x: Array, y: Array) -> Array:
     """The sum at half its variance."""
     return (x + y) * HALF_VARIANCE
 
 
-def _with_gradient(x: Array, factor: float) -> Array:
+def _scale_gradient(x: Array, factor: float) -> Array:
     """The same x, whose gradient is multiplied by the factor."""
     fixed = jax.lax.stop_gradient(x)
     return fixed + factor * (x - fixed)
 
 
-def _keys(key: Key[Array, ""] | None, count: int) -> tuple[Key[Array, ""] | None, ...]:
+def _split_key(key: Key[Array, ""] | None, count: int) -> tuple[Key[Array, ""] | None, ...]:
     """So many keys of one, or none of none."""
     return (None,) * count if key is None else tuple(jax.random.split(key, count))
 
 
-def _split(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | None:
+def _layer_keys(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | None:
     """A key for each layer of a scan."""
     return None if key is None else jax.random.split(key, count)
 

@@ -12,7 +12,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import Amount, Heads, Layers, Positive, Rate
 from transformer.layers.beams import repeat_rows
-from transformer.layers.block import each_layer, run_layers, windowed
+from transformer.layers.block import outputs_of_each_layer, run_layers, with_window
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import embedding_operations, score_operations, stack_operations
@@ -31,7 +31,15 @@ from transformer.models.interface import (
     scores_tokens,
 )
 from transformer.models.published import of_family
-from transformer.models.transformer import TokenDecoder, asked_of, losses_of, maps_of, mask_of, sites_of, split_key
+from transformer.models.transformer import (
+    TokenDecoder,
+    causal_mask,
+    expert_losses,
+    split_key,
+    stack_capture,
+    stack_maps,
+    stack_sites,
+)
 
 STACK = "decoder"
 
@@ -113,16 +121,16 @@ class Decoder(TokenDecoder):
             self.layers,
             self.count,
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
-            mask_of(inputs),
+            causal_mask(inputs),
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            asked=asked_of(STACK, capture),
+            asked=stack_capture(STACK, capture),
         )
         extras: dict[str, Array] = {}
         if self.classes is not None:
             extras["classes"] = self.classes(x_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
-        return x_BxTxE, Aux(maps_of(STACK, aux), extras, state, losses_of(STACK, aux, self.config.experts))
+        return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts, right-padded to one width; the first step reads each row's last prompt token again."""
@@ -139,7 +147,7 @@ class Decoder(TokenDecoder):
             lambda block, x, layer, _: block.prefill(
                 x,
                 layer,
-                mask=windowed(mask, layer.window),
+                mask=with_window(mask, layer.window),
                 last_B=last_B,
                 length=width + length,
                 table=table,
@@ -147,7 +155,7 @@ class Decoder(TokenDecoder):
             self.embed(tokens_BxP, jnp.arange(width)[None], None),
         )
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
-        filled = each_layer(outputs)
+        filled = outputs_of_each_layer(outputs)
         cache = self.make_cache(self.layers, filled, last_B, beams=beams, length=width + length, examples={})
         return cache, repeat_rows(first_B, beams)
 
@@ -168,9 +176,9 @@ class Decoder(TokenDecoder):
             relative=self.relative,
             norm=self.norm,
             memories=[None] * self.count,
-            asked=asked_of(STACK, capture),
+            asked=stack_capture(STACK, capture),
         )
-        return logits_RxV, cache, Aux(maps_of(STACK, aux), {}, state)
+        return logits_RxV, cache, Aux(stack_maps(STACK, aux), {}, state)
 
 
 def build(config: DecoderConfig, interface: Interface, precision: Precision) -> Model:
@@ -182,7 +190,7 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
     tokens = Axis("tokens")
     return Model(
         functional=Functional(lambda builder: Decoder(config, interface, builder), precision),
-        sites=sites_of(STACK, config, config.layers, tokens, tokens, causal=True),
+        sites=stack_sites(STACK, config, config.layers, tokens, tokens, causal=True),
         max_length=config.max_length,
         whole_pass=("hidden" if scores_tokens(interface.vocabularies) else "forward",),
     )

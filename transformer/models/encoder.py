@@ -23,7 +23,7 @@ from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import FILLING, FILLING_PAIRS, FOLLOWING, Interface, check_length
 from transformer.models.published import of_family
-from transformer.models.transformer import TokenModel, asked_of, losses_of, maps_of, sites_of, split_key
+from transformer.models.transformer import TokenModel, expert_losses, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "encoder"
 
@@ -162,12 +162,12 @@ class Encoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            asked=asked_of(STACK, capture),
+            asked=stack_capture(STACK, capture),
         )
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence(extras["pooled"])
-        return x_BxTxE, Aux(maps_of(STACK, aux), extras, state, losses_of(STACK, aux, self.config.experts))
+        return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token from states behind the last block.
@@ -206,7 +206,7 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
     tokens = Axis("tokens")
     return Model(
         functional=Functional(lambda builder: Encoder(config, interface, builder), precision),
-        sites=sites_of(STACK, config, config.layers, tokens, tokens),
+        sites=stack_sites(STACK, config, config.layers, tokens, tokens),
         max_length=config.max_length,
     )
 

@@ -13,7 +13,7 @@ from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
 from transformer.config import Layers, UserError
 from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block import BlockAux, Memory, by_layer, each_layer, run_layers, windowed
+from transformer.layers.block import BlockAux, Memory, outputs_of_each_layer, run_layers, stack_by_layer, with_window
 from transformer.layers.flops import embedding_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialise, deepnorm_encoder_decoder
 from transformer.layers.module import Builder, Functional, Precision
@@ -23,7 +23,14 @@ from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
-from transformer.models.transformer import TokenDecoder, asked_of, losses_of, maps_of, sites_of, split_key
+from transformer.models.transformer import (
+    TokenDecoder,
+    expert_losses,
+    split_key,
+    stack_capture,
+    stack_maps,
+    stack_sites,
+)
 
 ENCODER, DECODER = "encoder", "decoder"
 
@@ -97,14 +104,14 @@ class EncoderDecoder(TokenDecoder):
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
         memory = Memory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
-        asked = asked_of(DECODER, capture)
+        asked = stack_capture(DECODER, capture)
         embedding_key, layers_key = split_key(decoder_key)
         x_BxTxE, outputs = run_layers(
             self.decoder,
             self.config,
             self.decoder_layers,
             lambda block, x, layer, _: block(
-                x, layer, mask=windowed(mask, layer.window), table=table, memory=memory, asked=asked
+                x, layer, mask=with_window(mask, layer.window), table=table, memory=memory, asked=asked
             ),
             self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
             key=layers_key,
@@ -112,9 +119,9 @@ class EncoderDecoder(TokenDecoder):
         x_BxTxE = x_BxTxE if self.decoder_norm is None else self.decoder_norm(x_BxTxE)
         maps: dict[str, Captured] = {}
         losses: dict[str, AuxiliaryLoss] = {}
-        for stack, of_stack in ((ENCODER, of_encoder), (DECODER, by_layer(outputs))):
-            maps |= maps_of(stack, of_stack)
-            losses |= losses_of(stack, of_stack, self.config.experts)
+        for stack, of_stack in ((ENCODER, of_encoder), (DECODER, stack_by_layer(outputs))):
+            maps |= stack_maps(stack, of_stack)
+            losses |= expert_losses(stack, of_stack, self.config.experts)
         return x_BxTxE, Aux(maps, {}, state, losses)
 
     def encode(
@@ -133,7 +140,7 @@ class EncoderDecoder(TokenDecoder):
             relative=self.encoder_relative,
             norm=self.encoder_norm,
             key=layers_key,
-            asked=asked_of(ENCODER, capture),
+            asked=stack_capture(ENCODER, capture),
         )
         return x_BxSxE, lengths, aux
 
@@ -156,7 +163,7 @@ class EncoderDecoder(TokenDecoder):
             ),
             jnp.zeros(()),
         )
-        memories, filled = zip(*each_layer(outputs), strict=True)
+        memories, filled = zip(*outputs_of_each_layer(outputs), strict=True)
         cache = self.make_cache(
             self.decoder,
             filled,
@@ -185,9 +192,9 @@ class EncoderDecoder(TokenDecoder):
             relative=self.decoder_relative,
             norm=self.decoder_norm,
             memories=[Memory(content, mask) for content in cache.examples["memory"]],
-            asked=asked_of(DECODER, capture),
+            asked=stack_capture(DECODER, capture),
         )
-        return logits_RxV, cache, Aux(maps_of(DECODER, aux), {}, state)
+        return logits_RxV, cache, Aux(stack_maps(DECODER, aux), {}, state)
 
 
 def build(config: EncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
@@ -202,8 +209,8 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
     return Model(
         functional=Functional(lambda builder: EncoderDecoder(config, interface, builder), precision),
         sites=(
-            *sites_of(ENCODER, config, config.encoder_layers, source, source),
-            *sites_of(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
+            *stack_sites(ENCODER, config, config.encoder_layers, source, source),
+            *stack_sites(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
         ),
         max_length=config.max_length,
     )

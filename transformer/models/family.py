@@ -12,6 +12,9 @@ from transformer.layers.module import Precision
 from transformer.models.contract import Model
 from transformer.models.interface import Input, Interface, Modality, Signature
 
+# The parts of transformer.layers.embedding_and_head, relative positions that all layers share, and maps of embeddings.
+TOKEN_FRONT = ("embedding/*", "*positions/*", "join/*", "types/*", "embedding_norm/*", "*relative/*", "enter_*/*")
+
 
 @dataclasses.dataclass(frozen=True)
 class Size:
@@ -66,10 +69,6 @@ class Operations(NamedTuple):
     recomputed: float = 0.0
 
 
-# The parts of transformer.layers.embedding_and_head, relative positions that all layers share, and maps of embeddings.
-OF_TOKENS = ("embedding/*", "*positions/*", "join/*", "types/*", "embedding_norm/*", "*relative/*", "enter_*/*")
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """Everything that the library knows of a family: what a file of `models/`, or one's own, exports as FAMILY.
@@ -90,4 +89,4 @@ class Family:
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
     check_placement: Callable[[Any, Placement], None] | None = None
-    front: tuple[str, ...] = OF_TOKENS
+    front: tuple[str, ...] = TOKEN_FRONT

@@ -32,10 +32,27 @@ from transformer.layers.initialization import Initialisation, Initialise, ScoreI
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_lengths, target_lengths
-from transformer.layers.recurrent import Cell, CellState, Direction, Links, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
 from transformer.models.contract import Aux, Cache, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSLATION, Interface, check_length
+
+SITE = "decoder/attention"
+
+_STREAMS = (
+    "source",
+    "encoder",
+    "target",
+    "own",
+    "steps",
+    "said",
+    "attention",
+    "decoder",
+    "readout",
+    "which",
+    "draw",
+    "soft",
+)
 
 
 class Context(enum.Enum):
@@ -119,7 +136,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     encoder_layers: Layers = 1
     decoder_layers: Layers = 1
     direction: Direction = Direction.BIDIRECTIONAL
-    links: Links = Links.NONE
+    links: SkipConnections = SkipConnections.NONE
     bridge: Bridge = Bridge.TANH
     context: Context = Context.ATTENTION
     order: Order = Order.PREVIOUS
@@ -231,10 +248,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         )
 
 
-SITE = "decoder/attention"
-
-
-class Source(NamedTuple):
+class EncodedSource(NamedTuple):
     """What of the source every step reads: the memory of an attention, or one vector for all steps, or nothing."""
 
     lengths: Int[Array, " B"]
@@ -242,7 +256,7 @@ class Source(NamedTuple):
     vector: Float[Array, "B M"] | None = None
 
 
-class Given(NamedTuple):
+class StepInput(NamedTuple):
     """What a step is given: the word, and, where drawn, whether it reads its own instead, and the source softly."""
 
     word: Float[Array, "*B E"]
@@ -250,7 +264,7 @@ class Given(NamedTuple):
     soft: Bool[Array, "*B"] | None = None
 
 
-class Carry(NamedTuple):
+class DecoderCarry(NamedTuple):
     """What a step hands to the next: the states, with input feeding the readout, and the model's own last word."""
 
     states: tuple[CellState, ...]
@@ -297,7 +311,9 @@ class RecurrentEncoderDecoder(Module):
         """The training steps that scheduled sampling counts; nothing without it."""
         return {"steps": jnp.int32(0)} if self.config.scheduled_sampling else {}
 
-    def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> tuple[Source, tuple[CellState, ...]]:
+    def encode(
+        self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None
+    ) -> tuple[EncodedSource, tuple[CellState, ...]]:
         """What the steps read of the source, and the decoder's first states."""
         lengths_B, context = real_lengths(source_BxS, self.pad), self.config.context
         words_BxSxE = self._embedded(source_BxS, _stream(key, "source"))
@@ -305,16 +321,16 @@ class RecurrentEncoderDecoder(Module):
         first = self._first(last)
         match context:
             case Context.NONE:
-                return Source(lengths_B), first
+                return EncodedSource(lengths_B), first
             case Context.LAST:
-                return Source(lengths_B, vector=last[-1].hidden), first
+                return EncodedSource(lengths_B, vector=last[-1].hidden), first
             case Context.SUM:
-                return Source(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
+                return EncodedSource(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
             case Context.MEAN:
-                return Source(lengths_B, vector=_over_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
+                return EncodedSource(lengths_B, vector=_divide_by_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
             case Context.ATTENTION | Context.ATTENTION_OVER_LENGTH:
                 assert self.attention is not None
-                return Source(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
+                return EncodedSource(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
 
     def hidden(
         self,
@@ -338,7 +354,7 @@ class RecurrentEncoderDecoder(Module):
         asked = capture_at(SITE, capture)
         own_BxT, state = self._own_words(state, target_BxT, train, _stream(key, "own"))
         words_BxTxE = self._embedded(target_BxT, _stream(key, "target"))
-        given = Given(words_BxTxE, own_BxT, self._soft(target_BxT, train, _stream(key, "soft")))
+        given = StepInput(words_BxTxE, own_BxT, self._soft(target_BxT, train, _stream(key, "soft")))
         if self.config.order is Order.CURRENT and own_BxT is None:
             read_BxTxE, draws, captured = self._at_once(source, first, given, mask, train, key, asked)
         else:
@@ -382,7 +398,7 @@ class RecurrentEncoderDecoder(Module):
         """The same step as in training, on the words that were chosen."""
         words_RxE = self._embedded(tokens_R, None)
         rows, (read_RxE, _), alignment = self._step(
-            cache.rows, Given(words_RxE), None, source=cache.examples, train=False
+            cache.rows, StepInput(words_RxE), None, source=cache.examples, train=False
         )
         maps, asked = {}, capture_at(SITE, capture)
         if alignment is not None and asked is not None:
@@ -391,13 +407,13 @@ class RecurrentEncoderDecoder(Module):
 
     def _step(
         self,
-        carry: Carry,
-        given: Given,
+        carry: DecoderCarry,
+        given: StepInput,
         key: Key[Array, ""] | None,
         *,
-        source: Source,
+        source: EncodedSource,
         train: bool,
-    ) -> tuple[Carry, tuple[Array, dict[str, Array]], Alignment | None]:
+    ) -> tuple[DecoderCarry, tuple[Array, dict[str, Array]], Alignment | None]:
         """One word further: the carry, the readout and what is told of a draw, and the alignment."""
         word_RxE = given.word
         if given.own is not None:
@@ -409,9 +425,9 @@ class RecurrentEncoderDecoder(Module):
         query = carry.states[-1].hidden
         if self.config.order is Order.PREVIOUS:
             context, alignment = read(query)
-            entering = _joined(word_RxE, context)
+            entering = _concatenate(word_RxE, context)
         else:
-            entering = _joined(word_RxE, carry.read)
+            entering = _concatenate(word_RxE, carry.read)
         output_RxE, states = self.decoder.step(entering, carry.states, key=_stream(key, "decoder"))
         if self.config.order is not Order.PREVIOUS:
             context, alignment = read(output_RxE)
@@ -419,16 +435,16 @@ class RecurrentEncoderDecoder(Module):
 
         said = carry.said
         if given.own is not None:
-            said = jax.random.categorical(_needed(key, "draw"), self.logits(jax.lax.stop_gradient(read_RxE)))
+            said = jax.random.categorical(_require_stream(key, "draw"), self.logits(jax.lax.stop_gradient(read_RxE)))
         fed = read_RxE if self.config.order is Order.INPUT_FEEDING else None
-        after = Carry(states, carry.position + 1, fed, None if said is None else said.astype(jnp.int32))
-        return after, (read_RxE, _draws(alignment, self.config.normaliser)), alignment
+        after = DecoderCarry(states, carry.position + 1, fed, None if said is None else said.astype(jnp.int32))
+        return after, (read_RxE, _sampling_extras(alignment, self.config.normaliser)), alignment
 
     def _at_once(
         self,
-        source: Source,
+        source: EncodedSource,
         first: tuple[CellState, ...],
-        given: Given,
+        given: StepInput,
         mask: Mask,
         train: bool,
         key: Key[Array, ""] | None,
@@ -455,7 +471,10 @@ class RecurrentEncoderDecoder(Module):
                 train=train,
             )
             context = self._over_length(context, source)
-            draws = {name: jnp.moveaxis(each, 1, 2) for name, each in _draws(alignment, self.config.normaliser).items()}
+            draws = {
+                name: jnp.moveaxis(each, 1, 2)
+                for name, each in _sampling_extras(alignment, self.config.normaliser).items()
+            }
             if capture is not None:
                 kept = alignment.logits if capture.statistics else None
                 of_layer = capture_weights(alignment.weights, capture, logits=kept, mask=mask)
@@ -466,7 +485,7 @@ class RecurrentEncoderDecoder(Module):
         self,
         query_RxE: Array,
         *,
-        source: Source,
+        source: EncodedSource,
         position_R: Array,
         soft_R: Array | None,
         train: bool,
@@ -488,20 +507,20 @@ class RecurrentEncoderDecoder(Module):
             return None, None
         return repeat_rows(source.vector, len(query_RxE) // len(source.vector)), None
 
-    def _over_length(self, context: Array, source: Source) -> Array:
+    def _over_length(self, context: Array, source: EncodedSource) -> Array:
         """Divided by the length of the source where the context is to be."""
         if self.config.context is not Context.ATTENTION_OVER_LENGTH:
             return context
-        return _over_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
+        return _divide_by_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
 
     def _read_out(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """r_t of the readout."""
         match self.config.readout:
             case Readout.MAXOUT:
-                pairs = self.readout(_joined(output, word, context))
+                pairs = self.readout(_concatenate(output, word, context))
                 read = jnp.max(pairs.reshape(*pairs.shape[:-1], -1, 2), axis=-1)
             case Readout.TANH:
-                read = jnp.tanh(self.readout(_joined(context, output)))
+                read = jnp.tanh(self.readout(_concatenate(context, output)))
         return dropout(read, self.config.dropout, key)
 
     def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
@@ -516,10 +535,10 @@ class RecurrentEncoderDecoder(Module):
         memory_LxBxF = jnp.moveaxis(self.first_memory(top.memory), 1, 0)
         return tuple(map(CellState, jnp.unstack(hidden_LxBxF), jnp.unstack(memory_LxBxF)))
 
-    def _carry(self, first: tuple[CellState, ...], said_R: Array | None) -> Carry:
+    def _carry(self, first: tuple[CellState, ...], said_R: Array | None) -> DecoderCarry:
         hidden_RxF = first[-1].hidden
         fed = jnp.zeros_like(hidden_RxF) if self.config.order is Order.INPUT_FEEDING else None
-        return Carry(first, jnp.zeros(len(hidden_RxF), jnp.int32), fed, said_R)
+        return DecoderCarry(first, jnp.zeros(len(hidden_RxF), jnp.int32), fed, said_R)
 
     def _embedded(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
@@ -528,7 +547,7 @@ class RecurrentEncoderDecoder(Module):
         """Which examples are read by the probabilities, none outside of training."""
         if not (self.config.soft_share and train):
             return None
-        drawn_Bx1 = jax.random.bernoulli(_needed(key, "which"), self.config.soft_share, (len(target_BxT), 1))
+        drawn_Bx1 = jax.random.bernoulli(_require_stream(key, "which"), self.config.soft_share, (len(target_BxT), 1))
         return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
 
     def _own_words(
@@ -538,11 +557,11 @@ class RecurrentEncoderDecoder(Module):
         if not (self.config.scheduled_sampling and train):
             return None, state
         share = jnp.minimum(state["steps"] / self.config.scheduled_sampling_steps, 1) * self.config.scheduled_sampling
-        own_BxT = jax.random.bernoulli(_needed(key, "which"), share, target_BxT.shape)
+        own_BxT = jax.random.bernoulli(_require_stream(key, "which"), share, target_BxT.shape)
         return own_BxT.at[:, 0].set(False), {"steps": state["steps"] + 1}
 
 
-def _draws(alignment: Alignment | None, normaliser: Normaliser) -> dict[str, Array]:
+def _sampling_extras(alignment: Alignment | None, normaliser: Normaliser) -> dict[str, Array]:
     """What REINFORCE is made of, by the names of `extras`."""
     if normaliser is not Normaliser.HARD or alignment is None or alignment.log_prob is None:
         return {}
@@ -550,30 +569,14 @@ def _draws(alignment: Alignment | None, normaliser: Normaliser) -> dict[str, Arr
     return {"attention_log_prob": alignment.log_prob, "attention_entropy": alignment.entropy}
 
 
-def _joined(*parts: Array | None) -> Array:
+def _concatenate(*parts: Array | None) -> Array:
     """Features side by side, of the parts that there are."""
     return jnp.concatenate([part for part in parts if part is not None], axis=-1)
 
 
-def _over_length(x: Array, lengths: Int[Array, " R"]) -> Array:
+def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
     """The quotient x / N; of an empty source nothing."""
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
-
-
-_STREAMS = (
-    "source",
-    "encoder",
-    "target",
-    "own",
-    "steps",
-    "said",
-    "attention",
-    "decoder",
-    "readout",
-    "which",
-    "draw",
-    "soft",
-)
 
 
 def _stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
@@ -581,7 +584,7 @@ def _stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
     return None if key is None else jax.random.fold_in(key, _STREAMS.index(name))
 
 
-def _needed(key: Key[Array, ""] | None, name: str) -> Key[Array, ""]:
+def _require_stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""]:
     of_name = _stream(key, name)
     if of_name is None:
         raise TypeError("a model that draws in training needs a key")

@@ -17,7 +17,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
 from transformer.config import Config, Items, Positive, UserError
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.image_grid_attention import as_layers
+from transformer.layers.image_grid_attention import stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.stateful_norm import BatchNorm, BatchStatistics
@@ -294,7 +294,7 @@ class Snail(Module):
                 x = made(x)
         outputs = self.head(x)
         outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
-        return outputs, Aux(as_layers(SITE, maps), {}, after)
+        return outputs, Aux(stack_glimpses(SITE, maps), {}, after)
 
 
 def widened(width: int, block: Block, sizes: tuple[int, ...], length: int) -> int:

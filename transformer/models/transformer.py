@@ -17,14 +17,14 @@ from transformer.layers.block import (
     Block,
     BlockAux,
     BlockCapture,
-    Group,
-    Layer,
+    BlockGroup,
+    LayerContext,
     Memory,
-    by_layer,
-    of_all,
     run_layers,
+    stack_aux,
+    stack_by_layer,
     step_layers,
-    windowed,
+    with_window,
 )
 from transformer.layers.embedding_and_head import TokenEnds
 from transformer.layers.experts import ExpertsConfig
@@ -58,7 +58,7 @@ class BlockStacks(Stateless):
         group = config.experts.group
         if group == 1:
             return builder.stack(functools.partial(block, bool(config.experts.count)), count)
-        return builder.stack(lambda builder: Group(block, group, builder), count // group)
+        return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
 
     def make_table(self, *, bidirectional: bool, builder: Builder) -> SharedPositions | None:
         """The relative positions that all layers of a stack share, where their scheme has such."""
@@ -88,11 +88,11 @@ class BlockStacks(Stateless):
             stacked,
             self.config,
             count,
-            lambda block, x, layer, _: block(x, layer, mask=windowed(mask, layer.window), table=table, asked=asked),
+            lambda block, x, layer, _: block(x, layer, mask=with_window(mask, layer.window), table=table, asked=asked),
             x_BxTxE,
             key=key,
         )
-        return (x_BxTxE if norm is None else norm(x_BxTxE)), by_layer(outputs)
+        return (x_BxTxE if norm is None else norm(x_BxTxE)), stack_by_layer(outputs)
 
 
 class TokenModel(BlockStacks, TokenEnds):
@@ -120,12 +120,12 @@ def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
     return first, second
 
 
-def asked_of(stack: str, capture: Capture | None) -> BlockCapture:
+def stack_capture(stack: str, capture: Capture | None) -> BlockCapture:
     """What a request asks of the sites of the stack of this name."""
     return BlockCapture(*(capture_at(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
 
 
-def sites_of(
+def stack_sites(
     stack: str,
     config: TransformerConfig,
     layers: int,
@@ -146,13 +146,13 @@ def sites_of(
     return tuple(sites)
 
 
-def maps_of(stack: str, aux: BlockAux) -> dict[str, Captured]:
+def stack_maps(stack: str, aux: BlockAux) -> dict[str, Captured]:
     """The maps that were asked for of the stack of this name, by site."""
     sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.experts}
     return {site: captured for site, captured in sites.items() if captured is not None}
 
 
-def losses_of(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str, AuxiliaryLoss]:
+def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str, AuxiliaryLoss]:
     """The losses that balance the experts of the stack of this name: sums over its layers, means over batches.
 
     A coefficient of variation is no sum over positions: micro-batches count by their real positions.
@@ -183,17 +183,20 @@ class TokenDecoder(TokenModel):
         examples: Mapping[str, Any],
     ) -> Cache:
         """The cache of a stack whose rings hold `filled` for each example, layer by layer, up to positions `last`."""
-        rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, beams), of_layer) for of_layer in filled)
+        rings = tuple(jax.tree.map(lambda leaf: ring_of(leaf, beams), layer) for layer in filled)
         position_R = repeat_rows(last_B, beams)
         ancestors_RxT = first_ancestors(len(position_R), beams, length)
-        rows = {"position": position_R, "ancestors": ancestors_RxT}
         # What rows share is never re-ordered; a ring of each row's own is.
-        shared, own = (rings, ()) if sharing(beams) > 1 else ((), rings)
-        weights = {
-            "layers": unstacked(stacked, len(filled) // self.config.experts.group),
-            "scoring": self.scoring(self.dtype),
-        }
-        return Cache((), {**rows, "rings": own}, {**examples, "rings": shared}, weights)
+        shared_rings, own_rings = (rings, ()) if sharing(beams) > 1 else ((), rings)
+        return Cache(
+            layers=(),
+            rows={"position": position_R, "ancestors": ancestors_RxT, "rings": own_rings},
+            examples={**examples, "rings": shared_rings},
+            weights={
+                "layers": unstacked(stacked, len(filled) // self.config.experts.group),
+                "scoring": self.scoring(self.dtype),
+            },
+        )
 
     def step_rows(
         self,
@@ -212,33 +215,37 @@ class TokenDecoder(TokenModel):
 
         Errors: ValueError for maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
         """
-        position_R, ancestors_RxT = cache.rows["position"], cache.rows["ancestors"]
+        position_R = cache.rows["position"]
         rings = cache.rows["rings"] or cache.examples["rings"]
-        shared = rings[0][0].shape[2]
-        ancestors_RxT = with_own(ancestors_RxT, position_R, shared)
+        rows_sharing = rings[0][0].shape[2]
+        ancestors_RxT = with_own(cache.rows["ancestors"], position_R, rows_sharing)
 
         table = None if relative is None else relative()
 
-        def of_layer(block: Any, x: Array, layer: Layer, given: Any) -> tuple[Array, Any]:
-            held, memory = given
-            output, *rest = block.step(
-                x,
+        def step_layer(
+            block: Any, x_RxE: Array, layer: LayerContext, ring_and_memory: Any
+        ) -> tuple[Array, tuple[KeysAndValues, BlockAux]]:
+            ring, memory = ring_and_memory
+            x_RxE, grown_ring, aux = block.step(
+                x_RxE,
                 layer,
-                held,
+                ring,
                 position_R,
                 ancestors_RxT=ancestors_RxT,
                 table=table,
                 memory=memory,
                 asked=asked,
             )
-            return output, tuple(rest)
+            return x_RxE, (grown_ring, aux)
 
         x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
-        given = list(zip(rings, memories, strict=True))
-        x_RxE, outputs = step_layers(stacked, self.config, cache.weights["layers"], of_layer, x_RxE, given)
-        grown, aux = zip(*outputs, strict=True)
-        of_self = [each.attention for each in aux if each.attention is not None]
-        widths = {captured.weights.shape[-1] for captured in of_self if captured.weights is not None}
+        rings_and_memories = list(zip(rings, memories, strict=True))
+        x_RxE, outputs = step_layers(
+            stacked, self.config, cache.weights["layers"], step_layer, x_RxE, rings_and_memories
+        )
+        grown_rings, aux = zip(*outputs, strict=True)
+        self_attention = [layer_aux.attention for layer_aux in aux if layer_aux.attention is not None]
+        widths = {captured.weights.shape[-1] for captured in self_attention if captured.weights is not None}
         if len(widths) > 1:
             raise ValueError(
                 f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
@@ -246,14 +253,14 @@ class TokenDecoder(TokenModel):
             )
         logits_RxV = self.logits_by(cache.weights["scoring"], x_RxE if norm is None else norm(x_RxE))
         rows = {**cache.rows, "position": position_R + 1, "ancestors": ancestors_RxT}
-        if shared > 1:
-            cache = cache._replace(rows=rows, examples={**cache.examples, "rings": grown})
+        if rows_sharing > 1:
+            cache = cache._replace(rows=rows, examples={**cache.examples, "rings": grown_rings})
         else:
-            cache = cache._replace(rows={**rows, "rings": grown})
-        return logits_RxV, cache, of_all(aux, lambda *leaves: jnp.stack(leaves))
+            cache = cache._replace(rows={**rows, "rings": grown_rings})
+        return logits_RxV, cache, stack_aux(aux, lambda *leaves: jnp.stack(leaves))
 
 
-def mask_of(inputs: Inputs) -> Mask:
+def causal_mask(inputs: Inputs) -> Mask:
     """What the tokens may see: their past, within their segment, and no padding."""
     if "segments" in inputs:
         segments_BxT = jnp.asarray(inputs["segments"])

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.positions import Position
 from transformer.config import Count, UserError
-from transformer.layers.block import BlockAux, Layer, by_layer, run_layers, windowed
+from transformer.layers.block import BlockAux, LayerContext, run_layers, stack_by_layer, with_window
 from transformer.layers.flops import memory_operations
 from transformer.layers.module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, of_layers, read_on, remembered
@@ -20,7 +20,7 @@ from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CONTINUATION, Interface, check_length
-from transformer.models.transformer import asked_of, losses_of, maps_of, mask_of, sites_of, split_key
+from transformer.models.transformer import causal_mask, expert_losses, split_key, stack_capture, stack_maps, stack_sites
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +64,16 @@ class DecoderWithMemory(Decoder):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the tokens from."""
-        config, tokens_BxT, mask = self.config, jnp.asarray(inputs["tokens"]), mask_of(inputs)
+        config, tokens_BxT, mask = self.config, jnp.asarray(inputs["tokens"]), causal_mask(inputs)
         memory = inputs.get("memory")
         if memory is not None:
             if "segments" in inputs:
                 raise ValueError("inputs has segments and a memory: packed texts do not follow one another")
             mask = behind(mask, memory.shape[2], jnp.asarray(inputs["past"]), tokens_BxT.shape[1])
-        table, asked = None if self.relative is None else self.relative(), asked_of(STACK, capture)
+        table, asked = None if self.relative is None else self.relative(), stack_capture(STACK, capture)
 
-        def function(block: Any, x: Array, layer: Layer, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
-            seen = windowed(mask, layer.window)
+        def function(block: Any, x: Array, layer: LayerContext, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
+            seen = with_window(mask, layer.window)
             x, aux, attended = read_on(block, x, layer, held, mask=seen, table=table, asked=asked)
             return x, (aux, remembered(attended, config.memory))
 
@@ -89,10 +89,10 @@ class DecoderWithMemory(Decoder):
             inputs=of_layers(memory, len(config.period)),
         )
         of_each, kept = zip(*outputs, strict=True)
-        aux = by_layer(of_each)
+        aux = stack_by_layer(of_each)
         extras = {"memory": by_example(kept)} if config.memory else {}
         x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
-        return x_BxTxE, Aux(maps_of(STACK, aux), extras, state, losses_of(STACK, aux, config.experts))
+        return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts))
 
 
 def build(config: TransformerXLConfig, interface: Interface, precision: Precision) -> Model:
@@ -103,7 +103,7 @@ def build(config: TransformerXLConfig, interface: Interface, precision: Precisio
     check_length(config.max_length, interface)
     return Model(
         functional=Functional(lambda builder: DecoderWithMemory(config, interface, builder), precision),
-        sites=sites_of(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
+        sites=stack_sites(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
         max_length=config.max_length,
     )
 

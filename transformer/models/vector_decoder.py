@@ -27,7 +27,7 @@ from transformer.layers.transformer_config import TransformerConfig, blocks_of, 
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import NUMBERS, Interface, check_length
-from transformer.models.transformer import BlockStacks, asked_of, maps_of, sites_of, split_key
+from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "decoder"
 
@@ -104,9 +104,9 @@ class VectorDecoder(BlockStacks):
             relative=None,
             norm=self.norm,
             key=layers_key,
-            asked=asked_of(STACK, capture),
+            asked=stack_capture(STACK, capture),
         )
-        return self.head(x_BxTxE), Aux(maps_of(STACK, aux), {}, state)
+        return self.head(x_BxTxE), Aux(stack_maps(STACK, aux), {}, state)
 
 
 def build(config: VectorDecoderConfig, interface: Interface, precision: Precision) -> Model:
@@ -118,7 +118,7 @@ def build(config: VectorDecoderConfig, interface: Interface, precision: Precisio
     steps = Axis("steps", AxisKind.STEPS)
     return Model(
         Functional(functools.partial(VectorDecoder, config, interface), precision),
-        sites_of(STACK, config.blocks, config.layers, steps, steps, causal=True),
+        stack_sites(STACK, config.blocks, config.layers, steps, steps, causal=True),
         max_length=config.max_length,
     )
 

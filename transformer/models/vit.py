@@ -30,7 +30,7 @@ from transformer.layers.transformer_config import Biases, Remat, TransformerConf
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.family import Family, Operations, Size
 from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
-from transformer.models.transformer import BlockStacks, asked_of, maps_of, sites_of, split_key
+from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "encoder"
 
@@ -164,11 +164,11 @@ class Vit(BlockStacks):
                 first = jnp.asarray(token[...], self.dtype)
                 x_BxNxE = jnp.concatenate([jnp.broadcast_to(first, (len(x_BxNxE), *first.shape)), x_BxNxE], axis=1)
         x_BxNxE = dropout(self.positions(x_BxNxE), self.config.dropout, embedding_key)
-        asked = asked_of(STACK, capture)
+        asked = stack_capture(STACK, capture)
         x_BxNxE, aux = self.run_self_attention(
             self.layers, self.count, x_BxNxE, Mask(), relative=None, norm=self.norm, key=layers_key, asked=asked
         )
-        return self.logits(x_BxNxE), Aux(maps_of(STACK, aux), {}, state)
+        return self.logits(x_BxNxE), Aux(stack_maps(STACK, aux), {}, state)
 
     def logits(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B C"]:
         """The score of every class from the states behind the last block."""
@@ -191,7 +191,7 @@ def build(config: VitConfig, interface: Interface, precision: Precision) -> Mode
     """
     _, height, width, _ = interface.inputs["picture"].shape
     grid = config.grid(height, width)
-    sites = sites_of(STACK, config.blocks, config.layers, grid, grid)
+    sites = stack_sites(STACK, config.blocks, config.layers, grid, grid)
     return Model(Functional(lambda builder: Vit(config, interface, builder), precision), sites)
 
 

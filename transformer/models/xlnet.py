@@ -13,7 +13,7 @@ from transformer.attention.positions import Position
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
-from transformer.layers.block import Layer, in_order, run_layers, windowed
+from transformer.layers.block import LayerContext, interleave_periods, run_layers, with_window
 from transformer.layers.feed_forward import Activation
 from transformer.layers.flops import cross_operations, network_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, Role, deepnorm
@@ -24,7 +24,7 @@ from transformer.layers.segment_memory import TOKENS, by_example, filled, key_ax
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import OF_TOKENS, Family, Operations
+from transformer.models.family import TOKEN_FRONT, Family, Operations
 from transformer.models.interface import PERMUTATION, Interface
 from transformer.models.published import of_family
 from transformer.models.transformer import TokenModel, split_key
@@ -141,8 +141,10 @@ class XLNet(TokenModel):
         table = self._kinds(inputs)
         asked = Asked(capture_at(CONTENT, capture), capture_at(QUERY, capture))
 
-        def function(block: Any, streams: Streams, layer: Layer, held: Any) -> tuple[Streams, tuple[Asked, Array]]:
-            seen = Masks(*(windowed(mask, layer.window) for mask in masks))
+        def function(
+            block: Any, streams: Streams, layer: LayerContext, held: Any
+        ) -> tuple[Streams, tuple[Asked, Array]]:
+            seen = Masks(*(with_window(mask, layer.window) for mask in masks))
             streams, maps, attended = two_streams(
                 block, streams, layer, held, masks=seen, predicted_BxP=predicted_BxP, table=table, asked=asked
             )
@@ -203,7 +205,7 @@ def _slots(inputs: Inputs) -> int:
 def _maps_of(maps: tuple[Asked, ...]) -> dict[str, Captured]:
     """The maps of the layers of a period, by site, in the order of the layers."""
     of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
-    return {site: jax.tree.map(in_order, *each) for site, each in of_sites if each[0] is not None}
+    return {site: jax.tree.map(interleave_periods, *each) for site, each in of_sites if each[0] is not None}
 
 
 def build(config: XLNetConfig, interface: Interface, precision: Precision) -> Model:
@@ -242,5 +244,5 @@ FAMILY = Family(
     operations,
     sizes=of_family("xlnet"),
     check_placement=check_ring,
-    front=(*OF_TOKENS, "blank"),
+    front=(*TOKEN_FRONT, "blank"),
 )

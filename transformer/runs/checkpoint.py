@@ -47,53 +47,7 @@ from transformer.runs.records import Step
 from transformer.storage.disk import REMOVED
 from transformer.storage.locate import locate, storage_of
 
-
-class Verification:
-    """A thread that reads a checkpoint back once it is committed; of several processes each reads its share.
-
-    It calls `committed` once nothing more is written, whether the save has succeeded or not.
-    """
-
-    def __init__(
-        self,
-        manager: ocp.CheckpointManager,
-        path: Path,
-        step: int,
-        manifest: Mapping[str, Any],
-        committed: Callable[[], None] = lambda: None,
-    ):
-        self.path, self.step = path, step
-        self._manager, self._manifest, self._committed = manager, manifest, committed
-        self._wrong: str | None = "it was not verified"
-        self._thread = threading.Thread(target=self._verify, name=f"verification of step {step}", daemon=True)
-        self._thread.start()
-
-    def result(self) -> str | None:
-        """What is wrong with it, or None; waits until that is known."""
-        self._thread.join()
-        return self._wrong
-
-    def _verify(self) -> None:
-        try:
-            self._manager.wait_until_finished()
-        except BaseException:  # told where the saving thread waits
-            return
-        finally:
-            self._committed()
-        try:
-            storage_of(self.path).sync_tree(self.path)
-            read = read_manifest((self.path / "manifest" / "metadata").read_bytes())
-            if read["leaves"] != self._manifest["leaves"]:
-                self._wrong = "manifest/metadata is not what was saved"
-                return
-            mine = list(self._manifest["leaves"].items())[jax.process_index() :: jax.process_count()]
-            self._wrong = find_damage(self.path / "state", dict(mine))
-        except Exception as error:
-            self._wrong = " ".join(str(error).split())[:300]
-
-
 PyTree = Any
-
 DAMAGED_PREFIX = "damaged-"  # begins the name of a checkpoint that was set aside
 _MOST_VANISHED = 100  # checkpoints that a reader may lose to a run that goes on before it gives up
 _logger = logging.getLogger(__name__)
@@ -468,6 +422,50 @@ class Checkpoints:
         if wrong is not None:
             raise self._damaged(step, wrong)
         return arrays
+
+
+class Verification:
+    """A thread that reads a checkpoint back once it is committed; of several processes each reads its share.
+
+    It calls `committed` once nothing more is written, whether the save has succeeded or not.
+    """
+
+    def __init__(
+        self,
+        manager: ocp.CheckpointManager,
+        path: Path,
+        step: int,
+        manifest: Mapping[str, Any],
+        committed: Callable[[], None] = lambda: None,
+    ):
+        self.path, self.step = path, step
+        self._manager, self._manifest, self._committed = manager, manifest, committed
+        self._wrong: str | None = "it was not verified"
+        self._thread = threading.Thread(target=self._verify, name=f"verification of step {step}", daemon=True)
+        self._thread.start()
+
+    def result(self) -> str | None:
+        """What is wrong with it, or None; waits until that is known."""
+        self._thread.join()
+        return self._wrong
+
+    def _verify(self) -> None:
+        try:
+            self._manager.wait_until_finished()
+        except BaseException:  # told where the saving thread waits
+            return
+        finally:
+            self._committed()
+        try:
+            storage_of(self.path).sync_tree(self.path)
+            read = read_manifest((self.path / "manifest" / "metadata").read_bytes())
+            if read["leaves"] != self._manifest["leaves"]:
+                self._wrong = "manifest/metadata is not what was saved"
+                return
+            mine = list(self._manifest["leaves"].items())[jax.process_index() :: jax.process_count()]
+            self._wrong = find_damage(self.path / "state", dict(mine))
+        except Exception as error:
+            self._wrong = " ".join(str(error).split())[:300]
 
 
 def saved_last_file(directory: Path) -> Path:

@@ -23,12 +23,16 @@ from transformer.runs.checksums import Digest, digests, digests_here
 from transformer.storage.locate import storage_of
 
 PyTree = Any
-
 SCALARS = {bool: "python bool", int: "python int", float: "python float"}
-
-
+_NUMPY_LEAF = np.zeros(())  # stands for an array of NumPy
+_ELEMENTS_AT_ONCE = 1 << 26  # elements
+_MOST_KEY_WORDS = 16  # 32-bit words of a key of random numbers
 Dimension = Annotated[int, Range(0, 2**48)]
 """The length of an axis of a stored array."""
+
+
+class Unreadable(Exception):
+    """An array that cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,18 +79,6 @@ def is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def describe(leaf: Any) -> StoredLeaf:
-    """The shape and type of a leaf.
-
-    Errors: TypeError for what cannot be one.
-    """
-    if type(leaf) in SCALARS:
-        return StoredLeaf((), SCALARS[type(leaf)])
-    if not hasattr(leaf, "dtype"):
-        raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
-    return StoredLeaf(tuple(leaf.shape), str(leaf.dtype))
-
-
 def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     """The leaves by their path, such as `variables/params/encoder/query/kernel`.
 
@@ -99,6 +91,18 @@ def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
             raise ValueError(f"two leaves of the state are both called {name!r}: rename one of them")
         named[name] = leaf
     return named
+
+
+def describe(leaf: Any) -> StoredLeaf:
+    """The shape and type of a leaf.
+
+    Errors: TypeError for what cannot be one.
+    """
+    if type(leaf) in SCALARS:
+        return StoredLeaf((), SCALARS[type(leaf)])
+    if not hasattr(leaf, "dtype"):
+        raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
+    return StoredLeaf(tuple(leaf.shape), str(leaf.dtype))
 
 
 def as_stored(name: str, leaf: Any) -> Any:
@@ -159,15 +163,6 @@ def as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
 
 def _sha256(leaves: Any, metadata: Any) -> str:
     return hashlib.sha256(json.dumps([leaves, metadata], sort_keys=True).encode()).hexdigest()
-
-
-_NUMPY_LEAF = np.zeros(())  # stands for an array of NumPy
-_ELEMENTS_AT_ONCE = 1 << 26  # elements
-_MOST_KEY_WORDS = 16  # 32-bit words of a key of random numbers
-
-
-class Unreadable(Exception):
-    """An array that cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)

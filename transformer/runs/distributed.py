@@ -21,11 +21,158 @@ from transformer.config import UserError
 from transformer.runs.directory import RunDirectory
 from transformer.storage.locate import locate
 
+HEARTBEAT = 60  # seconds
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 _OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 _ORTE = "OMPI_MCA_orte_hnp_uri"  # the address of mpirun, up to Open MPI 4
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _GKE_HOSTS, _GKE_INDEX = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"
 _ALONE = "or --processes=1 to train alone"
+_BROADCAST_BLOCK = 1024  # bytes
+_MESSAGE_LENGTH = 4096  # bytes of what is said
+_logger = logging.getLogger(__name__)
+
+
+def join_processes(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    *,
+    heartbeat: int = HEARTBEAT,
+    environment: Mapping[str, str] = os.environ,
+    files: Path = Path("/"),
+) -> bool:
+    """Join the other processes of this run, before jax is used; False for a single process.
+
+    `heartbeat` is after how many seconds of silence a process counts as lost.
+
+    Errors: UserError for incomplete or invalid settings.
+    """
+    if heartbeat < 1:
+        raise UserError(f"--heartbeat={heartbeat} must be at least 1 second")
+    settings: dict[str, Any] | None
+    flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
+    variables = {name: environment.get(name) or None for name in (ADDRESS, COUNT, INDEX)}
+    given = next((each for each in (flags, variables) if any(value is not None for value in each.values())), None)
+    if given is not None and _is_single_process(*given.values()):
+        return False
+    settings = launcher_arguments(environment) if given is None else _explicit_settings(given)
+    if settings is None and not _has_tpu(environment, files):
+        refuse_unknown_launcher(environment)
+        return False
+    if settings is not None and on_loopback(str(settings.get("coordinator_address"))):
+        if not environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
+            settings["coordinator_bind_address"] = settings["coordinator_address"]
+        _listen_on_loopback()
+    # jax would treat SIGTERM as a notice of preemption and go on; transformer.runs.preemption hears it.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(**settings or {}, heartbeat_timeout_seconds=heartbeat)
+    except ValueError:
+        if settings is not None:
+            raise
+        refuse_unknown_launcher(environment)
+        return False  # a TPU without signs of a pod
+    return True
+
+
+def on_loopback(address: str) -> bool:
+    """Whether HOST:PORT is this machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def primary() -> bool:
+    """Whether this process is the first, which decides for all and writes what is written once."""
+    return jax.process_index() == 0
+
+
+def run_on_primary[T](decide: Callable[[], T]) -> T:
+    """Call `decide` on the first process and return its value, which JSON must be able to hold, on all of them.
+
+    A UserError is raised on all of them; any other error ends the first process, and with it the others.
+    """
+    if jax.process_count() == 1:
+        return decide()
+    message: dict[str, Any] = {}
+    if primary():
+        try:
+            message["value"] = decide()
+        except UserError as error:
+            message["mistake"] = str(error)
+    message = json.loads(_broadcast(json.dumps(message).encode()))
+    if "mistake" in message:
+        raise UserError(message["mistake"])
+    return message["value"]
+
+
+def primary_first[T](make: Callable[[], T]) -> T:
+    """Call `make` on every process, on the first one before the others: it can write files that they then read.
+
+    Errors: as `run_on_primary`.
+    """
+    made: list[T] = []
+    run_on_primary(lambda: made.append(make()))
+    return made[0] if made else make()
+
+
+@contextlib.contextmanager
+def claim_run_directory(
+    path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
+) -> Iterator[RunDirectory]:
+    """The run directory that the first process claims for all of them, until all have left the context.
+
+    Errors: as `RunDirectory.claim`, on every process.
+    """
+    with contextlib.ExitStack() as stack:
+        held: list[RunDirectory] = []
+
+        def claim() -> bool:
+            held.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
+            return held[0].fresh
+
+        # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
+        run_on_primary(lambda: None)
+        fresh = run_on_primary(claim)
+        yield held[0] if held else RunDirectory(locate(path), fresh)
+        run_on_primary(lambda: None)
+
+
+def first_message(said: str | None) -> str | None:
+    """What the first of the processes with something to say says, on all of them; None where none has.
+
+    All call it together.
+    """
+    if jax.process_count() == 1:
+        return said
+    speaking = np.asarray(multihost_utils.process_allgather(np.int32(said is not None))).reshape(-1)
+    if not speaking.any():
+        return None
+    text = np.zeros(_MESSAGE_LENGTH, np.uint8)
+    content = (said or "").encode()[:_MESSAGE_LENGTH]
+    text[: len(content)] = np.frombuffer(content, np.uint8)
+    heard = np.asarray(multihost_utils.process_allgather(text)).reshape(-1, _MESSAGE_LENGTH)[int(np.argmax(speaking))]
+    return bytes(heard).rstrip(b"\0").decode(errors="replace")
+
+
+def announce(line: str) -> None:
+    """Say it on stderr, and in the run's log where there is one."""
+    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
+        print(line, file=sys.stderr, flush=True)
+    _logger.info("%s", line)  # as a warning it would be on stderr twice where no log is
+
+
+def _broadcast(message: bytes) -> bytes:
+    """The message of the first process."""
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
+    # In whole blocks, since each length compiles another program.
+    block = np.zeros(-(-length // _BROADCAST_BLOCK) * _BROADCAST_BLOCK, np.uint8)
+    if primary():
+        block[:length] = np.frombuffer(message, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(block), np.uint8)[:length].tobytes()
 
 
 class Launcher(NamedTuple):
@@ -45,6 +192,7 @@ UNSUPPORTED_LAUNCHERS = (
     Launcher("torchrun", "WORLD_SIZE", "RANK"),
     Launcher("Kubeflow", "NUM_PROCESSES", "PROCESS_ID"),
 )
+
 # Launchers that say which process this is, and not always of how many.
 RANK_VARIABLES = {"PMIX_RANK": "a launcher with PMIx", "PALS_RANKID": "Cray PALS", "ALPS_APP_PE": "Cray ALPS"}
 
@@ -124,64 +272,6 @@ def process_number(environment: Mapping[str, str], name: str) -> int:
     return int(environment[name])
 
 
-HEARTBEAT = 60  # seconds
-ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
-
-_BROADCAST_BLOCK = 1024  # bytes
-
-
-def join_processes(
-    coordinator: str | None = None,
-    processes: int | None = None,
-    process: int | None = None,
-    *,
-    heartbeat: int = HEARTBEAT,
-    environment: Mapping[str, str] = os.environ,
-    files: Path = Path("/"),
-) -> bool:
-    """Join the other processes of this run, before jax is used; False for a single process.
-
-    `heartbeat` is after how many seconds of silence a process counts as lost.
-
-    Errors: UserError for incomplete or invalid settings.
-    """
-    if heartbeat < 1:
-        raise UserError(f"--heartbeat={heartbeat} must be at least 1 second")
-    settings: dict[str, Any] | None
-    flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
-    variables = {name: environment.get(name) or None for name in (ADDRESS, COUNT, INDEX)}
-    given = next((each for each in (flags, variables) if any(value is not None for value in each.values())), None)
-    if given is not None and _is_single_process(*given.values()):
-        return False
-    settings = launcher_arguments(environment) if given is None else _explicit_settings(given)
-    if settings is None and not _has_tpu(environment, files):
-        refuse_unknown_launcher(environment)
-        return False
-    if settings is not None and on_loopback(str(settings.get("coordinator_address"))):
-        if not environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
-            settings["coordinator_bind_address"] = settings["coordinator_address"]
-        _listen_on_loopback()
-    # jax would treat SIGTERM as a notice of preemption and go on; transformer.runs.preemption hears it.
-    jax.config.update("jax_enable_preemption_service", False)
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    try:
-        jax.distributed.initialize(**settings or {}, heartbeat_timeout_seconds=heartbeat)
-    except ValueError:
-        if settings is not None:
-            raise
-        refuse_unknown_launcher(environment)
-        return False  # a TPU without signs of a pod
-    return True
-
-
-def on_loopback(address: str) -> bool:
-    """Whether HOST:PORT is this machine alone."""
-    host = address.rpartition(":")[0].strip("[]")
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
 def _listen_on_loopback() -> None:
     """Let the collectives of CPU devices listen on loopback: gloo would where the host's name leads."""
     # jax has no setting for it.
@@ -234,97 +324,3 @@ def _has_tpu(environment: Mapping[str, str], files: Path) -> bool:
     if environment.get("JAX_PLATFORMS", "tpu").split(",")[0] != "tpu" or find_spec("libtpu") is None:
         return False
     return any(next(files.glob(pattern), None) for pattern in ("dev/accel*", "dev/vfio/[0-9]*"))
-
-
-def primary() -> bool:
-    """Whether this process is the first, which decides for all and writes what is written once."""
-    return jax.process_index() == 0
-
-
-def run_on_primary[T](decide: Callable[[], T]) -> T:
-    """Call `decide` on the first process and return its value, which JSON must be able to hold, on all of them.
-
-    A UserError is raised on all of them; any other error ends the first process, and with it the others.
-    """
-    if jax.process_count() == 1:
-        return decide()
-    message: dict[str, Any] = {}
-    if primary():
-        try:
-            message["value"] = decide()
-        except UserError as error:
-            message["mistake"] = str(error)
-    message = json.loads(_broadcast(json.dumps(message).encode()))
-    if "mistake" in message:
-        raise UserError(message["mistake"])
-    return message["value"]
-
-
-def primary_first[T](make: Callable[[], T]) -> T:
-    """Call `make` on every process, on the first one before the others: it can write files that they then read.
-
-    Errors: as `run_on_primary`.
-    """
-    made: list[T] = []
-    run_on_primary(lambda: made.append(make()))
-    return made[0] if made else make()
-
-
-@contextlib.contextmanager
-def claim_run_directory(
-    path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
-) -> Iterator[RunDirectory]:
-    """The run directory that the first process claims for all of them, until all have left the context.
-
-    Errors: as `RunDirectory.claim`, on every process.
-    """
-    with contextlib.ExitStack() as stack:
-        held: list[RunDirectory] = []
-
-        def claim() -> bool:
-            held.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
-            return held[0].fresh
-
-        # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
-        run_on_primary(lambda: None)
-        fresh = run_on_primary(claim)
-        yield held[0] if held else RunDirectory(locate(path), fresh)
-        run_on_primary(lambda: None)
-
-
-def _broadcast(message: bytes) -> bytes:
-    """The message of the first process."""
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
-    # In whole blocks, since each length compiles another program.
-    block = np.zeros(-(-length // _BROADCAST_BLOCK) * _BROADCAST_BLOCK, np.uint8)
-    if primary():
-        block[:length] = np.frombuffer(message, np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(block), np.uint8)[:length].tobytes()
-
-
-_MESSAGE_LENGTH = 4096  # bytes of what is said
-_logger = logging.getLogger(__name__)
-
-
-def announce(line: str) -> None:
-    """Say it on stderr, and in the run's log where there is one."""
-    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
-        print(line, file=sys.stderr, flush=True)
-    _logger.info("%s", line)  # as a warning it would be on stderr twice where no log is
-
-
-def first_message(said: str | None) -> str | None:
-    """What the first of the processes with something to say says, on all of them; None where none has.
-
-    All call it together.
-    """
-    if jax.process_count() == 1:
-        return said
-    speaking = np.asarray(multihost_utils.process_allgather(np.int32(said is not None))).reshape(-1)
-    if not speaking.any():
-        return None
-    text = np.zeros(_MESSAGE_LENGTH, np.uint8)
-    content = (said or "").encode()[:_MESSAGE_LENGTH]
-    text[: len(content)] = np.frombuffer(content, np.uint8)
-    heard = np.asarray(multihost_utils.process_allgather(text)).reshape(-1, _MESSAGE_LENGTH)[int(np.argmax(speaking))]
-    return bytes(heard).rstrip(b"\0").decode(errors="replace")

@@ -22,6 +22,32 @@ _MOMENT = 5_000  # milliseconds
 _LOST_PROCESS = re.compile("gloo|nccl|connection|peer|remote process|heartbeat|coordination|unavailable", re.IGNORECASE)
 
 
+@contextlib.contextmanager
+def run_lifecycle(
+    coordinator: str | None, processes: int | None, process: int | None, *, heartbeat: int, watchdog: float | None
+) -> Iterator[ProgressMonitor]:
+    """Join the other processes of the run, and attend to the monitor that the context gives while it lasts.
+
+    `watchdog` are the seconds that a unit of work may take; None: long against those before it; 0: for ever.
+
+    Errors: as `transformer.runs.distributed.join_processes`.
+    """
+    monitor = ProgressMonitor()
+    news = RunMessages(monitor)
+
+    def end() -> None:
+        if primary():
+            time.sleep(1)  # the others end with it: first let those that hang too say where
+        exit_at_once(1)
+
+    with handle_stop_signals(news.stop):
+        if join_processes(coordinator, processes, process, heartbeat=heartbeat):
+            news.join()
+        name = f"process {jax.process_index()} of {jax.process_count()}"
+        with news.telling(heartbeat), watchdog_thread(monitor, watchdog, name, news.compare, end):
+            yield monitor
+
+
 class RunMessages:
     """Of one process: what it tells, and a thread that hears what is told. Of a single process, nothing is told."""
 
@@ -131,29 +157,3 @@ def _furthest_behind(told: dict[str, str]) -> str:
     if len(behind) == len(where):
         return f"; of the {len(where)} processes that hang here none is behind the others"
     return f"; furthest behind: {', '.join(behind)}"
-
-
-@contextlib.contextmanager
-def run_lifecycle(
-    coordinator: str | None, processes: int | None, process: int | None, *, heartbeat: int, watchdog: float | None
-) -> Iterator[ProgressMonitor]:
-    """Join the other processes of the run, and attend to the monitor that the context gives while it lasts.
-
-    `watchdog` are the seconds that a unit of work may take; None: long against those before it; 0: for ever.
-
-    Errors: as `transformer.runs.distributed.join_processes`.
-    """
-    monitor = ProgressMonitor()
-    news = RunMessages(monitor)
-
-    def end() -> None:
-        if primary():
-            time.sleep(1)  # the others end with it: first let those that hang too say where
-        exit_at_once(1)
-
-    with handle_stop_signals(news.stop):
-        if join_processes(coordinator, processes, process, heartbeat=heartbeat):
-            news.join()
-        name = f"process {jax.process_index()} of {jax.process_count()}"
-        with news.telling(heartbeat), watchdog_thread(monitor, watchdog, name, news.compare, end):
-            yield monitor

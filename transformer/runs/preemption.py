@@ -11,35 +11,8 @@ from typing import NamedTuple
 
 from transformer.runs.exit_codes import RESTARTABLE, Stopped
 
-_saves_changed = threading.Condition()
-_saves_under_way = 0
-
-
-def begin_save() -> None:
-    """A save begins; `end_save` is called once it is committed or has failed."""
-    global _saves_under_way
-    with _saves_changed:
-        _saves_under_way += 1
-
-
-def end_save() -> None:
-    """A save is committed, or has failed."""
-    global _saves_under_way
-    with _saves_changed:
-        _saves_under_way -= 1
-        _saves_changed.notify_all()
-
-
-def save_in_progress() -> bool:
-    """Whether a save is under way."""
-    return _saves_under_way > 0
-
-
-def when_no_save_runs(act: Callable[[], None]) -> None:
-    """Call `act` once no save is under way, and let none begin_save meanwhile."""
-    with _saves_changed:
-        _saves_changed.wait_for(lambda: not _saves_under_way)
-        act()
+# Those who end a process with its group, such as timeout(1), send the same signal twice.
+_SAME_REQUEST = 0.5  # seconds
 
 
 class HoldPoint(NamedTuple):
@@ -118,21 +91,6 @@ class ProgressMonitor:
             self._changed.notify_all()
 
 
-def exit_at_once(code: int = RESTARTABLE) -> None:
-    """End this process from whatever thread, whatever the others are in the midst of."""
-    os._exit(code)
-
-
-def write_stderr(line: str) -> None:
-    """Write a line to stderr, also where another thread is stopped in the midst of writing."""
-    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
-        os.write(2, f"{line}\n".encode())
-
-
-# Those who end a process with its group, such as timeout(1), send the same signal twice.
-_SAME_REQUEST = 0.5  # seconds
-
-
 @contextlib.contextmanager
 def handle_stop_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """Call `stop` with the name of the first signal, in a thread of its own; end the process at a second SIGINT.
@@ -191,3 +149,45 @@ def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None
 def _exit_by_signal(number: int) -> None:
     write_stderr(f"{signal.Signals(number).name} again: ended; the run goes on from its last checkpoint")
     exit_at_once(128 + number)
+
+
+def exit_at_once(code: int = RESTARTABLE) -> None:
+    """End this process from whatever thread, whatever the others are in the midst of."""
+    os._exit(code)
+
+
+def write_stderr(line: str) -> None:
+    """Write a line to stderr, also where another thread is stopped in the midst of writing."""
+    with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
+        os.write(2, f"{line}\n".encode())
+
+
+_saves_changed = threading.Condition()
+_saves_under_way = 0
+
+
+def begin_save() -> None:
+    """A save begins; `end_save` is called once it is committed or has failed."""
+    global _saves_under_way
+    with _saves_changed:
+        _saves_under_way += 1
+
+
+def end_save() -> None:
+    """A save is committed, or has failed."""
+    global _saves_under_way
+    with _saves_changed:
+        _saves_under_way -= 1
+        _saves_changed.notify_all()
+
+
+def save_in_progress() -> bool:
+    """Whether a save is under way."""
+    return _saves_under_way > 0
+
+
+def when_no_save_runs(act: Callable[[], None]) -> None:
+    """Call `act` once no save is under way, and let none begin_save meanwhile."""
+    with _saves_changed:
+        _saves_changed.wait_for(lambda: not _saves_under_way)
+        act()

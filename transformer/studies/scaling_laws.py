@@ -23,7 +23,7 @@ _LEVEL = (2.5, 97.5)
 Array = Float[np.ndarray, " R"]
 
 
-class Scaled(NamedTuple):
+class ScaledRun(NamedTuple):
     """A run: its parameters N, the tokens D and operations C that it was trained with, and the loss it came to."""
 
     name: str
@@ -41,6 +41,13 @@ class Fit(NamedTuple):
     intervals: Mapping[str, tuple[float, float]]
 
 
+class RunsRead(NamedTuple):
+    """The finished runs, and why each of the others is left out."""
+
+    runs: list[ScaledRun]
+    left_out: list[str]
+
+
 class Term(NamedTuple):
     """The power of one variable: the names of its coefficient and exponent in a form."""
 
@@ -56,7 +63,7 @@ _C = Term("operations", "C", "K", "gamma")
 TERMS = (_N, _D, _C)
 
 
-def fits(runs: Sequence[Scaled], *, draws: int = 200, seed: int = 0) -> dict[str, Fit]:
+def fit_scaling_laws(runs: Sequence[ScaledRun], *, draws: int = 200, seed: int = 0) -> dict[str, Fit]:
     """Every form that the runs can tell, by the variables in it.
 
     Where N or D alone varies, L = E + A / N^alpha, and for fewer than four numbers of it, which tell no limit E,
@@ -86,7 +93,7 @@ def fits(runs: Sequence[Scaled], *, draws: int = 200, seed: int = 0) -> dict[str
     return found
 
 
-def falls(runs: Sequence[Scaled]) -> bool | None:
+def loss_falls_with_size(runs: Sequence[ScaledRun]) -> bool | None:
     """Whether the mean loss falls with every greater number of parameters, of runs with as many tokens.
 
     None where no two sizes were trained on as many.
@@ -99,13 +106,13 @@ def falls(runs: Sequence[Scaled]) -> bool | None:
     return all(steps) if steps else None
 
 
-def shares(joint: Fit) -> tuple[float, float]:
+def compute_optimal_exponents(joint: Fit) -> tuple[float, float]:
     """The exponents a and b of N ~ C^a and D ~ C^b at the least loss: beta and alpha over their sum (equation 4)."""
     alpha, beta = joint.values["alpha"], joint.values["beta"]
     return beta / (alpha + beta), alpha / (alpha + beta)
 
 
-def power(x: Array, loss: Array) -> tuple[float, float]:
+def fit_power_law(x: Array, loss: Array) -> tuple[float, float]:
     """(A, alpha) of L = A / x^alpha by least squares in logarithms."""
     at, said = np.log(x), np.log(loss)
     centred = at - at.mean()
@@ -113,7 +120,7 @@ def power(x: Array, loss: Array) -> tuple[float, float]:
     return float(np.exp(said.mean() - slope * at.mean())), float(-slope)
 
 
-def limited(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = None) -> Array:
+def fit_with_limit(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = None) -> Array:
     """[E, A_1, alpha_1, ...] of L = E + sum_k A_k / x_k^alpha_k.
 
     The least sum of Huber's losses of log L against the logarithm of the sum, by L-BFGS from a grid of beginnings, or
@@ -128,7 +135,7 @@ def limited(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = 
         a_K, alpha_K = values[1::2], values[2::2]
         return np.concatenate([[np.log(values[0])], np.log(a_K) - alpha_K * middle_K, np.log(alpha_K)])
 
-    begun = [inner(start)] if start is not None else _beginnings(len(centred_KxR), loss)
+    begun = [inner(start)] if start is not None else _starting_points(len(centred_KxR), loss)
     bounds = [(-20.0, 20.0)] * (1 + len(centred_KxR)) + [(np.log(1e-3), np.log(10.0))] * len(centred_KxR)
 
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
@@ -163,7 +170,7 @@ def huber(values: Array, centred_KxR: Float[np.ndarray, "K R"], target: Array) -
     return float(np.where(size <= HUBER, size**2 / 2 / HUBER, size - HUBER / 2).sum()), gradient
 
 
-def _beginnings(count: int, loss: Array) -> list[Array]:
+def _starting_points(count: int, loss: Array) -> list[Array]:
     """Limits of a half and nine tenths of the least loss, the rest shared out, exponents from 0.1 to 1."""
     starts = []
     for share, *exponents in itertools.product((0.5, 0.9), *[(0.1, 0.3, 1.0)] * count):
@@ -173,7 +180,7 @@ def _beginnings(count: int, loss: Array) -> list[Array]:
     return starts
 
 
-def _with_intervals(runs: Sequence[Scaled], terms: tuple[Term, ...], limit: bool, draws: int, seed: int) -> Fit:
+def _with_intervals(runs: Sequence[ScaledRun], terms: tuple[Term, ...], limit: bool, draws: int, seed: int) -> Fit:
     names = [name for term in terms for name in (term.coefficient, term.exponent)]
     powers = " + ".join(f"{term.coefficient} / {term.letter}^{term.exponent}" for term in terms)
     form = f"L = E + {powers}" if limit else f"L = {powers}"
@@ -181,7 +188,7 @@ def _with_intervals(runs: Sequence[Scaled], terms: tuple[Term, ...], limit: bool
     x_KxR = np.array([[getattr(run, term.variable) for run in runs] for term in terms])
 
     def values(loss: Array, start: Array | None = None) -> Array:
-        return limited(x_KxR, loss, start) if limit else np.array(power(x_KxR[0], loss))
+        return fit_with_limit(x_KxR, loss, start) if limit else np.array(fit_power_law(x_KxR[0], loss))
 
     loss = np.array([run.loss for run in runs])
     best = values(loss)
@@ -219,7 +226,7 @@ def _drawn_losses(
     return [np.exp(centre + random.choice(residuals, len(logs))) for _ in range(draws)]
 
 
-def _groups(runs: Sequence[Scaled], terms: Sequence[Term]) -> list[tuple[int, ...]]:
+def _groups(runs: Sequence[ScaledRun], terms: Sequence[Term]) -> list[tuple[int, ...]]:
     """For each run the numbers of its values, in rising order, where those within a hundredth count as one."""
     columns = []
     for term in terms:
@@ -230,14 +237,7 @@ def _groups(runs: Sequence[Scaled], terms: Sequence[Term]) -> list[tuple[int, ..
     return [tuple(map(int, row)) for row in zip(*columns, strict=True)]
 
 
-class Read(NamedTuple):
-    """The finished runs, and why each of the others is left out."""
-
-    runs: list[Scaled]
-    left_out: list[str]
-
-
-def read_runs(paths: Iterable[Path], metric: str) -> Read:
+def read_runs(paths: Iterable[Path], metric: str) -> RunsRead:
     """The runs of directories: of each itself, or of those in the `trials/` of a sweep or an ablation.
 
     Tokens are those that the training loss counted: what was trained on at each step, times the steps. Operations are
@@ -246,13 +246,13 @@ def read_runs(paths: Iterable[Path], metric: str) -> Read:
 
     Errors: UserError for a directory that is neither.
     """
-    asked, found = parse_metric(metric), Read([], [])
+    asked, found = parse_metric(metric), RunsRead([], [])
     for path in _directories(paths):
         try:
-            read = _scaled(path, asked)
+            read = _read_run(path, asked)
         except (KeyError, TypeError, ValueError) as error:
             read = f"its files cannot be read: {' '.join(str(error).split())[:200]}"
-        if isinstance(read, Scaled):
+        if isinstance(read, ScaledRun):
             found.runs.append(read)
         else:
             found.left_out.append(f"{path}: {read}")
@@ -270,7 +270,7 @@ def _directories(paths: Iterable[Path]) -> Iterator[Path]:
         yield from trials
 
 
-def _scaled(path: Path, metric: Metric) -> Scaled | str:
+def _read_run(path: Path, metric: Metric) -> ScaledRun | str:
     """The run, or why it is left out."""
     run = RunDirectory(path)
     steps, records = run.config()["steps"], read_records(run.metrics_file)
@@ -287,4 +287,4 @@ def _scaled(path: Path, metric: Metric) -> Scaled | str:
     tokens = float(np.mean(counted)) * steps
     operations = [each["flops_per_step"] for each in training if each.get("flops_per_step")]
     total = float(np.mean(operations)) * steps if operations else 6.0 * parameters * tokens
-    return Scaled(path.name, float(parameters), tokens, total, float(loss))
+    return ScaledRun(path.name, float(parameters), tokens, total, float(loss))

@@ -41,60 +41,9 @@ from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import describe, open_tokenizer, padded
 from transformer.tasks.text_task import real_places
 
-
-def sums_of(
-    shape: Shape, outputs_BxA: Float[Array, "B A"], labels_B: Num[Array, " B"], real_B: Bool[Array, " B"]
-) -> tuple[dict[str, Array], Any]:
-    """Sums over a batch, and rows where a figure needs every example: scores with what they should be."""
-    if shape.scores:
-        rows = {"said": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
-        return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
-    return {"confusion": confusion_of(outputs_BxA, labels_B, real_B)}, None
-
-
-def report_of(dataset: str, shape: Shape) -> Callable[[Any, Any], Report]:
-    """What makes the report of a set from the sums and rows of its batches.
-
-    Classes: loss, accuracy, Matthews correlation, and F1 of two. Answers: loss and accuracy, for an answer's place says
-    nothing. Scores: loss, and the correlations of Pearson and Spearman. Sets of GLUE have `glue` as well.
-    """
-    if shape.scores:
-        return _correlations
-    return functools.partial(report, measure=measure_of(dataset), classes=bool(shape.classes))
-
-
-def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Report:
-    real = np.asarray(rows["real"], bool)
-    said, true = (np.asarray(rows[name], np.float64)[real] for name in ("said", "true"))
-    scalars = {
-        "loss": float(sums["loss"]) / len(said),
-        "pearson": pearson(said, true),
-        "spearman": spearman(said, true),
-    }
-    return Report(scalars, note=f"{len(said)} examples")
-
-
-def pearson(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
-    """The correlation of two rows of numbers; 0 where either is constant."""
-    first, second = one - one.mean(), other - other.mean()
-    spread = np.sqrt((first @ first) * (second @ second))
-    return float(first @ second / spread) if spread > 0 else 0.0
-
-
-def spearman(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
-    """The correlation of the ranks of two rows of numbers; equal numbers have the mean of their ranks."""
-    return pearson(ranks(one), ranks(other))
-
-
-def ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """The rank of each number, from 1; equal numbers have the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
-
-
 # What parts the texts of an example where a person writes them as one.
-PART = " $ "
-_NAMES = ("<start>", "<delimiter>", "<extract>")
+TEXT_SEPARATOR = " $ "
+_MARK_NAMES = ("<start>", "<delimiter>", "<extract>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +97,7 @@ class FineTuning(LabelledTexts):
         self.config, self.shape = config, config.shape
         self.interface = interface_of(config, tokenizer)
         self.objectives = (Objective("fine_tuning", self._loss),)
-        finish = report_of(config.dataset, config.shape)
+        finish = make_report(config.dataset, config.shape)
         self.evaluations = self.evaluated(config, "fine_tuning", self._sums, finish)
 
     @property
@@ -215,13 +164,15 @@ class FineTuning(LabelledTexts):
         inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
         outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
         loss = self._answered(outputs_SBxC, batch)["loss"]
-        sums, rows = sums_of(self.shape, self.outputs(outputs_SBxC), jnp.asarray(batch["labels"]), real_rows(batch))
+        sums, rows = evaluation_sums(
+            self.shape, self.outputs(outputs_SBxC), jnp.asarray(batch["labels"]), real_rows(batch)
+        )
         return {"loss": loss, **sums}, rows
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of the probe's sequences, each with what is true of its example."""
         titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
-        return _described(self.tokenizer, self._rows, titles)
+        return _label_sequences(self.tokenizer, self._rows, titles)
 
     def _true(self, example: Labelled | Example) -> str:
         if self.shape.scores:
@@ -236,7 +187,7 @@ class FineTuning(LabelledTexts):
         Errors: UserError for a language, a way of decoding, another number of texts, and examples that are too long.
         """
         refuse_decoding(request, "classifies")
-        parts = [_parts(text, self.shape) for text in request.texts]
+        parts = [_split_texts(text, self.shape) for text in request.texts]
         rows = sequences(self.tokenizer, self.shape, parts)
         self.config.check_fits([text for text in request.texts for _ in range(self.shape.sequences)], rows)
         batch = padded(rows, self.tokenizer)
@@ -252,7 +203,57 @@ class FineTuning(LabelledTexts):
                 for number, texts in enumerate(parts)
             ]
         titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True) for _ in range(count)]
-        return Answers(lines, _described(self.tokenizer, rows, titles), look_over(view, inputs))
+        return Answers(lines, _label_sequences(self.tokenizer, rows, titles), look_over(view, inputs))
+
+
+def evaluation_sums(
+    shape: Shape, outputs_BxA: Float[Array, "B A"], labels_B: Num[Array, " B"], real_B: Bool[Array, " B"]
+) -> tuple[dict[str, Array], Any]:
+    """Sums over a batch, and rows where a figure needs every example: scores with what they should be."""
+    if shape.scores:
+        rows = {"said": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
+        return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
+    return {"confusion": confusion_of(outputs_BxA, labels_B, real_B)}, None
+
+
+def make_report(dataset: str, shape: Shape) -> Callable[[Any, Any], Report]:
+    """What makes the report of a set from the sums and rows of its batches.
+
+    Classes: loss, accuracy, Matthews correlation, and F1 of two. Answers: loss and accuracy, for an answer's place says
+    nothing. Scores: loss, and the correlations of Pearson and Spearman. Sets of GLUE have `glue` as well.
+    """
+    if shape.scores:
+        return _correlations
+    return functools.partial(report, measure=measure_of(dataset), classes=bool(shape.classes))
+
+
+def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Report:
+    real = np.asarray(rows["real"], bool)
+    said, true = (np.asarray(rows[name], np.float64)[real] for name in ("said", "true"))
+    scalars = {
+        "loss": float(sums["loss"]) / len(said),
+        "pearson": pearson(said, true),
+        "spearman": spearman(said, true),
+    }
+    return Report(scalars, note=f"{len(said)} examples")
+
+
+def pearson(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
+    """The correlation of two rows of numbers; 0 where either is constant."""
+    first, second = one - one.mean(), other - other.mean()
+    spread = np.sqrt((first @ first) * (second @ second))
+    return float(first @ second / spread) if spread > 0 else 0.0
+
+
+def spearman(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
+    """The correlation of the ranks of two rows of numbers; equal numbers have the mean of their ranks."""
+    return pearson(ranks(one), ranks(other))
+
+
+def ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+    """The rank of each number, from 1; equal numbers have the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
 def _predicted(batch: Batch) -> Array:
@@ -269,46 +270,47 @@ def sequences(
     With `longest`, texts are cut so that no sequence has more numbers.
     """
     marks = Marks.behind(tokenizer.vocabulary)
-    encoded = tokenizer.encode([spaced(text) for texts in examples for text in texts])
+    encoded = tokenizer.encode([with_leading_space(text) for texts in examples for text in texts])
     of_examples = [encoded[start : start + shape.texts] for start in range(0, len(encoded), shape.texts)]
     return [marks.sequence(texts, longest) for each in of_examples for texts in shape.form.arranged(each)]
 
 
-def spaced(text: str) -> str:
+def with_leading_space(text: str) -> str:
     """A text as it stands within others, behind a space: its first word then has the token that it has elsewhere."""
     return f" {text}"
 
 
-def _parts(text: str, shape: Shape) -> list[str]:
+def _split_texts(text: str, shape: Shape) -> list[str]:
     """The texts of an example that a person has written as one.
 
     Errors: UserError for another number of them, and empty ones.
     """
-    parts = [part.strip() for part in text.split(PART)] if shape.texts > 1 else [text.strip()]
-    if len(parts) != shape.texts or not all(parts):
+    parts = [part.strip() for part in text.split(TEXT_SEPARATOR)] if shape.texts > 1 else [text.strip()]
+    if len(parts) == shape.texts and all(parts):
+        return parts
+    if shape.form is Form.CHOICE:
+        example = TEXT_SEPARATOR.join(("context", *["answer"] * (shape.texts - 1)))
         raise UserError(
-            f"{text[:60]!r} has {len(parts)} texts with {PART.strip()!r} between them, but an example of this run has "
-            f"{shape.texts}: write {PART.join(('context', *['answer'] * (shape.texts - 1)))!r}"
-            if shape.form is Form.CHOICE
-            else f"{text[:60]!r} must be {PART.join(['text'] * shape.texts)!r}, each with words"
+            f"{text[:60]!r} has {len(parts)} texts with {TEXT_SEPARATOR.strip()!r} between them, but an example of "
+            f"this run has {shape.texts}: write {example!r}"
         )
-    return parts
+    raise UserError(f"{text[:60]!r} must be {TEXT_SEPARATOR.join(['text'] * shape.texts)!r}, each with words")
 
 
-def _described(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> Labels:
+def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> Labels:
     """The names of all tokens, of those behind the tokenizer's too."""
     labels = describe(tokenizer, [[number for number in row if number < tokenizer.vocabulary] for row in rows])
     named = []
     for row, texts in zip(rows, labels.tokens["tokens"], strict=True):
         names = iter(texts)
         behind = [number - tokenizer.vocabulary for number in row]
-        named.append(tuple(_NAMES[number] if number >= 0 else next(names) for number in behind))
+        named.append(tuple(_MARK_NAMES[number] if number >= 0 else next(names) for number in behind))
     return dataclasses.replace(labels, tokens={"tokens": tuple(named)}, titles=tuple(each[:60] for each in titles))
 
 
 def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Interface:
     """What the task asks of a model: numbers for each sequence and, for the auxiliary loss, the next tokens."""
-    shape, vocabulary = config.shape, tokenizer.vocabulary + len(_NAMES)
+    shape, vocabulary = config.shape, tokenizer.vocabulary + len(_MARK_NAMES)
     asks = FINE_TUNING if config.auxiliary else CLASSIFICATION
     rows = shape.sequences * config.rows
     return Interface(
@@ -324,17 +326,17 @@ def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Interface
     )
 
 
-def read(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
+def read_examples(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
     """The sequences of examples whose texts are parted by " $ ".
 
     Errors: UserError for texts that are empty or longer than the longest of `config.lengths`, a target, a language.
     """
     check_sentences(sentences)
     shape = config.shape
-    rows = sequences(tokenizer, shape, [_parts(text, shape) for text in sentences.texts])
+    rows = sequences(tokenizer, shape, [_split_texts(text, shape) for text in sentences.texts])
     titles = [text for text in sentences.texts for _ in range(shape.sequences)]
     config.check_fits(titles, rows)
-    return Reading(padded(rows, tokenizer), "forward", _described(tokenizer, rows, titles))
+    return Reading(padded(rows, tokenizer), "forward", _label_sequences(tokenizer, rows, titles))
 
 
 def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
@@ -351,7 +353,9 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
         if name not in opened:
             raise UserError(f"{config.dataset} has no labelled split {name!r}: it has {', '.join(opened)}")
         examples[name] = opened[name]
-    texts = {name: [spaced(text) for each in split for text in each.texts] for name, split in examples.items()}
+    texts = {
+        name: [with_leading_space(text) for each in split for text in each.texts] for name, split in examples.items()
+    }
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
     encode = functools.partial(sequences, tokenizer, config.shape)
     splits = {
@@ -369,4 +373,4 @@ def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
 
 
-TASK = Kind(FineTuningConfig, build, synthetic, Reader(interface_of, read))
+TASK = Kind(FineTuningConfig, build, synthetic, Reader(interface_of, read_examples))

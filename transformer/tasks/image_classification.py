@@ -16,7 +16,7 @@ from transformer.config import BatchRows, Config, Count, Looked, Positive, Rate,
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.image_files import Resample, Resizing, decode
 from transformer.data.datasets.images import PictureSet, made_up, open_pictures
-from transformer.data.datasets.user_files import SPLITS, joined
+from transformer.data.datasets.user_files import SPLITS, join_notes
 from transformer.data.images import FILE, Augmentation, Normalisation, PictureBatches, PictureFacts, Pictures, shuffled
 from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import (
@@ -97,7 +97,7 @@ class PictureClassification(PlainTask):
         check_rows(config.rows, rows_multiple)
         self.config, self.classes = config, opened.classes
         further = [split for split in opened.splits if split not in (*SPLITS, *config.evaluated)]
-        self.cut = joined((opened.cut, f"splits that are not used: {', '.join(further)}" if further else ""))
+        self.cut = join_notes((opened.cut, f"splits that are not used: {', '.join(further)}" if further else ""))
         self.splits = {name: opened.split(name) for name in ("train", *config.evaluated)}
         self.interface = interface_of(config, opened.facts)
         self.objectives = (Objective("classification", self._loss),)

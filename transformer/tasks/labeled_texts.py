@@ -11,7 +11,7 @@ from jaxtyping import Array
 from transformer.config import BatchRows, Config, Looked, SplitName, UserError, Vocabulary
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.overlap import said_of_overlap
-from transformer.data.datasets.user_files import BY_CONTENT, HeldOut, has_fields, joined
+from transformer.data.datasets.user_files import BY_CONTENT, HeldOut, has_fields, join_notes
 from transformer.data.labeled_texts import Example, Labelled, LabelledBatches
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report
@@ -158,7 +158,7 @@ class LabelledTexts(PlainTask):
         how = config.held_out.said(BY_CONTENT) if has_fields(config.dataset) else ""
         if config.dataset.partition("/")[0] not in MADE_HERE:
             texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
-            how = joined((how, said_of_overlap(texts, what)))
+            how = join_notes((how, said_of_overlap(texts, what)))
         said = said_of(config.dataset, sizes, what, how)
         cut = sum(split.cut for split in self.splits.values())
         lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.lengths"

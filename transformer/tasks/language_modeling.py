@@ -16,46 +16,16 @@ from transformer.config import Count, ExamplesIfAny, Items, Positive, Rate, User
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Windows, join
+from transformer.data.windows import Windows, join_documents
 from transformer.models.interface import CONTINUATION
 from transformer.tasks.cloze import NO_SHOTS, Cloze
 from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
 from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, load_documents, per_token_and_byte, text_bytes
-from transformer.tasks.text_task import CONTINUING, TextTask, real_places
+from transformer.tasks.text_task import CONTINUATION_READER, TextTask, real_places
 
 _IMPORTANCE = "importance/"
-
-
-def with_gates(view: View) -> View:
-    """The view, whose passes return the gates of the model's experts as well; as it is where there are none."""
-    sites = tuple(site.name for site in view.model.sites if site.key.kind is AxisKind.EXPERTS)
-    return view._replace(capture=Capture(sites)) if sites else view
-
-
-def importance_sums(maps: Mapping[str, Captured], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
-    """Of each site of `with_gates` the sums of every layer's and expert's gates [L, X], over the positions that count.
-
-    Importance(X) = sum_x G(x) (Shazeer et al. 2017, equation 6).
-    """
-    return {
-        f"{_IMPORTANCE}{site}": jnp.sum(jnp.where(counts_BxT[:, :, None], of_site.weights[:, :, 0], 0), axis=(1, 2))
-        for site, of_site in maps.items()
-        if of_site.weights is not None
-    }
-
-
-def importance_variations(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """`importance_cv/SITE/n` for the n-th layer of a site: the deviation of its importances divided by their mean."""
-    return {
-        f"importance_cv/{name.removeprefix(_IMPORTANCE)}/{layer}": float(
-            np.std(of_layer) / max(np.mean(of_layer), 1e-30)
-        )
-        for name, of_site in sums.items()
-        if name.startswith(_IMPORTANCE)
-        for layer, of_layer in enumerate(of_site)
-    }
 
 
 class Batching(enum.Enum):
@@ -138,18 +108,20 @@ class LanguageModelling(TextTask):
         context, rows, end = self.config.context, self.config.rows, self.tokenizer.end
         match self.config.batching:
             case Batching.WINDOWS:
-                return Windows(join(documents, end), context=context, rows=rows, seed=seed)
+                return Windows(join_documents(documents, end), context=context, rows=rows, seed=seed)
             case Batching.PACKED:
                 return Packed(documents, context=context, rows=rows, seed=seed, end=end)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of predicted tokens, by which every sum of losses is divided."""
-        return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
+        return {"tokens": jnp.sum(_predicted_positions(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        sums, aux = self.token_sums(view, batch, _counts(batch), key, label_smoothing=self.config.label_smoothing)
+        sums, aux = self.token_sums(
+            view, batch, _predicted_positions(batch), key, label_smoothing=self.config.label_smoothing
+        )
         metrics = {
             "loss": sums.smoothed / totals["tokens"],
             "cross_entropy": sums.cross_entropy / totals["tokens"],
@@ -180,9 +152,14 @@ class LanguageModelling(TextTask):
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux = self._loss(with_gates(view), batch, {"tokens": jnp.float32(1)}, key)
         bytes_BxT = jnp.take(jnp.asarray(self._bytes_V), jnp.asarray(batch["labels"]))
-        counted = jnp.sum(jnp.where(_counts(batch), bytes_BxT, 0)).astype(jnp.float32)
+        counted = jnp.sum(jnp.where(_predicted_positions(batch), bytes_BxT, 0)).astype(jnp.float32)
         sums = {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"]}
-        return {**sums, **self.totals(batch), **importance_sums(aux.maps, _counts(batch)), "bytes": counted}, None
+        return {
+            **sums,
+            **self.totals(batch),
+            **importance_sums(aux.maps, _predicted_positions(batch)),
+            "bytes": counted,
+        }, None
 
     def answer(self, view: View, request: Request) -> Answers:
         """Continuations of the texts; without a length, up to the model's positions behind the longest text.
@@ -192,7 +169,7 @@ class LanguageModelling(TextTask):
         return answers_by_continuing(view, self.tokenizer, request, request.texts)
 
 
-def _counts(batch: Batch) -> Array:
+def _predicted_positions(batch: Batch) -> Array:
     """The places whose labels are predicted."""
     return jnp.asarray(batch["counts"]) if "counts" in batch else real_places(batch)
 
@@ -210,4 +187,34 @@ def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> Langua
     return LanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(LanguageModellingConfig, build, synthetic, CONTINUING)
+def with_gates(view: View) -> View:
+    """The view, whose passes return the gates of the model's experts as well; as it is where there are none."""
+    sites = tuple(site.name for site in view.model.sites if site.key.kind is AxisKind.EXPERTS)
+    return view._replace(capture=Capture(sites)) if sites else view
+
+
+def importance_sums(maps: Mapping[str, Captured], counts_BxT: Bool[Array, "B T"]) -> dict[str, Array]:
+    """Of each site of `with_gates` the sums of every layer's and expert's gates [L, X], over the positions that count.
+
+    Importance(X) = sum_x G(x) (Shazeer et al. 2017, equation 6).
+    """
+    return {
+        f"{_IMPORTANCE}{site}": jnp.sum(jnp.where(counts_BxT[:, :, None], of_site.weights[:, :, 0], 0), axis=(1, 2))
+        for site, of_site in maps.items()
+        if of_site.weights is not None
+    }
+
+
+def importance_variations(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """`importance_cv/SITE/n` for the n-th layer of a site: the deviation of its importances divided by their mean."""
+    return {
+        f"importance_cv/{name.removeprefix(_IMPORTANCE)}/{layer}": float(
+            np.std(of_layer) / max(np.mean(of_layer), 1e-30)
+        )
+        for name, of_site in sums.items()
+        if name.startswith(_IMPORTANCE)
+        for layer, of_layer in enumerate(of_site)
+    }
+
+
+TASK = Kind(LanguageModellingConfig, build, synthetic, CONTINUATION_READER)

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.rng import drawn
+from transformer.attention.rng import draw_array
 from transformer.config import Above, HalfOpen, UserError
-from transformer.data.batches import VALIDATION, OneEpoch, Source
+from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
 from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Frame, Windows, join
+from transformer.data.windows import Frame, Windows, join_documents
 from transformer.models.contract import Aux
 from transformer.models.interface import CONTINUATION, FILLING, FILLING_PAIRS, FOLLOWING, Interface, Signature
 from transformer.tasks.contract import (
@@ -53,73 +53,11 @@ from transformer.tasks.text_task import (
 SHOWN_AS_MASK, SHOWN_AS_RANDOM = 0.8, 0.1
 
 
-class Masked(NamedTuple):
+class MaskedTokens(NamedTuple):
     """What the model sees, and where it must predict."""
 
     tokens: Int[Array, "B T"]
     predicted: Bool[Array, "B T"]
-
-
-def mask_tokens(
-    tokens_BxT: Int[Array, "B T"],
-    eligible_BxT: Bool[Array, "B T"],
-    word_BxT: Int[Array, "B T"],
-    key: Key[Array, ""],
-    *,
-    share: float,
-    mask: int,
-    ordinary_N: Int[Array, " N"],
-) -> Masked:
-    """Choose the `share` of each row's eligible tokens, and hide them 80 / 10 / 10 (Devlin et al. 2019, section 3.1).
-
-    Whole words are chosen, in an order drawn by `key`, as long as they fit the share: `word_BxT` numbers the words
-    of a row from 0; with a word a token the share is met to the token. The first word of the order is always chosen.
-    Of the chosen tokens 80 % are replaced by `mask`, 10 % by one of the `ordinary` tokens; 10 % stay.
-    """
-    choosing, showing, drawing = jax.random.split(key, 3)
-    predicted_BxT = jax.vmap(_choose, (0, 0, 0, None))(
-        eligible_BxT, word_BxT, drawn(jax.random.uniform, choosing, tokens_BxT.shape), share
-    )
-    fate_BxT = drawn(jax.random.uniform, showing, tokens_BxT.shape)
-    number = partial(jax.random.randint, minval=0, maxval=ordinary_N.shape[0])
-    random_BxT = jnp.take(ordinary_N, drawn(number, drawing, tokens_BxT.shape))
-    shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK + SHOWN_AS_RANDOM, random_BxT, tokens_BxT)
-    shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK, mask, shown_BxT)
-    return Masked(jnp.where(predicted_BxT, shown_BxT, tokens_BxT).astype(tokens_BxT.dtype), predicted_BxT)
-
-
-def mask_examples(
-    tokens_BxT: Int[Array, "B T"],
-    eligible_BxT: Bool[Array, "B T"],
-    word_BxT: Int[Array, "B T"],
-    index_B: Int[Array, " B"],
-    hide: Callable[..., Masked],
-) -> Masked:
-    """`hide` for every row by a key that is made of the example's number alone, so that it always hides the same."""
-
-    def row(tokens_T: Array, eligible_T: Array, word_T: Array, index: Array) -> Masked:
-        key = jax.random.fold_in(jax.random.key(0), index.astype(jnp.uint32))
-        return hide(tokens_T[None], eligible_T[None], word_T[None], key)
-
-    return jax.tree.map(lambda x: x[:, 0], jax.vmap(row)(tokens_BxT, eligible_BxT, word_BxT, index_B))
-
-
-def words_of_row(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
-    """The number of the word that each token belongs to, given which tokens begin one."""
-    return jnp.maximum(jnp.cumsum(starts_BxT, axis=1) - 1, 0)
-
-
-def _choose(
-    eligible_T: Bool[Array, " T"], word_T: Int[Array, " T"], luck_T: Float[Array, " T"], share: float
-) -> Bool[Array, " T"]:
-    """The tokens of one row whose words come first in the order of `luck` and fit the share."""
-    size_W = jax.ops.segment_sum(eligible_T.astype(jnp.int32), word_T, num_segments=word_T.shape[0])
-    order_W = jnp.argsort(jnp.where(size_W > 0, luck_T, jnp.inf))
-    taken_W = jnp.cumsum(size_W[order_W])
-    budget = jnp.round(share * jnp.sum(eligible_T)).astype(jnp.int32)
-    fits_W = (taken_W <= jnp.maximum(budget, size_W[order_W[0]])) & (size_W[order_W] > 0)
-    chosen_W = jnp.zeros_like(fits_W).at[order_W].set(fits_W)
-    return chosen_W[word_T] & eligible_T
 
 
 class Examples(enum.Enum):
@@ -213,7 +151,7 @@ class MaskedLanguageModelling(TextTask):
     ):
         if tokenizer.mask is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=_asks(config), how=how)
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=_signature(config), how=how)
         self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
@@ -234,7 +172,7 @@ class MaskedLanguageModelling(TextTask):
         """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves, or the next."""
         tokens_BxT = jnp.asarray(batch["tokens"])
         if self.config.predicted is Predicted.NEXT:
-            labels_BxT, known_BxT = _next(tokens_BxT, real_places(batch))
+            labels_BxT, known_BxT = _next_tokens(tokens_BxT, real_places(batch))
             return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.extra
         eligible_BxT = self._eligible(batch)
         word_BxT = words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
@@ -270,7 +208,7 @@ class MaskedLanguageModelling(TextTask):
     def _windows(self, documents: Documents, seed: int | None) -> Windows:
         """Windows between the tokenizer's begin and end tokens, if it has them, across the bounds of documents."""
         return Windows(
-            join(documents, self.tokenizer.end),
+            join_documents(documents, self.tokenizer.end),
             context=self.config.context,
             rows=self.config.rows,
             seed=seed,
@@ -302,7 +240,7 @@ class MaskedLanguageModelling(TextTask):
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         sums, aux = self._of_batch(view, batch, key)
-        metrics = _divided(sums, totals)
+        metrics = _mean_metrics(sums, totals)
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _of_batch(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
@@ -347,13 +285,13 @@ class MaskedLanguageModelling(TextTask):
         middle_Bx1 = jnp.sum(asked_BxT, axis=1, keepdims=True) // 2
         middle_BxT = asked_BxT & (jnp.cumsum(asked_BxT, axis=1) == middle_Bx1 + 1)
         if self.config.predicted is Predicted.NEXT:
-            labels_BxT, _ = _next(tokens_BxT, real_places(batch))
+            labels_BxT, _ = _next_tokens(tokens_BxT, real_places(batch))
             return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}
         shown_BxT = jnp.where(middle_BxT, self._mask, tokens_BxT)
         return {**batch, "tokens": shown_BxT, "labels": tokens_BxT, "counts": middle_BxT}
 
     def _held_out(self, documents: Documents) -> Windows | SentencePairs:
-        return self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION)
+        return self._windows(documents, None) if self._bounds is None else self._pairs(documents, VALIDATION_SEED)
 
     def _evaluation(self, name: str, batches: OneEpoch) -> Evaluation:
         return Evaluation(
@@ -417,7 +355,69 @@ class Baselines:
         return unigram_BxT, jnp.where(known_BxT, jnp.take(jnp.asarray(self.following_V), before_BxT), unigram_BxT)
 
 
-def _divided(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, Any]:
+def mask_tokens(
+    tokens_BxT: Int[Array, "B T"],
+    eligible_BxT: Bool[Array, "B T"],
+    word_BxT: Int[Array, "B T"],
+    key: Key[Array, ""],
+    *,
+    share: float,
+    mask: int,
+    ordinary_N: Int[Array, " N"],
+) -> MaskedTokens:
+    """Choose the `share` of each row's eligible tokens, and hide them 80 / 10 / 10 (Devlin et al. 2019, section 3.1).
+
+    Whole words are chosen, in an order drawn by `key`, as long as they fit the share: `word_BxT` numbers the words
+    of a row from 0; with a word a token the share is met to the token. The first word of the order is always chosen.
+    Of the chosen tokens 80 % are replaced by `mask`, 10 % by one of the `ordinary` tokens; 10 % stay.
+    """
+    choosing, showing, drawing = jax.random.split(key, 3)
+    predicted_BxT = jax.vmap(_choose_words, (0, 0, 0, None))(
+        eligible_BxT, word_BxT, draw_array(jax.random.uniform, choosing, tokens_BxT.shape), share
+    )
+    fate_BxT = draw_array(jax.random.uniform, showing, tokens_BxT.shape)
+    number = partial(jax.random.randint, minval=0, maxval=ordinary_N.shape[0])
+    random_BxT = jnp.take(ordinary_N, draw_array(number, drawing, tokens_BxT.shape))
+    shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK + SHOWN_AS_RANDOM, random_BxT, tokens_BxT)
+    shown_BxT = jnp.where(fate_BxT < SHOWN_AS_MASK, mask, shown_BxT)
+    return MaskedTokens(jnp.where(predicted_BxT, shown_BxT, tokens_BxT).astype(tokens_BxT.dtype), predicted_BxT)
+
+
+def mask_examples(
+    tokens_BxT: Int[Array, "B T"],
+    eligible_BxT: Bool[Array, "B T"],
+    word_BxT: Int[Array, "B T"],
+    index_B: Int[Array, " B"],
+    hide: Callable[..., MaskedTokens],
+) -> MaskedTokens:
+    """`hide` for every row by a key that is made of the example's number alone, so that it always hides the same."""
+
+    def row(tokens_T: Array, eligible_T: Array, word_T: Array, index: Array) -> MaskedTokens:
+        key = jax.random.fold_in(jax.random.key(0), index.astype(jnp.uint32))
+        return hide(tokens_T[None], eligible_T[None], word_T[None], key)
+
+    return jax.tree.map(lambda x: x[:, 0], jax.vmap(row)(tokens_BxT, eligible_BxT, word_BxT, index_B))
+
+
+def words_of_row(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+    """The number of the word that each token belongs to, given which tokens begin one."""
+    return jnp.maximum(jnp.cumsum(starts_BxT, axis=1) - 1, 0)
+
+
+def _choose_words(
+    eligible_T: Bool[Array, " T"], word_T: Int[Array, " T"], luck_T: Float[Array, " T"], share: float
+) -> Bool[Array, " T"]:
+    """The tokens of one row whose words come first in the order of `luck` and fit the share."""
+    size_W = jax.ops.segment_sum(eligible_T.astype(jnp.int32), word_T, num_segments=word_T.shape[0])
+    order_W = jnp.argsort(jnp.where(size_W > 0, luck_T, jnp.inf))
+    taken_W = jnp.cumsum(size_W[order_W])
+    budget = jnp.round(share * jnp.sum(eligible_T)).astype(jnp.int32)
+    fits_W = (taken_W <= jnp.maximum(budget, size_W[order_W[0]])) & (size_W[order_W] > 0)
+    chosen_W = jnp.zeros_like(fits_W).at[order_W].set(fits_W)
+    return chosen_W[word_T] & eligible_T
+
+
+def _mean_metrics(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, Any]:
     """The mean of every sum over hidden tokens, or over pairs; the loss of both, where there are two, is their sum."""
     means = {
         name: value / totals["pairs" if name.startswith("next_sentence") else "tokens"] for name, value in sums.items()
@@ -429,16 +429,16 @@ def _divided(sums: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, An
 
 def _finish(sums: Mapping[str, float], rows: object) -> Report:
     totals = {name: max(sums[name], 1) for name in ("tokens", "pairs") if name in sums}
-    means = _divided({name: value for name, value in sums.items() if name not in totals}, totals)
+    means = _mean_metrics({name: value for name, value in sums.items() if name not in totals}, totals)
     return Report(means, note=f"{int(sums['tokens'])} predicted tokens, the same at every evaluation")
 
 
-def _next(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
+def _next_tokens(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
     """The token behind each place, and whether there is one."""
     return jnp.roll(tokens_BxT, -1, axis=1), real_BxT & jnp.roll(real_BxT, -1, axis=1).at[:, -1].set(False)
 
 
-def _asks(config: MaskedLanguageModellingConfig) -> Signature:
+def _signature(config: MaskedLanguageModellingConfig) -> Signature:
     """What the task asks of a model."""
     if config.predicted is Predicted.NEXT:
         return CONTINUATION
@@ -448,23 +448,23 @@ def _asks(config: MaskedLanguageModellingConfig) -> Signature:
 
 
 def _interface(config: MaskedLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
-    return text_interface(config, tokenizer, asks=_asks(config))
+    return text_interface(config, tokenizer, asks=_signature(config))
 
 
-def _roles(config: MaskedLanguageModellingConfig) -> tuple[str, ...]:
+def _special_roles(config: MaskedLanguageModellingConfig) -> tuple[str, ...]:
     """The special tokens of a tokenizer that is trained here."""
     return ("mask", "begin", "end") if config.examples.paired else ("mask",)
 
 
 def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    tokenizer, splits, how = load_documents(config, directory, _roles(config))
+    tokenizer, splits, how = load_documents(config, directory, _special_roles(config))
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple, how)
 
 
 def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:
     """The task over made-up text."""
-    tokenizer, splits = made_up_documents(config, _roles(config))
+    tokenizer, splits = made_up_documents(config, _special_roles(config))
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 

@@ -14,10 +14,10 @@ from jaxtyping import Array, Key
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import Positive, UserError
-from transformer.data.batches import VALIDATION, OneEpoch, Source
+from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
 from transformer.data.permutations import Permutations, Permuted, Unpredicted
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Frame, Lanes, Windows, join
+from transformer.data.windows import Frame, SegmentBatches, Windows, join_documents
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.contract import Aux
 from transformer.models.interface import PERMUTATION, Input, Interface, Modality
@@ -33,7 +33,7 @@ from transformer.tasks.recurrent_memory import (
 )
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents, stretches
-from transformer.tasks.text_task import CONTINUING, TextTask, text_interface
+from transformer.tasks.text_task import CONTINUATION_READER, TextTask, text_interface
 
 INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
 
@@ -89,14 +89,14 @@ class PermutationLanguageModelling(TextTask):
         texts = stretches(splits[config.validation], config.probed, 2 * length)
         before = dataclasses.replace(config.permutations, length=length)
         mapped = dataclasses.replace(before, unpredicted=Unpredicted.ORDERED)
-        random = np.random.default_rng(VALIDATION)
+        random = np.random.default_rng(VALIDATION_SEED)
         self._before = {"tokens": texts[:, :length], "order": before.draw(random, config.probed).order}
         self.probed = {"tokens": texts[:, length:], "order": mapped.draw(random, config.probed).order}
 
     def source(self, seed: int) -> Source:
         """Segments that follow one another, each with an order of its own."""
-        stream = join(self._train, self.tokenizer.end)
-        lanes = Lanes(stream, context=self.config.context, rows=self.config.rows, seed=seed)
+        stream = join_documents(self._train, self.tokenizer.end)
+        lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.rows, seed=seed)
         return Permuted(lanes, self.config.permutations, seed)
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
@@ -141,7 +141,7 @@ class PermutationLanguageModelling(TextTask):
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config = self.config
         windows = Windows(
-            join(documents, self.tokenizer.end),
+            join_documents(documents, self.tokenizer.end),
             context=config.segments * config.context,
             rows=config.rows,
             seed=None,
@@ -150,7 +150,7 @@ class PermutationLanguageModelling(TextTask):
         return Evaluation(
             name="permuted",
             split=name,
-            batches=OneEpoch(Permuted(windows, config.permutations, VALIDATION, config.segments)),
+            batches=OneEpoch(Permuted(windows, config.permutations, VALIDATION_SEED, config.segments)),
             step=self._over_segments,
             finish=lambda sums, rows: report_of_segments(sums, config.segments),
             at_end=name != config.validation,
@@ -215,7 +215,7 @@ def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences
 
     Errors: UserError for texts that are empty, a target, and a language.
     """
-    reading = CONTINUING.read(config, view, tokenizer, sentences)
+    reading = CONTINUATION_READER.read(config, view, tokenizer, sentences)
     tokens = {**reading.labels.tokens, MEMORY_AND_TOKENS.name: reading.labels.tokens["tokens"]}
     return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 from transformer.config import Positive, UserError
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Lanes, Windows, join
+from transformer.data.windows import SegmentBatches, Windows, join_documents
 from transformer.models.contract import Aux
 from transformer.tasks.contract import Batch, Evaluation, Kind, View
 from transformer.tasks.language_modeling import Batching, LanguageModelling, LanguageModellingConfig
@@ -23,7 +23,7 @@ from transformer.tasks.recurrent_memory import (
 )
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, load_documents
-from transformer.tasks.text_task import CONTINUING
+from transformer.tasks.text_task import CONTINUATION_READER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,8 @@ class SegmentLanguageModelling(LanguageModelling):
 
     def source(self, seed: int) -> Source:
         """Segments that follow one another."""
-        stream = join(self._train, self.tokenizer.end)
-        return Lanes(stream, context=self.config.context, rows=self.config.rows, seed=seed)
+        stream = join_documents(self._train, self.tokenizer.end)
+        return SegmentBatches(stream, context=self.config.context, rows=self.config.rows, seed=seed)
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
         """Errors: UserError for a model without a memory."""
@@ -85,7 +85,7 @@ class SegmentLanguageModelling(LanguageModelling):
         return next_memory(view, batch, aux)
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
-        config, stream = self.config, join(documents, self.tokenizer.end)
+        config, stream = self.config, join_documents(documents, self.tokenizer.end)
         windows = Windows(stream, context=config.segments * config.context, rows=config.rows, seed=None)
 
         return Evaluation(
@@ -121,4 +121,4 @@ def synthetic(config: SegmentLanguageModellingConfig, rows_multiple: int = 1) ->
     return SegmentLanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(SegmentLanguageModellingConfig, build, synthetic, CONTINUING)
+TASK = Kind(SegmentLanguageModellingConfig, build, synthetic, CONTINUATION_READER)

@@ -28,12 +28,12 @@ PAD, BEGIN, END = range(3)
 SPECIAL = ("<pad>", "<begin>", "<end>")
 
 
-class SaidSequences(PlainTask):
+class TokenSequenceTask(PlainTask):
     """Sequences of tokens, said one after another about what is `given`, by the names of these inputs.
 
     A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead
-    (`taught`). `known`: how many tokens may be said, where a model's table can have rows beyond them. A task adds
-    `interface`, `objectives`, `source`, `labels` and `probed`.
+    (`teacher_forcing_arrays`). `known`: how many tokens may be said, where a model's table can have rows beyond them. A
+    task adds `interface`, `objectives`, `source`, `labels` and `probed`.
     """
 
     interface: Interface
@@ -46,7 +46,7 @@ class SaidSequences(PlainTask):
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of symbols with the ends of their sequences, by which every sum is divided."""
-        return {"tokens": jnp.sum(counted(batch)).astype(jnp.float32)}
+        return {"tokens": jnp.sum(predicted_steps(batch)).astype(jnp.float32)}
 
     def likelihood(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
@@ -54,7 +54,7 @@ class SaidSequences(PlainTask):
         """A pass of the model: its logits, what comes beside them, and `loss`, in nats a symbol, with `accuracy`."""
         inputs = self.inputs_of(batch)
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        sums = token_loss(logits, jnp.asarray(batch["labels"]), counted(batch), label_smoothing=0.0)
+        sums = token_loss(logits, jnp.asarray(batch["labels"]), predicted_steps(batch), label_smoothing=0.0)
         metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
         return logits, aux, metrics
 
@@ -92,7 +92,7 @@ class SaidSequences(PlainTask):
         return np.asarray(run(view.variables, {name: batch[name] for name in self.given}))
 
 
-class SymbolSequences(SaidSequences):
+class SymbolSequenceTask(TokenSequenceTask):
     """Sequences of at most `longest` of the `symbols` about what is `given`, in batches of `rows`.
 
     A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead. In a
@@ -128,7 +128,7 @@ class SymbolSequences(SaidSequences):
 
     def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
         """Sequences as numbers: `target` and `labels` of a batch."""
-        return taught([[self._numbers[symbol] for symbol in of_row] for of_row in said], self.steps)
+        return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in said], self.steps)
 
     def decoded(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """The step of an evaluation of what is said about what is given and nothing else."""
@@ -166,7 +166,7 @@ class SymbolSequences(SaidSequences):
         return decoding
 
 
-def taught(said: Sequence[Sequence[int]], steps: int) -> dict[str, Int[np.ndarray, "B T"]]:
+def teacher_forcing_arrays(said: Sequence[Sequence[int]], steps: int) -> dict[str, Int[np.ndarray, "B T"]]:
     """Sequences of numbers as `target` and `labels` of a batch, `steps` long with the begin or the end."""
     target, labels = np.full((2, len(said), steps), PAD, np.int32)
     for row, numbers in enumerate(said):
@@ -180,7 +180,7 @@ def up_to_end(row: np.ndarray) -> list[int]:
     return list(itertools.takewhile(lambda number: number not in (PAD, END), row.tolist()))
 
 
-def counted(batch: Batch) -> Bool[Array, "B T"]:
+def predicted_steps(batch: Batch) -> Bool[Array, "B T"]:
     """The steps at which something is to be said: a symbol or the end."""
     return jnp.asarray(batch["labels"]) != PAD
 
@@ -196,7 +196,7 @@ def links_of_right(links: Sequence[tuple[Link, ...]], right_B: Bool[np.ndarray, 
     return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
 
 
-class DescribedPictures(SymbolSequences, abc.ABC):
+class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
     """Pictures of `size` x `size` pixels in batches of `rows`, descriptions of at most `longest` of the `symbols`.
 
     A batch has `picture` and the sequences of transformer.tasks.symbol_sequences, and what `links` needs.

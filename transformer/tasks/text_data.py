@@ -11,11 +11,11 @@ import numpy as np
 from transformer.config import BatchRows, Config, Looked, Positive, Range, SplitName, UserError, Vocabulary
 from transformer.data.datasets.overlap import long_lines, said_of_overlap
 from transformer.data.datasets.text import open_text
-from transformer.data.datasets.user_files import HeldOut, joined
+from transformer.data.datasets.user_files import HeldOut, join_notes
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import saved_in
 from transformer.data.tokenizers.training import byte_tokenizer, characters, train_byte_bpe
-from transformer.data.windows import join
+from transformer.data.windows import join_documents
 from transformer.storage.locate import storage_of
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import LOGITS_AT_ONCE
@@ -105,7 +105,7 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
     }
     lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
-    return Loaded(tokenizer, encoded, joined((text.said, said_of_overlap(lines, "lines of 40 letters and more"))))
+    return Loaded(tokenizer, encoded, join_notes((text.said, said_of_overlap(lines, "lines of 40 letters and more"))))
 
 
 def open_tokenizer(
@@ -157,7 +157,7 @@ def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
     Errors: UserError where the documents together do not hold one.
     """
     if all(len(document) < length for document in documents):
-        documents = [join(documents, None)]
+        documents = [join_documents(documents, None)]
     starts = np.array([max(len(document) - length + 1, 0) for document in documents])
     if not starts.sum():
         raise UserError(

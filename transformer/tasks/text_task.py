@@ -22,62 +22,8 @@ from transformer.tasks.mask_filling import encode_framed
 from transformer.tasks.plain import PlainTask, check_fits, check_rows, check_sentences, look_over, said_of
 from transformer.tasks.text_data import Documents, TextConfig, describe, padded, repeats, stretches, with_repeats
 
-
-def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> Interface:
-    """What a task over rows of tokens asks of a model."""
-    return Interface(
-        inputs={
-            name: Input((config.rows,) if name == "lengths" else (config.rows, config.context)) for name in asks.inputs
-        },
-        vocabularies={"tokens": tokenizer.vocabulary},
-        pad=tokenizer.pad,
-        begin=tokenizer.begin,
-        end=tokenizer.end,
-        output=asks.output,
-        decoded=decoded,
-    )
-
-
-def reading_of(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Reading:
-    """Rows of tokens as a model reads them."""
-    return Reading(padded(rows, tokenizer), "hidden", describe(tokenizer, rows))
-
-
-def answers_of(view: View, lines: Sequence[str], reading: Reading) -> Answers:
-    """Answers, and a pass over what they are read from."""
-    return Answers(lines, reading.labels, look_over(view, reading.inputs, method=reading.method))
-
-
-def prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
-    """A text behind whatever the tokenizer opens a text with."""
-    return [*tokenizer.opening, *tokenizer.encode([text])[0]]
-
-
-def _read(
-    encode: Callable[[AnyTokenizer, str], list[int]],
-    config: Any,
-    view: View,
-    tokenizer: AnyTokenizer,
-    sentences: Sentences,
-) -> Reading:
-    """Texts, each encoded by itself.
-
-    Errors: UserError for texts that are empty or longer than the model's positions, a target, and a language.
-    """
-    check_sentences(sentences)
-    rows = [encode(tokenizer, text) for text in sentences.texts]
-    check_fits(sentences.texts, rows, view.model.max_length)
-    return reading_of(tokenizer, rows)
-
-
-CONTINUING = Reader(functools.partial(text_interface, asks=CONTINUATION), functools.partial(_read, prompt))
-read_framed = functools.partial(_read, encode_framed)
-
-
 # The possible inputs of a model; every batch has some of them.
 INPUTS = ("tokens", "lengths", "types", "segments", "positions", "memory", "past")
-
-
 # Larger maps are no longer readable by eye.
 MAPPED_TOKENS = 128
 
@@ -148,6 +94,59 @@ class TextTask(PlainTask):
             logits_at_once=self._text.logits_at_once,
         )
         return sums, aux
+
+
+def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> Interface:
+    """What a task over rows of tokens asks of a model."""
+    return Interface(
+        inputs={
+            name: Input((config.rows,) if name == "lengths" else (config.rows, config.context)) for name in asks.inputs
+        },
+        vocabularies={"tokens": tokenizer.vocabulary},
+        pad=tokenizer.pad,
+        begin=tokenizer.begin,
+        end=tokenizer.end,
+        output=asks.output,
+        decoded=decoded,
+    )
+
+
+def reading_of(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> Reading:
+    """Rows of tokens as a model reads them."""
+    return Reading(padded(rows, tokenizer), "hidden", describe(tokenizer, rows))
+
+
+def answers_of(view: View, lines: Sequence[str], reading: Reading) -> Answers:
+    """Answers, and a pass over what they are read from."""
+    return Answers(lines, reading.labels, look_over(view, reading.inputs, method=reading.method))
+
+
+def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
+    """A text behind whatever the tokenizer opens a text with."""
+    return [*tokenizer.opening, *tokenizer.encode([text])[0]]
+
+
+def _read_texts(
+    encode: Callable[[AnyTokenizer, str], list[int]],
+    config: Any,
+    view: View,
+    tokenizer: AnyTokenizer,
+    sentences: Sentences,
+) -> Reading:
+    """Texts, each encoded by itself.
+
+    Errors: UserError for texts that are empty or longer than the model's positions, a target, and a language.
+    """
+    check_sentences(sentences)
+    rows = [encode(tokenizer, text) for text in sentences.texts]
+    check_fits(sentences.texts, rows, view.model.max_length)
+    return reading_of(tokenizer, rows)
+
+
+CONTINUATION_READER = Reader(
+    functools.partial(text_interface, asks=CONTINUATION), functools.partial(_read_texts, encode_prompt)
+)
+read_framed = functools.partial(_read_texts, encode_framed)
 
 
 def real_places(batch: Batch) -> Bool[Array, "B T"]:

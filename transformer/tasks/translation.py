@@ -11,7 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.batches import Source, TokenBatches, fingerprint
 from transformer.data.datasets.overlap import said_of_overlap
-from transformer.data.datasets.translation import Pair, made_here, own_pairs
+from transformer.data.datasets.translation import Pair, is_pair_files, is_synthetic
 from transformer.data.datasets.user_files import BY_CONTENT
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import Tokens, generate
@@ -134,7 +134,7 @@ class Translation(PlainTask):
         """How many pairs each split has, and how many of them are too long for any batch."""
         longest = max(self.config.lengths)
         sizes = {name: len(split.pairs) for name, split in self._splits.items()}
-        how = self.config.held_out.said(BY_CONTENT) if own_pairs(self.config.dataset) else ""
+        how = self.config.held_out.said(BY_CONTENT) if is_pair_files(self.config.dataset) else ""
         long = {name: sizes[name] - len(split.encoded.fitting(longest)) for name, split in self._splits.items()}
         lines = [said_of(self.config.dataset, sizes, "pairs", how)]
         if any(long.values()):
@@ -143,7 +143,7 @@ class Translation(PlainTask):
                 f"of these {counts} pairs are longer than max(config.task.lengths)={longest} tokens: they are not "
                 "trained on, have no loss, and count as empty translations"
             )
-        if not made_here(self.config.dataset):
+        if not is_synthetic(self.config.dataset):
             sources = {name: [pair.source for pair in split.pairs] for name, split in self._splits.items()}
             lines += filter(None, [said_of_overlap(sources, "sources")])
         return tuple(lines)

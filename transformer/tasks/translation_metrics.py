@@ -27,124 +27,6 @@ from transformer.tasks.translation_data import ALIGNED, Split, TranslationConfig
 Link = tuple[int, int]  # (source word, target word)
 
 
-def word_weights(weights_TxS: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]) -> np.ndarray:
-    """Attention between words: pieces of a source word summed, of a target word averaged (Zenkel et al. 2019).
-
-    `source_words` and `target_words` give each piece's word, or -1 for a piece that is no word's.
-    """
-    sources, targets = max(source_words) + 1, max(target_words) + 1
-    summed = np.zeros((sources, len(target_words)))
-    for column, word in enumerate(source_words):
-        if word >= 0:
-            summed[word] += weights_TxS[: len(target_words), column]
-    averaged = np.zeros((targets, sources))
-    for word in range(targets):
-        averaged[word] = summed[:, [i for i, w in enumerate(target_words) if w == word]].mean(axis=1)
-    return averaged
-
-
-def attention_links(weights_of_words: np.ndarray) -> set[Link]:
-    """One link a target word: to the source word of the largest weight."""
-    return {(int(source), target) for target, source in enumerate(weights_of_words.argmax(axis=1))}
-
-
-def diagonal_links(source_words: int, target_words: int) -> set[Link]:
-    """One link a target word: to the source word at the same relative place."""
-    stretch = (source_words - 1) / max(target_words - 1, 1)
-    return {(round(target * stretch), target) for target in range(target_words)}
-
-
-def alignment_error_rate(predicted: Sequence[set[Link]], known: Sequence[Links]) -> float:
-    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
-
-    S are the sure links and P the possible ones, S among them; A is the predicted links.
-    """
-    agreed = total = 0
-    for links, truth in zip(predicted, known, strict=True):
-        agreed += len(links.intersection(truth.sure)) + len(links.intersection(truth.possible))
-        total += len(links) + len(truth.sure)
-    return 1 - agreed / total
-
-
-def chooser(config: TranslationConfig) -> Chooser:
-    """Greedy for one beam, else beam search."""
-    return Greedy() if config.beams == 1 else Beam(config.beams, config.length_penalty)
-
-
-def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:
-    """Corpus BLEU by sacreBLEU (Post 2018), and its signature."""
-    # force: no warning for text that is tokenised already; the signature states the tokenizer.
-    metric = sacrebleu.metrics.BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
-    score = metric.corpus_score(list(outputs), [list(references)])
-    return score.score, str(metric.get_signature())
-
-
-def translation_report(
-    config: TranslationConfig,
-    pairs: Sequence[Pair],
-    outputs: Sequence[str],
-    *,
-    shown: int,
-    length_bounds: Sequence[int] = (),
-) -> Report:
-    """BLEU and exact match of all pairs and of each language, exact match of each kind; `shown` samples.
-
-    `length_bounds` (4, 8) adds both of the pairs whose sources have 1 to 4 words, 5 to 8, and 9 or more.
-    """
-    whole = tuple(range(len(pairs)))
-    score, signature = _bleu_of(config, pairs, outputs, whole)
-    scalars = {"bleu": score, "exact_match": _exact(pairs, outputs, whole)}
-    languages = _groups(pairs, lambda pair: pair.language)
-    if len(languages) > 1:
-        for language, members in languages.items():
-            scalars[f"bleu/{language}"], _ = _bleu_of(config, pairs, outputs, members)
-            scalars[f"exact_match/{language}"] = _exact(pairs, outputs, members)
-    for kind, members in _groups(pairs, lambda pair: pair.kind and f"{pair.language}/{pair.kind}").items():
-        scalars[f"exact_match/{kind}"] = _exact(pairs, outputs, members)
-    if length_bounds:
-        for length, members in _groups(pairs, lambda pair: _length_name(pair, length_bounds)).items():
-            scalars[f"bleu/{length}"], _ = _bleu_of(config, pairs, outputs, members)
-            scalars[f"exact_match/{length}"] = _exact(pairs, outputs, members)
-    samples = [
-        {
-            "source": pairs[i].source,
-            "target": pairs[i].target,
-            "output": outputs[i],
-            "language": pairs[i].language,
-        }
-        for i in range(min(shown, len(pairs)))
-    ]
-    return Report(scalars, samples, note=f"{len(pairs)} sentences, BLEU {signature}")
-
-
-def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpoch:
-    """Batches of one shape, so that an evaluation compiles once; without gradients, four times the rows fit."""
-    longest = max(config.lengths)
-    batches = TokenBatches(pairs, lengths=(longest,), tokens=4 * config.tokens_per_batch, seed=None)
-    return OneEpoch(batches)
-
-
-def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
-    """The step that decodes a batch: rows of the best tokens, and the indices of their pairs."""
-    chosen = chooser(config)
-
-    def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
-        inputs = {"source": jnp.asarray(batch["source"])}
-        rollout = generate(
-            view.model,
-            view.variables,
-            inputs,
-            chooser=chosen,
-            length=inputs["source"].shape[1],
-            tokens=Tokens(*special_tokens(tokenizer)),
-            constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs), begins=True),
-            coverage=coverage_over(view, inputs["source"], tokenizer, config.coverage_penalty),
-        )
-        return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
-
-    return step
-
-
 def translation_evaluation(
     config: TranslationConfig,
     tokenizer: AnyTokenizer,
@@ -178,7 +60,7 @@ def alignment_evaluation(
     skips the evaluation.
     """
     longest = max(config.lengths)
-    kept, also = _linked(validation, longest), _linked(test, longest)
+    kept, also = _with_known_links(validation, longest), _with_known_links(test, longest)
     pairs = [*kept.pairs, *also.pairs]
     encoded = dataclasses.replace(
         kept.encoded,
@@ -238,7 +120,125 @@ def alignment_evaluation(
     )
 
 
-def _linked(split: Split, longest: int) -> Split:
+def translation_report(
+    config: TranslationConfig,
+    pairs: Sequence[Pair],
+    outputs: Sequence[str],
+    *,
+    shown: int,
+    length_bounds: Sequence[int] = (),
+) -> Report:
+    """BLEU and exact match of all pairs and of each language, exact match of each kind; `shown` samples.
+
+    `length_bounds` (4, 8) adds both of the pairs whose sources have 1 to 4 words, 5 to 8, and 9 or more.
+    """
+    whole = tuple(range(len(pairs)))
+    score, signature = _bleu_of(config, pairs, outputs, whole)
+    scalars = {"bleu": score, "exact_match": _exact(pairs, outputs, whole)}
+    languages = _groups(pairs, lambda pair: pair.language)
+    if len(languages) > 1:
+        for language, members in languages.items():
+            scalars[f"bleu/{language}"], _ = _bleu_of(config, pairs, outputs, members)
+            scalars[f"exact_match/{language}"] = _exact(pairs, outputs, members)
+    for kind, members in _groups(pairs, lambda pair: pair.kind and f"{pair.language}/{pair.kind}").items():
+        scalars[f"exact_match/{kind}"] = _exact(pairs, outputs, members)
+    if length_bounds:
+        for length, members in _groups(pairs, lambda pair: _length_name(pair, length_bounds)).items():
+            scalars[f"bleu/{length}"], _ = _bleu_of(config, pairs, outputs, members)
+            scalars[f"exact_match/{length}"] = _exact(pairs, outputs, members)
+    samples = [
+        {
+            "source": pairs[i].source,
+            "target": pairs[i].target,
+            "output": outputs[i],
+            "language": pairs[i].language,
+        }
+        for i in range(min(shown, len(pairs)))
+    ]
+    return Report(scalars, samples, note=f"{len(pairs)} sentences, BLEU {signature}")
+
+
+def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpoch:
+    """Batches of one shape, so that an evaluation compiles once; without gradients, four times the rows fit."""
+    longest = max(config.lengths)
+    batches = TokenBatches(pairs, lengths=(longest,), tokens=4 * config.tokens_per_batch, seed=None)
+    return OneEpoch(batches)
+
+
+def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
+    """The step that decodes a batch: rows of the best tokens, and the indices of their pairs."""
+    chosen = make_chooser(config)
+
+    def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
+        inputs = {"source": jnp.asarray(batch["source"])}
+        rollout = generate(
+            view.model,
+            view.variables,
+            inputs,
+            chooser=chosen,
+            length=inputs["source"].shape[1],
+            tokens=Tokens(*special_tokens(tokenizer)),
+            constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs), begins=True),
+            coverage=coverage_over(view, inputs["source"], tokenizer, config.coverage_penalty),
+        )
+        return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
+
+    return step
+
+
+def make_chooser(config: TranslationConfig) -> Chooser:
+    """Greedy for one beam, else beam search."""
+    return Greedy() if config.beams == 1 else Beam(config.beams, config.length_penalty)
+
+
+def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:
+    """Corpus BLEU by sacreBLEU (Post 2018), and its signature."""
+    # force: no warning for text that is tokenised already; the signature states the tokenizer.
+    metric = sacrebleu.metrics.BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
+    score = metric.corpus_score(list(outputs), [list(references)])
+    return score.score, str(metric.get_signature())
+
+
+def word_weights(weights_TxS: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]) -> np.ndarray:
+    """Attention between words: pieces of a source word summed, of a target word averaged (Zenkel et al. 2019).
+
+    `source_words` and `target_words` give each piece's word, or -1 for a piece that is no word's.
+    """
+    sources, targets = max(source_words) + 1, max(target_words) + 1
+    summed = np.zeros((sources, len(target_words)))
+    for column, word in enumerate(source_words):
+        if word >= 0:
+            summed[word] += weights_TxS[: len(target_words), column]
+    averaged = np.zeros((targets, sources))
+    for word in range(targets):
+        averaged[word] = summed[:, [i for i, w in enumerate(target_words) if w == word]].mean(axis=1)
+    return averaged
+
+
+def attention_links(weights_of_words: np.ndarray) -> set[Link]:
+    """One link a target word: to the source word of the largest weight."""
+    return {(int(source), target) for target, source in enumerate(weights_of_words.argmax(axis=1))}
+
+
+def diagonal_links(source_words: int, target_words: int) -> set[Link]:
+    """One link a target word: to the source word at the same relative place."""
+    stretch = (source_words - 1) / max(target_words - 1, 1)
+    return {(round(target * stretch), target) for target in range(target_words)}
+
+
+def alignment_error_rate(predicted: Sequence[set[Link]], known: Sequence[Links]) -> float:
+    """AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
+
+    S are the sure links and P the possible ones, S among them; A is the predicted links.
+    """
+    agreed = total = 0
+    for links, truth in zip(predicted, known, strict=True):
+        agreed += len(links.intersection(truth.sure)) + len(links.intersection(truth.possible))
+        total += len(links) + len(truth.sure)
+    return 1 - agreed / total
+
+
+def _with_known_links(split: Split, longest: int) -> Split:
     """The pairs that have known links and at most `max_length` tokens a side."""
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
     fits = [pair.links is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]

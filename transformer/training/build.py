@@ -126,14 +126,15 @@ def check_before_compiling(experiment: Experiment, assembly: Assembly) -> None:
 
     Errors: as `transformer.training.preflight.check_fit`; UserError for a state that no device here has room for.
     """
-    # All gradients exist at one time where they are added up, and where their norm is taken.
-    run, whole = experiment.run, any(experiment.optimizer_of(o.name).clip_norm for o in assembly.task.objectives)
     objectives, params = assembly.task.objectives, assembly.abstract.variables.params
-    trained = [trained_parameters(each, assembly.optimisers[each.name], params) for each in objectives]
-    if run.accumulate > 1:  # summed in a wider type than narrow parameters have
-        trained = jax.tree.map(lambda leaf: leaf.update(dtype=sum_type(leaf.dtype)), trained)
-    gradients = trained if run.accumulate > 1 or whole else ()
-    (device, *_) = assembly.placement.mesh.local_devices
+    gradients = [trained_parameters(objective, assembly.optimisers[objective.name], params) for objective in objectives]
+    accumulates = experiment.run.accumulate > 1
+    if accumulates:  # summed in a wider type than narrow parameters have
+        gradients = jax.tree.map(lambda leaf: leaf.update(dtype=sum_type(leaf.dtype)), gradients)
+    clips = any(experiment.optimizer_of(objective.name).clip_norm for objective in objectives)
+    if not (accumulates or clips):
+        gradients = []  # else all exist at one time: where they are added up, and where their norm is taken
+    device = assembly.placement.mesh.local_devices[0]
     check_memory(assembly.abstract, gradients, device_memory(device))
     batch = assembly.task.source(experiment.run.seed)[0]
     traced_on(assembly.placement, check_fit)(

@@ -35,6 +35,23 @@ from transformer.training.state import TrainState
 from transformer.training.writers.contract import NullSink
 from transformer.training.writers.open_writers import RunSinks
 
+# A fact in environment.json: the step of a checkpoint that a run which was told to stop saved before it reported that
+# step, and how long the records were once a later process had done so. Going on from elsewhere forgets it.
+_REPORTED = "reported"
+
+
+class ResumePoint(NamedTuple):
+    """The state that a run goes on from, how long its records were at that step, and what was under way then.
+
+    `reported`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
+    """
+
+    step: int
+    state: TrainState
+    records: Mapping[str, Extent]
+    progress: Mapping[str, Any]
+    reported: bool = True
+
 
 class Saver:
     """Saves states of one run: its parameters, optimisers and averages are finite, or they are not saved."""
@@ -93,33 +110,6 @@ class WaitForSave(NullSink):
             self._saver.wait()
 
 
-def _are_finite(leaves: dict[str, Any]) -> jax.Array:
-    """Whether each leaf is finite, in the order of their names."""
-    return jnp.stack([jnp.all(jnp.isfinite(leaves[name])) for name in sorted(leaves)])
-
-
-def _is_inexact(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-# A fact in environment.json: the step of a checkpoint that a run which was told to stop saved before it reported that
-# step, and how long the records were once a later process had done so. Going on from elsewhere forgets it.
-_REPORTED = "reported"
-
-
-class ResumePoint(NamedTuple):
-    """The state that a run goes on from, how long its records were at that step, and what was under way then.
-
-    `reported`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
-    """
-
-    step: int
-    state: TrainState
-    records: Mapping[str, Extent]
-    progress: Mapping[str, Any]
-    reported: bool = True
-
-
 def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
     """The run's newest sound checkpoint; None for a run that has saved none. All processes call it together.
 
@@ -172,6 +162,25 @@ def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, l
         _set_aside_damaged_maps(each.directory)
     pairs = zip(runs, restored, strict=True)
     return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
+
+
+def note_reported(directory: RunDirectory, step: int, records: Mapping[str, Extent]) -> None:
+    """Note that what was due at the checkpoint of `step` is in the records, which are so long by now.
+
+    All processes call it together, each once its own part is on the disk.
+    """
+    first_message(None)  # waits until all have come here
+    if primary():
+        directory.record(**{_REPORTED: {"step": step, "records": records}})
+
+
+def _are_finite(leaves: dict[str, Any]) -> jax.Array:
+    """Whether each leaf is finite, in the order of their names."""
+    return jnp.stack([jnp.all(jnp.isfinite(leaves[name])) for name in sorted(leaves)])
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def _refuse_no_common(
@@ -245,16 +254,6 @@ def _resume_point(run: OpenRun, step: int, state: TrainState, metadata: Mapping[
             if what is not None:
                 announce(f"{directory.path / name} is not as step {step} left it: {what}")
     return ResumePoint(step, state, records, progress, reported or later_extents is not None)
-
-
-def note_reported(directory: RunDirectory, step: int, records: Mapping[str, Extent]) -> None:
-    """Note that what was due at the checkpoint of `step` is in the records, which are so long by now.
-
-    All processes call it together, each once its own part is on the disk.
-    """
-    first_message(None)  # waits until all have come here
-    if primary():
-        directory.record(**{_REPORTED: {"step": step, "records": records}})
 
 
 def _reported_extents(directory: RunDirectory, step: int) -> Mapping[str, Sequence[Any]] | None:

@@ -34,6 +34,28 @@ from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
 Wanted = Mapping[str, jax.ShapeDtypeStruct]
 
 
+@dataclasses.dataclass(frozen=True)
+class InitialiseFrom(Config, path="config.initialise_from"):
+    """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
+
+    Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
+    model.safetensors. `average` names an average of a run whose parameters are taken instead of the raw ones, where it
+    has them. Every parameter takes the values of the one of the same path, unless `rules` say otherwise:
+    "head/* = fresh", "decoder/* = layers/*", "resize embedding/table" (transformer.training.init_plan). With
+    `tokenizer` the new run has the tokenizer of the other.
+    """
+
+    run: str = ""
+    step: int | None = None
+    average: str = ""
+    tokenizer: bool = False
+    rules: tuple[str, ...] = ()
+
+    def _check(self) -> None:
+        for rule in self.rules:
+            parse_rule(rule)
+
+
 class InitSource(NamedTuple):
     """A model's arrays by their paths in rules, and `read(wanted)`, which places those of some paths.
 
@@ -48,6 +70,188 @@ class InitSource(NamedTuple):
     averaged: frozenset[str] = frozenset()
     lora: LoraConfig | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class InitReport:
+    """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used.
+
+    `merged` are those that what the source has learned beside them, by LoRA, is added to.
+    """
+
+    run: str
+    source: InitSource
+    average: str
+    plan: InitPlan
+    averaged: int
+    merged: tuple[str, ...] = ()
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The source's arrays that are neither taken nor merged."""
+        merged = {name for path in self.merged for name in beside(self.plan.taken[path].source)}
+        return tuple(name for name in self.plan.unused if name not in merged)
+
+    def facts(self) -> dict[str, Any]:
+        """The report as plain values, for the run directory."""
+        plan = self.plan
+        return {
+            "run": self.run,
+            "step": self.source.step,
+            "average": self.average,
+            "loaded": {path: taken.source for path, taken in plan.taken.items()},
+            "resized": {
+                path: [list(plan.taken[path].leaf.shape), list(plan.targets[path].shape)] for path in plan.resized
+            },
+            "cast": {path: [plan.taken[path].leaf.dtype, plan.targets[path].dtype] for path in plan.cast},
+            "averaged": self.averaged,
+            "merged": list(self.merged),
+            "fresh": dict(plan.fresh),
+            "unused": list(self.unused),
+            "notes": list(self.source.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """The report as a few lines of text."""
+        plan = self.plan
+        numbers = sum(
+            math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
+        )
+        renamed = sum(path != taken.source for path, taken in plan.taken.items())
+        loaded = f"  loaded: {len(plan.taken)} parameters ({numbers:,} numbers)"
+        if renamed:
+            loaded += f", {renamed} from another path"
+        if self.average:
+            loaded += f", {self.averaged} as the average {self.average!r} has them"
+        lines = [f"initialised from {self.source.said}", loaded]
+        for path in plan.resized:
+            shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
+            kept = min(shape[axis], plan.targets[path].shape[axis])
+            lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
+        casts: dict[str, int] = {}
+        for path in plan.cast:
+            change = f"{plan.taken[path].leaf.dtype} -> {plan.targets[path].dtype}"
+            casts[change] = casts.get(change, 0) + 1
+        lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
+        if self.merged:
+            lines.append(f"  merged with what LoRA learned beside them: {_list_paths(self.merged)}")
+        for rule in dict.fromkeys(plan.fresh.values()):
+            lines.append(f"  fresh by {rule!r}: {_list_paths([path for path, by in plan.fresh.items() if by == rule])}")
+        if self.unused:
+            lines.append(f"  not used of it: {_list_paths(self.unused)}")
+        return lines + [f"  note: {note}" for note in self.source.notes]
+
+
+class RunParts(Protocol):
+    """The parts of a new run that its initialization needs, as `transformer.training.build.Assembly` has them."""
+
+    @property
+    def model(self) -> Model:
+        """Whose axes have names."""
+
+    @property
+    def abstract(self) -> TrainState:
+        """The shapes of the state, and where it lies."""
+
+    @property
+    def initialise(self) -> Callable[..., TrainState]:
+        """The state by a key, and with these variables where any are given (transformer.training.initial_state)."""
+
+
+class PlannedInit(NamedTuple):
+    """The plan before any array is read, and what it reads from."""
+
+    source: InitSource
+    report: InitReport
+
+
+def begin_run(
+    config: InitialiseFrom, assembly: RunParts, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+) -> TrainState:
+    """As `initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
+    state, report = initial_state(config, assembly, key, directory.path)
+    if report is not None and primary():
+        directory.record(initialised_from=report.facts())
+        if aloud:
+            print("\n".join(report.lines()), flush=True)
+    return state
+
+
+def initial_state(
+    config: InitialiseFrom, assembly: RunParts, key: jax.Array, workdir: Path
+) -> tuple[TrainState, InitReport | None]:
+    """The state before the first step, its variables taken from the run that the config names, if it names any.
+
+    The other variables are initialised by the key as in any run. All processes do it together.
+
+    Errors: as `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
+    """
+    if not config.run:
+        return assembly.initialise(key), None
+    fresh = functools.partial(_fresh_variables, assembly.initialise, key)
+    variables, report = variables_from_source(config, assembly.model, assembly.abstract.variables, fresh, workdir)
+    return assembly.initialise(key, variables), report
+
+
+def variables_from_source(
+    config: InitialiseFrom,
+    model: Model,
+    abstract: Variables,
+    fresh: Callable[[], Variables],
+    workdir: Path | None = None,
+) -> tuple[Variables, InitReport]:
+    """A model's variables from the run that the config names; `fresh` makes initial ones.
+
+    Errors: as `initial_state`.
+    """
+    source, report = plan_initialization(config, model, abstract, workdir)
+    where = flatten_variables(abstract)
+    values = _read_values(source, report, where)
+    drawn = flatten_variables(fresh()) if report.plan.fresh or report.plan.resized else {}
+    values |= _cast_and_resize(report.plan, drawn, values, where)
+    leaves = [values[path] if path in values else drawn[path] for path in where]
+    return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
+
+
+def plan_initialization(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> PlannedInit:
+    """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
+
+    `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
+
+    Errors: UserError as `open_init_source` and `transformer.training.init_plan.plan_parameters`.
+    """
+    source = open_init_source(config.run, config.step, config.average, workdir)
+    planned = plan_parameters(_targets(model, abstract), source.leaves, [parse_rule(rule) for rule in config.rules])
+    averaged = sum(taken.source in source.averaged for taken in planned.taken.values())
+    return PlannedInit(
+        source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
+    )
+
+
+def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
+    """Refuse to go on with what a source learned by LoRA under another scale, by which the model would change.
+
+    Errors: UserError.
+    """
+    source, plan = prepared.source, prepared.report.plan
+    if not lora or not lora.rank or not source.lora or not any(low_rank(path) for path in plan.taken):
+        return
+    if lora.scale != source.lora.scale:
+        raise UserError(
+            f"config.model.lora.alpha={lora.alpha} scales what {prepared.report.run} learned by {lora.scale:g}, which "
+            f"scaled it by {source.lora.scale:g}: say config.model.lora.alpha={source.lora.scale * lora.rank:g}, or "
+            "leave it fresh with '*/lora/* = fresh'"
+        )
+
+
+def copy_source_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
+    """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
+
+    Errors: UserError for a run that is missing, or has no tokenizer.
+    """
+    if not (config.run and config.tokenizer) or saved_in(workdir):
+        return
+    tokenizer_of_source(config.run, workdir).save(workdir)
 
 
 def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
@@ -209,152 +413,6 @@ def _notes_of_folder(path: Path, published: Published, workdir: Path | None) -> 
     return () if theirs == ours else (_another_tokenizer(path),)
 
 
-@dataclasses.dataclass(frozen=True)
-class InitialiseFrom(Config, path="config.initialise_from"):
-    """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
-
-    Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
-    model.safetensors. `average` names an average of a run whose parameters are taken instead of the raw ones, where it
-    has them. Every parameter takes the values of the one of the same path, unless `rules` say otherwise:
-    "head/* = fresh", "decoder/* = layers/*", "resize embedding/table" (transformer.training.init_plan). With
-    `tokenizer` the new run has the tokenizer of the other.
-    """
-
-    run: str = ""
-    step: int | None = None
-    average: str = ""
-    tokenizer: bool = False
-    rules: tuple[str, ...] = ()
-
-    def _check(self) -> None:
-        for rule in self.rules:
-            parse_rule(rule)
-
-
-class RunParts(Protocol):
-    """The parts of a new run that its initialization needs, as `transformer.training.build.Assembly` has them."""
-
-    @property
-    def model(self) -> Model:
-        """Whose axes have names."""
-
-    @property
-    def abstract(self) -> TrainState:
-        """The shapes of the state, and where it lies."""
-
-    @property
-    def initialise(self) -> Callable[..., TrainState]:
-        """The state by a key, and with these variables where any are given (transformer.training.initial_state)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class InitReport:
-    """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used.
-
-    `merged` are those that what the source has learned beside them, by LoRA, is added to.
-    """
-
-    run: str
-    source: InitSource
-    average: str
-    plan: InitPlan
-    averaged: int
-    merged: tuple[str, ...] = ()
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """The source's arrays that are neither taken nor merged."""
-        merged = {name for path in self.merged for name in beside(self.plan.taken[path].source)}
-        return tuple(name for name in self.plan.unused if name not in merged)
-
-    def facts(self) -> dict[str, Any]:
-        """The report as plain values, for the run directory."""
-        plan = self.plan
-        return {
-            "run": self.run,
-            "step": self.source.step,
-            "average": self.average,
-            "loaded": {path: taken.source for path, taken in plan.taken.items()},
-            "resized": {
-                path: [list(plan.taken[path].leaf.shape), list(plan.targets[path].shape)] for path in plan.resized
-            },
-            "cast": {path: [plan.taken[path].leaf.dtype, plan.targets[path].dtype] for path in plan.cast},
-            "averaged": self.averaged,
-            "merged": list(self.merged),
-            "fresh": dict(plan.fresh),
-            "unused": list(self.unused),
-            "notes": list(self.source.notes),
-        }
-
-    def lines(self) -> list[str]:
-        """The report as a few lines of text."""
-        plan = self.plan
-        numbers = sum(
-            math.prod(map(min, plan.targets[path].shape, taken.leaf.shape)) for path, taken in plan.taken.items()
-        )
-        renamed = sum(path != taken.source for path, taken in plan.taken.items())
-        loaded = f"  loaded: {len(plan.taken)} parameters ({numbers:,} numbers)"
-        if renamed:
-            loaded += f", {renamed} from another path"
-        if self.average:
-            loaded += f", {self.averaged} as the average {self.average!r} has them"
-        lines = [f"initialised from {self.source.said}", loaded]
-        for path in plan.resized:
-            shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
-            kept = min(shape[axis], plan.targets[path].shape[axis])
-            lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
-        casts: dict[str, int] = {}
-        for path in plan.cast:
-            change = f"{plan.taken[path].leaf.dtype} -> {plan.targets[path].dtype}"
-            casts[change] = casts.get(change, 0) + 1
-        lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
-        if self.merged:
-            lines.append(f"  merged with what LoRA learned beside them: {_list_paths(self.merged)}")
-        for rule in dict.fromkeys(plan.fresh.values()):
-            lines.append(f"  fresh by {rule!r}: {_list_paths([path for path, by in plan.fresh.items() if by == rule])}")
-        if self.unused:
-            lines.append(f"  not used of it: {_list_paths(self.unused)}")
-        return lines + [f"  note: {note}" for note in self.source.notes]
-
-
-class PlannedInit(NamedTuple):
-    """The plan before any array is read, and what it reads from."""
-
-    source: InitSource
-    report: InitReport
-
-
-def plan_initialization(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> PlannedInit:
-    """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
-
-    `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
-
-    Errors: UserError as `open_init_source` and `transformer.training.init_plan.plan_parameters`.
-    """
-    source = open_init_source(config.run, config.step, config.average, workdir)
-    planned = plan_parameters(_targets(model, abstract), source.leaves, [parse_rule(rule) for rule in config.rules])
-    averaged = sum(taken.source in source.averaged for taken in planned.taken.values())
-    return PlannedInit(
-        source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
-    )
-
-
-def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
-    """Refuse to go on with what a source learned by LoRA under another scale, by which the model would change.
-
-    Errors: UserError.
-    """
-    source, plan = prepared.source, prepared.report.plan
-    if not lora or not lora.rank or not source.lora or not any(low_rank(path) for path in plan.taken):
-        return
-    if lora.scale != source.lora.scale:
-        raise UserError(
-            f"config.model.lora.alpha={lora.alpha} scales what {prepared.report.run} learned by {lora.scale:g}, which "
-            f"scaled it by {source.lora.scale:g}: say config.model.lora.alpha={source.lora.scale * lora.rank:g}, or "
-            "leave it fresh with '*/lora/* = fresh'"
-        )
-
-
 def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
     """The targets whose matrix has something beside it in the source that nothing here goes on with."""
     return tuple(
@@ -364,66 +422,8 @@ def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
     )
 
 
-def initial_state(
-    config: InitialiseFrom, assembly: RunParts, key: jax.Array, workdir: Path
-) -> tuple[TrainState, InitReport | None]:
-    """The state before the first step, its variables taken from the run that the config names, if it names any.
-
-    The other variables are initialised by the key as in any run. All processes do it together.
-
-    Errors: as `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
-    """
-    if not config.run:
-        return assembly.initialise(key), None
-    fresh = functools.partial(_fresh_variables, assembly.initialise, key)
-    variables, report = variables_from_source(config, assembly.model, assembly.abstract.variables, fresh, workdir)
-    return assembly.initialise(key, variables), report
-
-
-def variables_from_source(
-    config: InitialiseFrom,
-    model: Model,
-    abstract: Variables,
-    fresh: Callable[[], Variables],
-    workdir: Path | None = None,
-) -> tuple[Variables, InitReport]:
-    """A model's variables from the run that the config names; `fresh` makes initial ones.
-
-    Errors: as `initial_state`.
-    """
-    source, report = plan_initialization(config, model, abstract, workdir)
-    where = flatten_variables(abstract)
-    values = _read_values(source, report, where)
-    drawn = flatten_variables(fresh()) if report.plan.fresh or report.plan.resized else {}
-    values |= _cast_and_resize(report.plan, drawn, values, where)
-    leaves = [values[path] if path in values else drawn[path] for path in where]
-    return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
-
-
 def _fresh_variables(initialise: Callable[..., TrainState], key: jax.Array) -> Variables:
     return initialise(key).variables  # the rest of that state is freed before another is made
-
-
-def begin_run(
-    config: InitialiseFrom, assembly: RunParts, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
-) -> TrainState:
-    """As `initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
-    state, report = initial_state(config, assembly, key, directory.path)
-    if report is not None and primary():
-        directory.record(initialised_from=report.facts())
-        if aloud:
-            print("\n".join(report.lines()), flush=True)
-    return state
-
-
-def copy_source_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
-    """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
-
-    Errors: UserError for a run that is missing, or has no tokenizer.
-    """
-    if not (config.run and config.tokenizer) or saved_in(workdir):
-        return
-    tokenizer_of_source(config.run, workdir).save(workdir)
 
 
 def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:

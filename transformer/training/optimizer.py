@@ -18,6 +18,7 @@ from transformer.tasks.contract import Objective
 from transformer.training.state import in_sum_type
 
 PyTree = Any
+LAYERS = "layers"
 
 
 class Algorithm(enum.Enum):
@@ -187,9 +188,6 @@ def make_optimizer(
 def _decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
     # By name, since stacked biases have as many dimensions as a matrix.
     return {path: path.rsplit("/", 1)[-1] not in ("bias", "scale", "content", "position") for path in params}
-
-
-LAYERS = "layers"
 
 
 def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]:

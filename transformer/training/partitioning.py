@@ -19,6 +19,8 @@ from transformer.tasks.contract import Batch
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
 
+MEGABYTE = 1e6
+
 
 @dataclasses.dataclass(frozen=True)
 class ShardingConfig(Config, path="config.sharding"):
@@ -133,9 +135,6 @@ def by_examples(placement: Placement) -> Placement:
     batch = tuple(axis for axis in MESH_AXES if axis not in rules["heads"])
     beside_experts = tuple(axis for axis in batch if axis not in rules["experts"])
     return placement._replace(rules={**whole, "batch": batch, "expert_batch": beside_experts})
-
-
-MEGABYTE = 1e6
 
 
 def state_shardings(

@@ -22,20 +22,7 @@ from transformer.tasks.labels import Labels
 from transformer.training.evaluate import view_of
 from transformer.training.state import TrainState, key_for
 
-
-@dataclasses.dataclass(frozen=True)
-class _RecordingModel(Model):
-    """The model, recording the capture and the results of each pass."""
-
-    model: Model | None = None
-    passes: list[tuple[Capture | None, Aux]] = dataclasses.field(default_factory=list)
-
-    def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Aux]:
-        """As `Model.apply`."""
-        assert self.model is not None
-        outputs, aux = self.model.apply(variables, inputs, **request)
-        self.passes.append((request.get("capture"), aux))
-        return outputs, aux
+GB = 1e9
 
 
 def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, capture: Capture | None) -> None:
@@ -53,6 +40,40 @@ def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, capt
     _check_evaluations(model, task, abstract)
 
 
+def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
+    """Refuse a state that is larger than the memory of its devices.
+
+    `abstract` has the shapes and shardings of the state, `gradients` those of what exists beside it, and `memory` is
+    the bytes of one device or, where the devices of this process share them, of all; None where nobody says it.
+
+    Errors: UserError with both sizes and what is largest.
+    """
+    sizes = [(_device_bytes(leaf), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))]
+    needed = sum(size for size, _, _ in sizes)
+    if memory is None or needed <= memory:
+        return
+    _, path, leaf = max(sizes, key=lambda each: each[0])
+    raise UserError(
+        f"the state of this model takes {needed / GB:,.0f} GB, parameters and moments alone, and this machine has "
+        f"{memory / GB:,.0f} GB for it: choose a smaller model, or divide it by config.sharding; the largest array is "
+        f"{jax.tree_util.keystr(path[1:], simple=True, separator='/')} of {'x'.join(map(str, leaf.shape))}"
+    )
+
+
+def device_memory(device: Any, files: Path = Path("/")) -> float | None:
+    """The bytes that the arrays of a device may take; of a CPU's those of the machine, with what it swaps to."""
+    if device.platform == "cpu":
+        try:
+            lines = (files / "proc" / "meminfo").read_text(encoding="ascii").splitlines()
+            told = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+            return told["MemTotal"] + told.get("SwapTotal", 0)
+        except (OSError, ValueError, KeyError, IndexError):
+            return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    told = device.memory_stats() or {}
+    chip = chip_of(device)
+    return told.get("bytes_limit") or (None if chip is None else chip.memory)
+
+
 def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
     """A line for each evaluation that reads maps which the model does not have."""
     return [
@@ -60,6 +81,21 @@ def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list
         for each in evaluations
         if each.reads is not None and not each.applies(model.sites)
     ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _RecordingModel(Model):
+    """The model, recording the capture and the results of each pass."""
+
+    model: Model | None = None
+    passes: list[tuple[Capture | None, Aux]] = dataclasses.field(default_factory=list)
+
+    def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Aux]:
+        """As `Model.apply`."""
+        assert self.model is not None
+        outputs, aux = self.model.apply(variables, inputs, **request)
+        self.passes.append((request.get("capture"), aux))
+        return outputs, aux
 
 
 def _check_names(sites: Sequence[Site]) -> None:
@@ -275,43 +311,6 @@ def _note_traced_pass(what: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"raised by {what}, which is traced for its shapes before the first step")
         raise
-
-
-GB = 1e9
-
-
-def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
-    """Refuse a state that is larger than the memory of its devices.
-
-    `abstract` has the shapes and shardings of the state, `gradients` those of what exists beside it, and `memory` is
-    the bytes of one device or, where the devices of this process share them, of all; None where nobody says it.
-
-    Errors: UserError with both sizes and what is largest.
-    """
-    sizes = [(_device_bytes(leaf), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))]
-    needed = sum(size for size, _, _ in sizes)
-    if memory is None or needed <= memory:
-        return
-    _, path, leaf = max(sizes, key=lambda each: each[0])
-    raise UserError(
-        f"the state of this model takes {needed / GB:,.0f} GB, parameters and moments alone, and this machine has "
-        f"{memory / GB:,.0f} GB for it: choose a smaller model, or divide it by config.sharding; the largest array is "
-        f"{jax.tree_util.keystr(path[1:], simple=True, separator='/')} of {'x'.join(map(str, leaf.shape))}"
-    )
-
-
-def device_memory(device: Any, files: Path = Path("/")) -> float | None:
-    """The bytes that the arrays of a device may take; of a CPU's those of the machine, with what it swaps to."""
-    if device.platform == "cpu":
-        try:
-            lines = (files / "proc" / "meminfo").read_text(encoding="ascii").splitlines()
-            told = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-            return told["MemTotal"] + told.get("SwapTotal", 0)
-        except (OSError, ValueError, KeyError, IndexError):
-            return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    told = device.memory_stats() or {}
-    chip = chip_of(device)
-    return told.get("bytes_limit") or (None if chip is None else chip.memory)
 
 
 def _device_bytes(leaf: Any) -> int:

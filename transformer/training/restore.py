@@ -21,7 +21,7 @@ from transformer.models.interface import CONTINUATION
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.tasks import registry as tasks
-from transformer.tasks.symbol_sequences import SymbolSequences
+from transformer.tasks.symbol_sequences import SymbolSequenceTask
 from transformer.tasks.synthetic import abstract_batch
 from transformer.tasks.text_task import TextTask
 from transformer.training.build import Assembly, assemble, flops_counter
@@ -32,6 +32,8 @@ from transformer.training.partitioning import one_device
 from transformer.training.provenance import check_metadata, differing_config, differing_tokenizer, refuse_difference
 from transformer.training.state import PARAMS, STATE, TrainState
 from transformer.trust import check_trusted, trust_words
+
+LoadedRun = tuple[Experiment, Assembly, TrainState]
 
 
 class RecordedRun(NamedTuple):
@@ -167,9 +169,6 @@ def load_ensemble(
     return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
-LoadedRun = tuple[Experiment, Assembly, TrainState]
-
-
 def with_language_model(
     loaded: LoadedRun, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()
 ) -> LoadedRun:
@@ -187,7 +186,7 @@ def with_language_model(
         raise UserError(f"--language_weight={weight:g} must be a number of at least 0")
     experiment, assembly, state = loaded
     task, model = assembly.task, assembly.model
-    if not isinstance(task, SymbolSequences) or isinstance(model, Ensemble):
+    if not isinstance(task, SymbolSequenceTask) or isinstance(model, Ensemble):
         raise UserError(f"--language_model={workdir} weighs what one run writes symbol by symbol, as from sound")
     if task.separator:
         raise UserError(

@@ -61,12 +61,12 @@ def make_step(
         def key(name: str) -> Key[Array, ""]:
             return key_for(state.key, state.step, name)
 
-        asked = None if capture is None else dataclasses.replace(capture, observe=jnp.asarray(observe))
-        view = View(model, state.variables, state.averages, state.extra, state.step, train=True, capture=asked)
+        observed = None if capture is None else dataclasses.replace(capture, observe=jnp.asarray(observe))
+        view = View(model, state.variables, state.averages, state.extra, state.step, train=True, capture=observed)
         batch, extra = task.prepare(view, batch, key("prepare"))
         totals = task.totals(batch)
         view = view._replace(extra=extra)
-        states: dict[str, Any] = {}
+        optimizer_states: dict[str, Any] = {}
         values: dict[str, Array] = {}
         maps: dict[str, Captured] = {}
         for objective in task.objectives:
@@ -76,7 +76,7 @@ def make_step(
                 view, objective, trained, batch, totals, key(objective.name), accumulate
             )
             hyper = state.hyper[objective.name]
-            updates, states[objective.name] = optimizer.update(
+            updates, optimizer_states[objective.name] = optimizer.update(
                 gradients, state.optimisers[objective.name], trained, state.step, hyper
             )
             params = with_average(view.variables.params, optax.apply_updates(trained, updates))
@@ -90,14 +90,16 @@ def make_step(
             }
             values |= {prefix + name: value for name, value in metrics.items()}
             maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
-        made = state._replace(step=state.step + 1, variables=view.variables, optimisers=states, extra=view.extra)
-        state, values = guard_update(faults, state, made, totals, values)
+        updated_state = state._replace(
+            step=state.step + 1, variables=view.variables, optimisers=optimizer_states, extra=view.extra
+        )
+        state, values = guard_update(faults, state, updated_state, totals, values)
         updated = values["skipped"] == 0
-        kept = {
+        updated_averages = {
             name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
             for name, average in averages.items()
         }
-        return state._replace(averages=kept), Metrics(dict(totals), values, maps)
+        return state._replace(averages=updated_averages), Metrics(dict(totals), values, maps)
 
     return step
 
@@ -116,8 +118,8 @@ def _accumulate_gradients(
     def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[dict[str, Array], LossAux]:
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
             params = with_average(view.variables.params, trained)
-            inner = view._replace(variables=view.variables._replace(params=params))
-            return _add_auxiliary_losses(*objective.loss(inner, batch, totals, key), counts)
+            loss_view = view._replace(variables=view.variables._replace(params=params))
+            return _add_auxiliary_losses(*objective.loss(loss_view, batch, totals, key), counts)
 
         gradients, aux = jax.grad(loss, has_aux=True)(trained)
         return in_sum_type(gradients), aux  # here, so that micro-batches add up and norms are taken in it
@@ -125,7 +127,7 @@ def _accumulate_gradients(
     if accumulate == 1:
         return gradient(batch, key, None)
 
-    def counted(batch: Batch, key: Key[Array, ""]) -> Counts:
+    def auxiliary_counts(batch: Batch, key: Key[Array, ""]) -> Counts:
         # The compiler removes all of this pass that the counts do not need.
         _, aux = objective.loss(view, batch, totals, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
@@ -135,11 +137,12 @@ def _accumulate_gradients(
     shapes, aux = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], micro_batches), keys[0], None))
     counts: Counts = {}
     if aux.losses:
-        of_each = jax.lax.map(lambda micro: counted(*micro), (micro_batches, keys))
-        counts = jax.tree.map(jnp.sum, of_each)
+        counts_of_each = jax.lax.map(lambda micro: auxiliary_counts(*micro), (micro_batches, keys))
+        counts = jax.tree.map(jnp.sum, counts_of_each)
 
     def add(carry: Any, micro: tuple[Batch, Key[Array, ""]]) -> tuple[Any, Any]:
-        gradients, aux = gradient(micro[0], micro[1], counts)
+        micro_batch, micro_key = micro
+        gradients, aux = gradient(micro_batch, micro_key, counts)
         added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.maps))
         return added, (aux.state, aux.extra)
 

@@ -57,6 +57,77 @@ from transformer.training.writers.contract import NullSink, Sink, Sinks
 from transformer.training.writers.open_writers import closed_with_run, open_sinks
 from transformer.training.writers.vmapped import VmappedSinks
 
+BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
+
+
+class RunEnd(NamedTuple):
+    """The end of a run: complete, or with a loss, maps or a state that was not finite at step `diverged_at`."""
+
+    diverged_at: int | None
+
+
+def train_vmapped(
+    experiments: Sequence[Experiment], workdirs: Sequence[Path], also: Sequence[Sink] = ()
+) -> list[RunEnd]:
+    """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
+
+    They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
+    complete, or diverged before, are left as they are. `also` has for each run a sink that is fed after its own.
+
+    Errors: UserError for experiments that are not of one program, batches whose shapes differ between seeds,
+    several devices or processes, and for whatever `train` refuses.
+    """
+    _check_one_program(experiments, workdirs)
+    # With two checkpoints each, all have one of the same step whenever they are killed.
+    check = functools.partial(_check_batches, experiments)
+    with open_runs(experiments, workdirs, keep=2, check=check) as (assembly, runs):
+        ends = [RunEnd(each.directory.facts().get("diverged_at")) for each in runs]
+        left = [each.latest != each.experiment.run.steps for each in runs]
+        going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
+        if going:
+            sinks = [also[number] for number in going] if also else [NullSink()] * len(going)
+            ends_of_going = _train_runs([runs[number] for number in going], assembly, sinks)
+            ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
+    return ends
+
+
+def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int = 5, repeats: int = 5) -> float:
+    """The speed-up of training these experiments vmapped instead of one after the other, of their steps alone.
+
+    The median ratio of seconds over `repeats` times `steps` steps of each, taken in turn; `folder` is for the data.
+
+    Errors: as `train_vmapped`.
+    """
+    _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
+    copy_source_tokenizer(experiments[0].initialise_from, folder)
+    assembly = assemble(experiments[0], folder)
+    _check_batches(experiments, assembly)
+    compiled = compile_step(experiments[0], assembly), _compile_vmapped_step(experiments[0], assembly)
+    alone, together = (on_host_batches(each, assembly.placement) for each in compiled)
+    sources = [assembly.task.source(each.run.seed) for each in experiments]
+    stacked = StackedBatches(sources)
+    batches = [stacked[number] for number in range(steps)]
+
+    def seconds(step: Step, state: TrainState, batches: Sequence[Batch]) -> float:
+        jax.block_until_ready(state)
+        began = time.perf_counter()
+        for batch in batches:
+            state, _ = step(state, batch)
+        jax.block_until_ready(state)
+        return time.perf_counter() - began
+
+    ratios = []
+    for repeat in range(repeats + 1):
+        states = [_first_state(each, assembly) for each in experiments]
+        vectorised = seconds(together, stack_states(states, assembly.placement), batches)
+        single = sum(
+            seconds(alone, state, [source[number] for number in range(steps)])
+            for state, source in zip(states, sources, strict=True)
+        )
+        if repeat:  # the first compiles
+            ratios.append(single / vectorised)
+    return statistics.median(ratios)
+
 
 class StackedBatches:
     """The batches of several sources, those of one step stacked."""
@@ -126,15 +197,6 @@ def vmap_step(step: Step) -> Step:
     return vmapped
 
 
-BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
-
-
-class RunEnd(NamedTuple):
-    """The end of a run: complete, or with a loss, maps or a state that was not finite at step `diverged_at`."""
-
-    diverged_at: int | None
-
-
 def program_of(experiment: Experiment) -> str:
     """The resolved config without the keys in which vmapped runs may differ: equal for experiments of one program."""
     config = experiment.to_config()
@@ -146,69 +208,6 @@ def program_of(experiment: Experiment) -> str:
 
 def _without_hyperparameters(optimizer: OptimizerConfig) -> dict[str, Any]:
     return to_config(optimizer) | dict.fromkeys(hyperparameters(optimizer))
-
-
-def train_vmapped(
-    experiments: Sequence[Experiment], workdirs: Sequence[Path], also: Sequence[Sink] = ()
-) -> list[RunEnd]:
-    """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
-
-    They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
-    complete, or diverged before, are left as they are. `also` has for each run a sink that is fed after its own.
-
-    Errors: UserError for experiments that are not of one program, batches whose shapes differ between seeds,
-    several devices or processes, and for whatever `train` refuses.
-    """
-    _check_one_program(experiments, workdirs)
-    # With two checkpoints each, all have one of the same step whenever they are killed.
-    check = functools.partial(_check_batches, experiments)
-    with open_runs(experiments, workdirs, keep=2, check=check) as (assembly, runs):
-        ends = [RunEnd(each.directory.facts().get("diverged_at")) for each in runs]
-        left = [each.latest != each.experiment.run.steps for each in runs]
-        going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
-        if going:
-            sinks = [also[number] for number in going] if also else [NullSink()] * len(going)
-            ends_of_going = _train_runs([runs[number] for number in going], assembly, sinks)
-            ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
-    return ends
-
-
-def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int = 5, repeats: int = 5) -> float:
-    """The speed-up of training these experiments vmapped instead of one after the other, of their steps alone.
-
-    The median ratio of seconds over `repeats` times `steps` steps of each, taken in turn; `folder` is for the data.
-
-    Errors: as `train_vmapped`.
-    """
-    _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
-    copy_source_tokenizer(experiments[0].initialise_from, folder)
-    assembly = assemble(experiments[0], folder)
-    _check_batches(experiments, assembly)
-    compiled = compile_step(experiments[0], assembly), _compile_vmapped_step(experiments[0], assembly)
-    alone, together = (on_host_batches(each, assembly.placement) for each in compiled)
-    sources = [assembly.task.source(each.run.seed) for each in experiments]
-    stacked = StackedBatches(sources)
-    batches = [stacked[number] for number in range(steps)]
-
-    def seconds(step: Step, state: TrainState, batches: Sequence[Batch]) -> float:
-        jax.block_until_ready(state)
-        began = time.perf_counter()
-        for batch in batches:
-            state, _ = step(state, batch)
-        jax.block_until_ready(state)
-        return time.perf_counter() - began
-
-    ratios = []
-    for repeat in range(repeats + 1):
-        states = [_first_state(each, assembly) for each in experiments]
-        vectorised = seconds(together, stack_states(states, assembly.placement), batches)
-        single = sum(
-            seconds(alone, state, [source[number] for number in range(steps)])
-            for state, source in zip(states, sources, strict=True)
-        )
-        if repeat:  # the first compiles
-            ratios.append(single / vectorised)
-    return statistics.median(ratios)
 
 
 def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> None:

@@ -186,7 +186,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
                 chosen = way[jnp.argmax(of_steps == key)]
                 return 1e6 * jnp.broadcast_to(jax.nn.one_hot(chosen, shape[-1], dtype=dtype), shape)
 
-            monkeypatch.setattr(normalizers, "drawn", forced)
+            monkeypatch.setattr(normalizers, "draw_array", forced)
             logits, aux = model.apply(Variables(params, {}), inputs, train=True, key=key)
             told = token_log_likelihood(logits, jnp.asarray(LABELS[None]))
             estimate = reinforce(told, jnp.ones((1, 2), bool), aux.extras, jnp.asarray(baseline), 0.0)

@@ -14,7 +14,7 @@ from experiments.instruction_following.model import FAMILY, WalkerConfig
 from experiments.instruction_following.task import WORDS, Walking, WalkingConfig, build, charted, of_one_clause
 from transformer.attention import Capture
 from transformer.config import UserError
-from transformer.data.batches import TEST, VALIDATION
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED
 from transformer.layers.module import Precision
 from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Variables
@@ -75,9 +75,9 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: Walking) -> None:
 
 
 def test_no_maze_is_in_two_splits_and_evaluations_are_in_those_of_theirs(task: Walking) -> None:
-    splits = [{world.maze for world in charted(seed, 40, 4)} for seed in (0, VALIDATION, TEST)]
+    splits = [{world.maze for world in charted(seed, 40, 4)} for seed in (0, VALIDATION_SEED, TEST_SEED)]
     assert sum(map(len, splits)) == len(set().union(*splits)) == 120
-    for split, seed in (("validation", VALIDATION), ("test", TEST)):
+    for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED)):
         known = {(sights.tobytes(), moves.tobytes()) for _, sights, moves in charted(seed, 4, 3)}
         batches = [batch for each in task.evaluations if each.split == split for batch in each.batches]
         assert len(batches) == 3 * 2

@@ -28,15 +28,15 @@ from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
-from transformer.layers.image_grid_attention import Look
+from transformer.layers.image_grid_attention import ImageReadout
 from transformer.layers.module import Precision
 
 CONFIGS = {
     "one hop": SpatialMemoryConfig(width=4, hops=1, picture=SMALL),
     "two hops": SpatialMemoryConfig(width=4, hops=2, picture=SMALL),
     "three hops": SpatialMemoryConfig(width=4, hops=3, picture=SMALL, positions=GridPositions.LEARNED_2D),
-    "mean": SpatialMemoryConfig(width=4, hops=2, picture=SMALL, look=Look.MEAN),
-    "nothing": SpatialMemoryConfig(width=4, picture=SMALL, look=Look.NOTHING),
+    "mean": SpatialMemoryConfig(width=4, hops=2, picture=SMALL, look=ImageReadout.MEAN),
+    "nothing": SpatialMemoryConfig(width=4, picture=SMALL, look=ImageReadout.NOTHING),
 }
 
 
@@ -53,11 +53,11 @@ def expected(config: SpatialMemoryConfig, weights: Any, row: int) -> tuple[np.nd
     words = [weights["embedding"]["table"][token].astype(np.float64) for token in TOKENS[row, : LENGTHS[row]]]
     known = weights["bag_bias"] + sum(weights["bag"][place] * word for place, word in enumerate(words))
     looks = []
-    if config.look is not Look.NOTHING:
+    if config.look is not ImageReadout.NOTHING:
         seen = places(weights["places"], PICTURES[row], SMALL.strides)
         evidence: Any = None
         for hop in range(config.hops):
-            if config.look is Look.MEAN:
+            if config.look is ImageReadout.MEAN:
                 look = np.full(len(seen), 1 / len(seen))
             elif evidence is None:
                 look = first_look(weights, row, range(LENGTHS[row]))
@@ -76,7 +76,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     with jax.enable_x64(True):
         model = model_of(FAMILY, config)
         variables = random_variables(model)
-        attends = config.look is Look.ATTENTION
+        attends = config.look is ImageReadout.ATTENTION
         assert [site.layers for site in model.sites] == [tuple("012"[: config.hops])] * attends
         capture = Capture((SITE,)) if attends else None
         inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}

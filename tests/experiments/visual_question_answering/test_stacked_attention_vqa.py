@@ -27,12 +27,12 @@ from tests.experiments.visual_question_answering.questions import (
 from tests.oracles import recurrent as oracle
 from tests.oracles.places import places, softmax
 from transformer.attention import Capture
-from transformer.layers.image_grid_attention import Look
+from transformer.layers.image_grid_attention import ImageReadout
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import RecurrentConfig
 
 
-def config_of(look: Look = Look.ATTENTION, **values: Any) -> StackedGlimpsesConfig:
+def config_of(look: ImageReadout = ImageReadout.ATTENTION, **values: Any) -> StackedGlimpsesConfig:
     return StackedGlimpsesConfig(4, RecurrentConfig(width=3), 2, 6, SMALL, look=look, **values)
 
 
@@ -42,9 +42,9 @@ def expected(config: StackedGlimpsesConfig, weights: Any, row: int) -> tuple[np.
     _, carry = oracle.stack(oracle.Stack("lstm"), weights["encoder"], words[None], np.array([len(words)]))
     state = carry[-1][0].hidden
     seen, looks = [], []
-    if config.look is not Look.NOTHING:
+    if config.look is not ImageReadout.NOTHING:
         phi = [place / np.sqrt(place @ place) for place in places(weights["places"], PICTURES[row], SMALL.strides)]
-        if config.look is Look.MEAN:
+        if config.look is ImageReadout.MEAN:
             seen = [sum(phi) / len(phi)]
         else:
             first = np.concatenate([weights["of_place"]["kernel"], weights["of_question"]["kernel"]])
@@ -58,9 +58,9 @@ def expected(config: StackedGlimpsesConfig, weights: Any, row: int) -> tuple[np.
     return hidden @ weights["output"]["kernel"] + weights["output"]["bias"], looks
 
 
-@pytest.mark.parametrize("look", Look)
-def test_logits_and_maps_are_those_of_the_equations(look: Look) -> None:
-    config, attends = config_of(look), look is Look.ATTENTION
+@pytest.mark.parametrize("look", ImageReadout)
+def test_logits_and_maps_are_those_of_the_equations(look: ImageReadout) -> None:
+    config, attends = config_of(look), look is ImageReadout.ATTENTION
     with jax.enable_x64(True):
         model = model_of(FAMILY, config)
         variables = random_variables(model)
@@ -109,5 +109,5 @@ def test_operations_are_counted_by_hand() -> None:
     vocabularies = {"tokens": 7, "classes": 6}
     found = operations(config_of(), batch, vocabularies).forward
     assert found == 2 * (convolutions + recurrent + weighing + sums + 2 * (2 * 6 + 3) * 6 + classes)
-    found = operations(config_of(Look.NOTHING), batch, vocabularies).forward
+    found = operations(config_of(ImageReadout.NOTHING), batch, vocabularies).forward
     assert found == 2 * (recurrent + 2 * 3 * 6 + classes)

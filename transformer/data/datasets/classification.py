@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets.glue import SETS, glue
-from transformer.data.datasets.user_files import NONE_HELD, HeldOut, divide, has_fields, located, read_fields
+from transformer.data.datasets.user_files import (
+    NOTHING_HELD_OUT,
+    HeldOut,
+    divide_into_splits,
+    has_fields,
+    locate_file,
+    read_fields,
+)
 from transformer.data.datasets.word_order import CLASSES, word_order
 from transformer.data.labeled_texts import Labelled
 
@@ -32,7 +39,7 @@ class LabelledSet:
 
 
 def open_labelled(
-    name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOut = NONE_HELD
+    name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOut = NOTHING_HELD_OUT
 ) -> LabelledSet:
     """Open a set of labelled texts.
 
@@ -53,7 +60,7 @@ def open_labelled(
 
 def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOut) -> LabelledSet:
     files = {"train": name, **held_out.named}
-    paths = {split: located(file, data_dir) for split, file in files.items()}
+    paths = {split: locate_file(file, data_dir) for split, file in files.items()}
     rows = {
         split: [(text.strip(), label.strip()) for text, label in read_fields(path, _FIELDS)]
         for split, path in paths.items()
@@ -71,7 +78,7 @@ def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_ou
                 f"{nearest(unknown[0], classes)}"
             )
         read[split] = [Labelled(text, numbers[label]) for text, label in of_split]
-    return LabelledSet(name, classes, divide(name, read.pop("train"), lambda each: each.text, read))
+    return LabelledSet(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
 
 
 def classes_of(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -8,7 +8,14 @@ from transformer.config import UserError, nearest
 from transformer.data.datasets.classification import classes_of, open_labelled
 from transformer.data.datasets.glue import SETS
 from transformer.data.datasets.grammar import PROBLEMS, grammar, problem_of
-from transformer.data.datasets.user_files import NONE_HELD, HeldOut, divide, has_fields, located, read_fields
+from transformer.data.datasets.user_files import (
+    NOTHING_HELD_OUT,
+    HeldOut,
+    divide_into_splits,
+    has_fields,
+    locate_file,
+    read_fields,
+)
 from transformer.data.fine_tuning_inputs import Form
 from transformer.data.labeled_texts import Example, Labelled
 
@@ -102,7 +109,7 @@ def open_examples(
     data_dir: str | None = None,
     classes: tuple[str, ...] = (),
     problem: Problem = Problem.CLASSIFICATION,
-    held_out: HeldOut = NONE_HELD,
+    held_out: HeldOut = NOTHING_HELD_OUT,
 ) -> Mapping[str, Sequence[Example]]:
     """The examples of a set by split.
 
@@ -122,12 +129,12 @@ def open_examples(
         columns = (*_COLUMNS[problem], *(classes if shape.form is Form.CHOICE else ()), "label")
         read = {}
         for split, file in {"train": name, **held_out.named}.items():
-            path = located(file, data_dir)
+            path = locate_file(file, data_dir)
             read[split] = [
                 Example(tuple(map(str.strip, texts)), _label(label.strip(), classes, str(path)))
                 for *texts, label in read_fields(path, columns)
             ]
-        return divide(name, read.pop("train"), lambda each: each.texts[0], read)
+        return divide_into_splits(name, read.pop("train"), lambda each: each.texts[0], read)
     if kind == "grammar":
         held_out.refuse(name)
         return grammar(rest)

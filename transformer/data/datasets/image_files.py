@@ -14,13 +14,13 @@ from jaxtyping import UInt8
 
 from transformer.config import Config, Positive, UserError, nearest
 from transformer.data.datasets.user_files import (
-    about,
     check_entry,
-    hidden,
-    joined,
+    describe_left_out,
+    is_about_data,
+    is_hidden,
+    join_notes,
     refuse_unknown,
-    said_of_left_out,
-    split_of,
+    split_in_name,
 )
 from transformer.data.images import Pictures
 from transformer.data.png import SIGNATURE
@@ -104,10 +104,10 @@ def splits_in(path: pathlib.Path) -> Sources:
     for entry in _entries(path, left_out):
         ending = next((ending for ending in _ARCHIVES if entry.name.lower().endswith(ending)), "")
         if not entry.is_dir() and not ending:
-            (left_out if about(entry.name) else unknown).append(entry.name)
+            (left_out if is_about_data(entry.name) else unknown).append(entry.name)
             continue
         stem = entry.name[: len(entry.name) - len(ending)]
-        split = split_of(stem) or stem
+        split = split_in_name(stem) or stem
         if split in splits:
             raise UserError(f"{path} has both {splits[split].name} and {entry.name} for {split}: remove one of them")
         splits[split] = entry
@@ -150,7 +150,9 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
     pictures = stacked(str(source), pixels, [numbers[file.label] for file in files])
     wide = sum(_has_16_bits(file.content) for file in files)
     depth = f"of {wide:,} pictures of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
-    return Split(pictures, classes, joined((depth, said_of_left_out([f"{source.name}/{name}" for name in left_out]))))
+    return Split(
+        pictures, classes, join_notes((depth, describe_left_out([f"{source.name}/{name}" for name in left_out])))
+    )
 
 
 def _has_16_bits(content: bytes) -> bool:
@@ -212,7 +214,7 @@ def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> It
     except OSError as error:
         raise UserError(f"{folder} cannot be read: {error}") from error
     for entry in entries:
-        if hidden(entry.name):
+        if is_hidden(entry.name):
             left_out.append(beneath + entry.name)
         else:
             check_entry(entry, folder)
@@ -226,7 +228,7 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
         if not of_class.is_dir():
             if of_class.suffix.lower() in _ENDINGS:
                 raise UserError(f"{of_class} lies in no folder of a class: put it into {folder}/CLASS")
-            (left_out if about(of_class.name) else unknown).append(of_class.name)
+            (left_out if is_about_data(of_class.name) else unknown).append(of_class.name)
             continue
         before = len(files) + len(unknown)
         for path in _entries(of_class, left_out, f"{of_class.name}/"):
@@ -239,7 +241,7 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
                 except OSError as error:
                     raise UserError(f"{path} cannot be read: {error}") from error
             else:
-                (left_out if about(path.name) else unknown).append(name)
+                (left_out if is_about_data(path.name) else unknown).append(name)
         if len(files) + len(unknown) == before:
             raise UserError(f"{of_class} holds no pictures: put .jpg or .png files into it, or remove it")
     refuse_unknown(folder, unknown, _ENDINGS)
@@ -257,14 +259,14 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
         with tarfile.open(path) as archive:
             for member in archive:
                 *folders, name = pathlib.PurePosixPath(member.name).parts or (".",)
-                if any(map(hidden, (*folders, name))):
+                if any(map(is_hidden, (*folders, name))):
                     left_out.append(member.name)
                 elif member.isdir():
                     named[(*folders, name)] = member.name
                 elif not member.isfile():
                     raise UserError(f"{path}: {member.name} is a link or a device: put the file itself there")
                 elif not name.lower().endswith(_ENDINGS):
-                    (left_out if about(name) else unknown).append(member.name)
+                    (left_out if is_about_data(name) else unknown).append(member.name)
                 elif not folders:
                     raise UserError(f"{path}: {name} lies in no folder of a class: put it into CLASS/{name}")
                 elif member.size > MOST_BYTES:

@@ -17,62 +17,15 @@ from transformer.data.datasets.overlap import said_of_overlap
 from transformer.data.datasets.preparation import Kind, prepared_by_name, tfds_name
 from transformer.data.datasets.prepared import Features, open_prepared, picture_of
 from transformer.data.datasets.symbols import SPLITS
-from transformer.data.datasets.user_files import joined, located, own_names, said_of_left_out
+from transformer.data.datasets.user_files import canonical_split_names, describe_left_out, join_notes, locate_file
 from transformer.data.images import PictureFacts, Pictures
 from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
 
 _KIND = Kind("set of pictures", "tfds/NAME, such as tfds/mnist", ())
-
-
-def read_prepared(
-    name: str, data_dir: str | None, resizing: Resizing
-) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
-    """All splits of a set that `tfds build NAME` has prepared in `data_dir`, and the names of its classes.
-
-    The picture and the class are those that the set calls supervised, else its first of each.
-
-    Errors: UserError for a set that is not prepared, of which TFDS could write no picture without TensorFlow, for one
-    without pictures or classes, and for files that cannot be read.
-    """
-    tfds_name(name, _KIND)
-    folder = prepared_by_name(name, data_dir)
-    if folder is None:
-        where = f"in {data_dir}" if data_dir else "where config.task.data_dir says"
-        raise UserError(
-            f"{name} is not prepared {where}: run `tfds build {name} --file_format=array_record` where TensorFlow is "
-            "installed, and give the folder that it wrote to by --data_dir"
-        )
-    prepared = open_prepared(folder)
-    picture, label = _features(name, prepared.features)
-    grey, classes = prepared.features.pictures[picture] == 1, prepared.features.classes[label]
-    splits = {}
-    for split, own in own_names(prepared.splits).items():
-        records = prepared.records(split)
-        read = [picture_of(record, picture, label) for record in records]
-        if not read:
-            raise UserError(f"{folder} has no record in its split {split!r}: prepare it again")
-        if strangers := [number for _, number in read if not 0 <= number < len(classes)]:
-            raise UserError(
-                f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
-            )
-        pixels = [decode(content, f"{folder}: {split}", resizing, grey=grey) for content, _ in read]
-        splits[own] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
-    return splits, classes
-
-
-def _features(name: str, features: Features) -> tuple[str, str]:
-    """The names of the picture and of the class."""
-    chosen = []
-    for known, what in ((features.pictures, "picture"), (features.classes, "class")):
-        if not known:
-            raise UserError(f"{name} has no {what}: its features are {', '.join(features.names)}")
-        chosen.append(next((key for key in features.supervised if key in known), next(iter(known))))
-    picture, label = chosen
-    return picture, label
-
-
 OMNIGLOT, TFDS = "omniglot", "tfds"
-_HELD = 20  # Of so many training pictures one validates where files hold no such split.
+_VALIDATION_STEP = 20  # Of so many training pictures one validates where files hold no such split.
+_GLYPHS = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
+_KNOWN = (*_GLYPHS, OMNIGLOT, f"{TFDS}/NAME")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,10 +78,6 @@ class DrawnGlyphs(Config):
         return Pictures((255 * np.clip(noisy, 0, 1)).astype(np.uint8)[..., None], labels.astype(np.int32))
 
 
-_DRAWN = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
-_KNOWN = (*_DRAWN, OMNIGLOT, f"{TFDS}/NAME")
-
-
 def open_pictures(name: str, *, data_dir: str | None = None, resizing: Resizing = UNCHANGED) -> PictureSet:
     """Open a set of labelled pictures.
 
@@ -140,19 +89,19 @@ def open_pictures(name: str, *, data_dir: str | None = None, resizing: Resizing 
     Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
-    if kind in _DRAWN:
-        drawn, classes = _drawn(name, resizing)
+    if kind in _GLYPHS:
+        drawn, classes = _drawn_glyphs(name, resizing)
         return PictureSet(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
     if kind == TFDS and rest:
-        return _cut(name, *read_prepared(rest, data_dir, resizing))
+        return _make_set(name, *read_prepared(rest, data_dir, resizing))
     if name == OMNIGLOT:
-        return _cut(name, *read_omniglot(data_dir, resizing))
-    if not (path := located(name, data_dir)).is_dir():
+        return _make_set(name, *read_omniglot(data_dir, resizing))
+    if not (path := locate_file(name, data_dir)).is_dir():
         raise UserError(
             f"config.task.dataset={name!r} is unknown ({nearest(name, _KNOWN)}), and there is no folder {path}: give "
             "one that holds train/CLASS/*.jpg or .png, or train.tar.gz with these"
         )
-    return _cut(name, *_of_files(name, path, resizing))
+    return _make_set(name, *_read_folder(name, path, resizing))
 
 
 def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> PictureSet:
@@ -165,42 +114,91 @@ def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> Picture
     kind, _, _ = name.partition("/")
     shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
     classes: tuple[str, ...] = ("one", "other")
-    if kind in _DRAWN:
-        drawn, classes = _drawn(name, resizing)
+    if kind in _GLYPHS:
+        drawn, classes = _drawn_glyphs(name, resizing)
         shape = (drawn.size, drawn.size, 1)
     labels = np.arange(count, dtype=np.int32) % len(classes)
     return PictureSet(name, classes, {"train": Pictures(np.full((count, *shape), 127, np.uint8), labels)})
 
 
-def _drawn(name: str, resizing: Resizing) -> tuple[DrawnGlyphs, tuple[str, ...]]:
+def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[DrawnGlyphs, tuple[str, ...]]:
     """What a drawn set's pictures are, and its classes."""
     kind, _, options = name.partition("/")
     if resizing != UNCHANGED:
         keys = "config.task.side, resize_side and resample"
         raise UserError(f"{keys} are for files: say the size of drawn pictures by {kind}/size={resizing.side or 20}")
-    return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _DRAWN[kind]
+    return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _GLYPHS[kind]
 
 
-def _of_files(name: str, path: pathlib.Path, resizing: Resizing) -> tuple[Mapping[str, Pictures], tuple[str, ...], str]:
+def read_prepared(
+    name: str, data_dir: str | None, resizing: Resizing
+) -> tuple[Mapping[str, Pictures], tuple[str, ...]]:
+    """All splits of a set that `tfds build NAME` has prepared in `data_dir`, and the names of its classes.
+
+    The picture and the class are those that the set calls supervised, else its first of each.
+
+    Errors: UserError for a set that is not prepared, of which TFDS could write no picture without TensorFlow, for one
+    without pictures or classes, and for files that cannot be read.
+    """
+    tfds_name(name, _KIND)
+    folder = prepared_by_name(name, data_dir)
+    if folder is None:
+        where = f"in {data_dir}" if data_dir else "where config.task.data_dir says"
+        raise UserError(
+            f"{name} is not prepared {where}: run `tfds build {name} --file_format=array_record` where TensorFlow is "
+            "installed, and give the folder that it wrote to by --data_dir"
+        )
+    prepared = open_prepared(folder)
+    picture, label = _features(name, prepared.features)
+    grey, classes = prepared.features.pictures[picture] == 1, prepared.features.classes[label]
+    splits = {}
+    for split, own in canonical_split_names(prepared.splits).items():
+        records = prepared.records(split)
+        read = [picture_of(record, picture, label) for record in records]
+        if not read:
+            raise UserError(f"{folder} has no record in its split {split!r}: prepare it again")
+        if strangers := [number for _, number in read if not 0 <= number < len(classes)]:
+            raise UserError(
+                f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
+            )
+        pixels = [decode(content, f"{folder}: {split}", resizing, grey=grey) for content, _ in read]
+        splits[own] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
+    return splits, classes
+
+
+def _features(name: str, features: Features) -> tuple[str, str]:
+    """The names of the picture and of the class."""
+    chosen = []
+    for known, what in ((features.pictures, "picture"), (features.classes, "class")):
+        if not known:
+            raise UserError(f"{name} has no {what}: its features are {', '.join(features.names)}")
+        chosen.append(next((key for key in features.supervised if key in known), next(iter(known))))
+    picture, label = chosen
+    return picture, label
+
+
+def _read_folder(
+    name: str, path: pathlib.Path, resizing: Resizing
+) -> tuple[Mapping[str, Pictures], tuple[str, ...], str]:
     sources, left_out = splits_in(path)
     if "train" not in sources:
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
     train = read_split(sources.pop("train"), resizing, None)
     others = {split: read_split(each, resizing, train.classes) for split, each in sources.items()}
-    said = joined((said_of_left_out(left_out), train.said, *(each.said for each in others.values())))
+    said = join_notes((describe_left_out(left_out), train.said, *(each.said for each in others.values())))
     return {"train": train.pictures} | {split: each.pictures for split, each in others.items()}, train.classes, said
 
 
-def _cut(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...], said: str = "") -> PictureSet:
+def _make_set(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...], said: str = "") -> PictureSet:
     """The set of all splits, of which training gives up a part where none validates."""
     if "train" not in read:
         raise UserError(f"{name} has the splits {', '.join(read)} but no train")
     train, splits, cut = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
     if "validation" not in splits:
-        held = _every(train, _HELD)
+        held = _last_of_every(train, _VALIDATION_STEP)
         splits["validation"] = Pictures(train.pixels[held], train.labels[held])
         train = Pictures(train.pixels[~held], train.labels[~held])
-        cut = f"every {_HELD}th training picture of a class validates"
+        cut = f"every {_VALIDATION_STEP}th training picture of a class validates"
     for split, pictures in splits.items():
         if pictures.pixels.shape[1:] != train.pixels.shape[1:]:
             sizes = " x ".join(map(str, pictures.pixels.shape[1:])), " x ".join(map(str, train.pixels.shape[1:]))
@@ -211,10 +209,10 @@ def _cut(name: str, read: Mapping[str, Pictures], classes: tuple[str, ...], said
     in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
     digests = {split: [sha256(one.tobytes()).digest() for one in splits[split].pixels] for split in in_order}
     overlap = said_of_overlap(digests, "pictures")
-    return PictureSet(name, classes, splits, joined((cut, said, overlap)))
+    return PictureSet(name, classes, splits, join_notes((cut, said, overlap)))
 
 
-def _every(pictures: Pictures, step: int) -> Bool[np.ndarray, " N"]:
+def _last_of_every(pictures: Pictures, step: int) -> Bool[np.ndarray, " N"]:
     """Which pictures are the last of every `step` of their class, however classes stand among one another."""
     held = np.zeros(len(pictures.labels), bool)
     for label in np.unique(pictures.labels):

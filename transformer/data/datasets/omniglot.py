@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 
 from transformer.config import UserError
 from transformer.data.datasets.image_files import MOST_BYTES, Resizing, decode, stacked
-from transformer.data.datasets.user_files import located, members_of, said_of_left_out, unread_members
+from transformer.data.datasets.user_files import describe_left_out, locate_file, read_members, unread_members
 from transformer.data.images import Pictures
 
 # Of the twenty people who drew every character the last validate and test.
@@ -29,7 +29,7 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
 
     Errors: UserError for a folder without archives, and for archives that cannot be read.
     """
-    folder = located(".", data_dir)
+    folder = locate_file(".", data_dir)
     files = _drawings_in(folder, BACKGROUND)
     if not files:
         raise _none(folder)
@@ -51,7 +51,7 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
     Errors: UserError for a folder without archives of the background, for archives that cannot be read, and for
     characters that not as many people drew.
     """
-    folder = located(".", data_dir)
+    folder = locate_file(".", data_dir)
     read: dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]] = {}
     for archives in (BACKGROUND, EVALUATION):
         files = _drawings_in(folder, archives)
@@ -75,8 +75,8 @@ def said_of_unread(data_dir: str | None, *archives: str) -> str:
 
     Errors: UserError for an archive that cannot be read, and for pictures that are not named as drawings are.
     """
-    paths = sorted(path for name in archives for path in located(".", data_dir).glob(name))
-    return said_of_left_out([member for path in paths for member in unread_members(path, _NAME, ".png")])
+    paths = sorted(path for name in archives for path in locate_file(".", data_dir).glob(name))
+    return describe_left_out([member for path in paths for member in unread_members(path, _NAME, ".png")])
 
 
 def _none(folder: pathlib.Path) -> UserError:
@@ -88,5 +88,5 @@ def _drawings_in(folder: pathlib.Path, archives: str) -> dict[tuple[str, int], b
     return {
         (match[1], int(match[2])): drawing
         for path in sorted(folder.glob(archives))
-        for match, _, drawing in members_of(path, _NAME, MOST_BYTES)
+        for match, _, drawing in read_members(path, _NAME, MOST_BYTES)
     }

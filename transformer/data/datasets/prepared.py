@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer.config import UserError
-from transformer.data.datasets.user_files import hidden
+from transformer.data.datasets.user_files import is_hidden
 from transformer.json_files import read_object
 from transformer.text import split_lines
 
@@ -269,7 +269,7 @@ def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, 
     listed = {shard.filename for shards in splits.values() for shard in shards}
     if not all(map(os.path.isfile, listed)):
         return  # Reading them says which is missing.
-    files = [file for file in sorted(folder.iterdir()) if f".{stored_as}-" in file.name and not hidden(file.name)]
+    files = [file for file in sorted(folder.iterdir()) if f".{stored_as}-" in file.name and not is_hidden(file.name)]
     if unlisted := [file.name for file in files if str(file) not in listed]:
         raise UserError(
             f"{folder} holds {len(unlisted)} files of records that its {INFO} does not name, such as {unlisted[0]}: "

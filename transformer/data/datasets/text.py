@@ -10,16 +10,16 @@ from transformer.config import UserError, nearest
 from transformer.data.datasets.digit_words import digit_words
 from transformer.data.datasets.preparation import Kind, prepare_named
 from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
-from transformer.data.datasets.symbols import repeated
+from transformer.data.datasets.symbols import repeated_segments
 from transformer.data.datasets.text_files import python_docs, read_files, tinyshakespeare, wikitext
 from transformer.data.datasets.user_files import (
     BY_PLACE,
-    NONE_HELD,
+    NOTHING_HELD_OUT,
     HeldOut,
-    joined,
-    located,
-    own_names,
-    said_of_left_out,
+    canonical_split_names,
+    describe_left_out,
+    join_notes,
+    locate_file,
 )
 
 PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
@@ -91,7 +91,9 @@ class RecordTexts(Sequence[str]):
             yield from self[start : start + _READ_AHEAD]
 
 
-def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held_out: HeldOut = NONE_HELD) -> TextSet:
+def open_text(
+    name: str, *, data_dir: str | None = None, prepared_dir: str, held_out: HeldOut = NOTHING_HELD_OUT
+) -> TextSet:
     """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
 
     `name` is one of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
@@ -107,17 +109,19 @@ def open_text(name: str, *, data_dir: str | None = None, prepared_dir: str, held
     neither prepared nor to be downloaded.
     """
     if (files := _own_files(name, data_dir)) is not None:
-        held = {split: _existing(located(file, data_dir)) for split, file in held_out.named.items()}
+        held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
         found = read_files(files, held)
         how = held_out.said(BY_PLACE, found.by_name)
-        return TextSet(name, found.splits, str(files), joined((how, said_of_left_out(found.left_out))), from_files=True)
+        return TextSet(
+            name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))), from_files=True
+        )
     held_out.refuse(name)
     if name == PYTHON_DOCS:
         return TextSet(name, *python_docs())
     if name == DIGIT_WORDS:
         return TextSet(name, *digit_words())
     if name.partition("/")[0] == REPEATED:
-        return TextSet(name, *repeated(name.partition("/")[2]))
+        return TextSet(name, *repeated_segments(name.partition("/")[2]))
     if name in (TINYSHAKESPEARE, WIKITEXT):
         if data_dir is None:
             raise UserError(f"{name} needs its files: give their folder by config.task.data_dir")
@@ -142,7 +146,7 @@ def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
     here = pathlib.Path(name).expanduser()
     if here.is_dir() and prepared_under(here):
         return None
-    path = located(name, data_dir)
+    path = locate_file(name, data_dir)
     if path.exists() and not (path.is_dir() and prepared_under(path)):
         return path
     if here.is_absolute() or here.suffix in (".txt", ".jsonl") or name.split("/")[0] in (".", "..", "~"):
@@ -160,7 +164,7 @@ def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
     prepared = open_prepared(folder)
     feature = _feature_of(name, prepared.features)
     splits = {}
-    for split, own in own_names(prepared.splits).items():
+    for split, own in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
         splits[own] = RecordTexts(records, feature, 0, len(records))
     if "train" in splits and "validation" not in splits:

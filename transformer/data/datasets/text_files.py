@@ -9,11 +9,21 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.data.datasets.user_files import SPLITS, Folder, list_files, read_fields, read_text, spellings, split_of
+from transformer.data.datasets.user_files import (
+    SPLITS,
+    Folder,
+    list_files,
+    read_fields,
+    read_text,
+    split_in_name,
+    split_spellings,
+)
 
 _SUFFIXES = (".txt", ".jsonl")
 # An article's heading stands alone between two empty lines; its sections have more of the signs.
 _HEADING = re.compile(r"^ ?\n = [^=\n]+ = \n(?= ?\n)", re.MULTILINE)
+# Of ten topics about one validates and one tests.
+_TOPIC_PARTS = 10
 
 
 def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
@@ -41,7 +51,7 @@ def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
     """
     splits: dict[str, list[str]] = {}
     for split in SPLITS:
-        for name in spellings(split):
+        for name in split_spellings(split):
             for path in (folder / f"{name}.txt", folder / f"wiki.{name}.tokens", folder / f"wiki.{name}.raw"):
                 if split not in splits and path.is_file():
                     splits[split] = list(_articles(read_text(path)))
@@ -80,9 +90,9 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
     Errors: UserError for a folder without texts or with other files, for files beside those of train that say no
     split, for a split said twice, a text that is empty, and for text too short to have its parts.
     """
-    found = _files_of(path)
-    others, by_name = _by_name(path, found.files)
-    held = {split: _files_of(files) for split, files in held_out.items()}
+    found = _text_files(path)
+    others, by_name = _files_by_split(path, found.files)
+    held = {split: _text_files(files) for split, files in held_out.items()}
     left_out = (*found.left_out, *(name for files in held.values() for name in files.left_out))
     if twice := [split for split in held if split in by_name]:
         raise UserError(
@@ -90,16 +100,16 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
             "remove one of the two"
         )
     files = {**by_name, **{split: of_split.files for split, of_split in held.items()}}
-    own = {split: _documents(files[split]) for split in SPLITS if split in files}
+    own = {split: _read_documents(files[split]) for split in SPLITS if split in files}
     if "train" in own:
         return Texts(own, tuple(by_name), left_out)
-    documents = _documents(others)
+    documents = _read_documents(others)
     if len(own) == len(SPLITS) - 1:
         return Texts({"train": documents, **own}, tuple(by_name), left_out)
     total = sum(map(len, documents))
     # Of a split with files of its own nothing is cut: its part trains.
-    train, rest = _cut(documents, total * (18 + len(own)) // 20)
-    validation, test = _cut(rest, 0 if "validation" in own else total if "test" in own else total // 20)
+    train, rest = _cut_at_line_end(documents, total * (18 + len(own)) // 20)
+    validation, test = _cut_at_line_end(rest, 0 if "validation" in own else total if "test" in own else total // 20)
     splits = {"train": train, "validation": validation, "test": test} | own
     for split, texts in splits.items():
         if not texts:
@@ -107,7 +117,7 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
     return Texts(splits, tuple(by_name), left_out)
 
 
-def _by_name(
+def _files_by_split(
     path: pathlib.Path, files: Sequence[pathlib.Path]
 ) -> tuple[Sequence[pathlib.Path], dict[str, list[pathlib.Path]]]:
     """The files of a folder that are to be cut, and those of the splits that their names say."""
@@ -117,7 +127,7 @@ def _by_name(
     by_name: dict[str, list[pathlib.Path]] = {split: [] for split in SPLITS}
     for file in files:
         top, *beneath = file.relative_to(path).parts
-        split = (split_of(top) if beneath else None) or split_of(file.stem)
+        split = (split_in_name(top) if beneath else None) or split_in_name(file.stem)
         (others if split is None else by_name[split]).append(file)
     by_name = {split: of_split for split, of_split in by_name.items() if of_split}
     if set(by_name) <= {"train"} and not others:
@@ -133,7 +143,7 @@ def _by_name(
     return others, by_name
 
 
-def _files_of(path: pathlib.Path) -> Folder:
+def _text_files(path: pathlib.Path) -> Folder:
     """The file, or the text files in a folder and beneath it.
 
     Errors: UserError for a folder without any; as `list_files`.
@@ -146,7 +156,7 @@ def _files_of(path: pathlib.Path) -> Folder:
     return found
 
 
-def _documents(files: Sequence[pathlib.Path]) -> list[str]:
+def _read_documents(files: Sequence[pathlib.Path]) -> list[str]:
     """The documents of files.
 
     Errors: UserError for a file that is empty or not UTF-8, and for a line of a .jsonl without text.
@@ -162,7 +172,7 @@ def _documents(files: Sequence[pathlib.Path]) -> list[str]:
     return documents
 
 
-def _cut(documents: Sequence[str], size: int) -> tuple[list[str], list[str]]:
+def _cut_at_line_end(documents: Sequence[str], size: int) -> tuple[list[str], list[str]]:
     """The first `size` characters, up to the end of their last line, and the others; no empty documents."""
     before: list[str] = []
     for number, text in enumerate(documents):
@@ -174,10 +184,6 @@ def _cut(documents: Sequence[str], size: int) -> tuple[list[str], list[str]]:
         before.append(text)
         size -= len(text)
     return before, []
-
-
-# Of ten topics about one validates and one tests.
-_PARTS = 10
 
 
 def python_docs() -> tuple[dict[str, list[str]], str]:
@@ -200,10 +206,10 @@ def python_docs() -> tuple[dict[str, list[str]], str]:
     for name in sorted(topics):
         if topics[name] not in seen:
             seen.add(topics[name])
-            splits[_split_of(name)].append(topics[name])
+            splits[_split_of_topic(name)].append(topics[name])
     return splits, f"Python {sys.version}"
 
 
-def _split_of(name: str) -> str:
-    part = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _PARTS
+def _split_of_topic(name: str) -> str:
+    part = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _TOPIC_PARTS
     return {8: "validation", 9: "test"}.get(part, "train")

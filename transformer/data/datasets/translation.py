@@ -15,74 +15,24 @@ from transformer.data.datasets import help_desk
 from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named
 from transformer.data.datasets.prepared import INFO, direction_of, open_prepared, prepared_under, texts_of
-from transformer.data.datasets.symbols import LANGUAGES as SYMBOLS
-from transformer.data.datasets.symbols import symbols
+from transformer.data.datasets.symbols import SYMBOL_LANGUAGES as SYMBOLS
+from transformer.data.datasets.symbols import symbol_pairs
 from transformer.data.datasets.user_files import (
-    NONE_HELD,
+    NOTHING_HELD_OUT,
     HeldOut,
-    divide,
+    canonical_split_names,
+    divide_into_splits,
     has_fields,
-    located,
-    own_names,
+    locate_file,
     read_fields,
     read_lines,
 )
-from transformer.data.phrases.dataset import NAME as PHRASES
+from transformer.data.phrases.dataset import PHRASES as PHRASES
 from transformer.data.phrases.dataset import phrases
-from transformer.data.phrases.lexicon import LANGUAGES as PHRASE_LANGUAGES
+from transformer.data.phrases.lexicon import PHRASE_LANGUAGES as PHRASE_LANGUAGES
 
 _FIELDS = ("source", "target")
-HOW = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
-
-
-def open_pairs(
-    name: str, *, data_dir: str | None, languages: tuple[str, str] | None, held_out: HeldOut
-) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
-    """The languages, source first, and the pairs of every split.
-
-    `name` is "FILE.en,FILE.de", files of a sentence a line whose endings name the languages, or one file, "FILE.tsv" or
-    "FILE.jsonl", with the fields source and target, or those that `languages` names.
-
-    Errors: UserError for missing or unfit files, unequal numbers of lines, and too few pairs.
-    """
-    direction = direction_of_files(name, languages)
-    fields = languages or _FIELDS
-    held = {split: _read(own, data_dir, fields) for split, own in held_out.named.items()}
-    return direction, divide(name, _read(name, data_dir, fields), lambda pair: pair[0], held)
-
-
-def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
-    """The source's and the target's language: by the endings of two files, else `languages`, else source and target.
-
-    Errors: UserError where `languages` are not those of the endings.
-    """
-    files = name.split(",")
-    endings = tuple(pathlib.PurePath(file).suffix.removeprefix(".") for file in files)
-    if len(endings) != 2 or not all(endings) or endings[0] == endings[1]:
-        return languages or _FIELDS
-    if languages not in (None, endings):
-        raise UserError(f"languages={languages} contradicts {name}: the first file is the source, say it there alone")
-    return endings[0], endings[1]
-
-
-def _read(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tuple[str, str]]:
-    named = files.split(",")
-    if len(named) > 2 or not all(map(str.strip, named)):
-        raise UserError(f"{files!r} names no pairs: {HOW}")
-    paths = [located(each, data_dir) for each in named]
-    if len(paths) == 1:
-        if not has_fields(paths[0].name):
-            raise UserError(f"{paths[0]} alone holds no pairs: {HOW}")
-        return [(source.strip(), target.strip()) for source, target in read_fields(paths[0], fields)]
-    sources, targets = map(read_lines, paths)
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{paths[0]} has {len(sources)} lines and {paths[1]} has {len(targets)}: parallel files have a line of "
-            "one for each line of the other"
-        )
-    return list(zip(sources, targets, strict=True))
-
-
+PAIR_FILES = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
 _READ_AHEAD = 1024
 
 
@@ -143,23 +93,13 @@ class TranslationSet:
         return self.pairs(name)
 
 
-def made_here(name: str) -> bool:
-    """Whether a name is that of a set whose pairs are made here."""
-    return name.partition("/")[0] in (PHRASES, *SYMBOLS, help_desk.NAME)
-
-
-def own_pairs(name: str) -> bool:
-    """Whether a name is that of a user's own files; of other names only those of `made_here` have commas."""
-    return not made_here(name) and ("," in name or has_fields(name))
-
-
 def open_translation(
     name: str,
     *,
     data_dir: str | None = None,
     prepared_dir: str,
     languages: tuple[str, str] | None = None,
-    held_out: HeldOut = NONE_HELD,
+    held_out: HeldOut = NOTHING_HELD_OUT,
 ) -> TranslationSet:
     """Open a translation set, preparing it under `prepared_dir` at its first use.
 
@@ -177,7 +117,7 @@ def open_translation(
     and a set that is neither prepared nor to be downloaded.
     """
     first, *parts = name.split("/")
-    if own_pairs(name):
+    if is_pair_files(name):
         direction, splits = open_pairs(name, data_dir=data_dir, languages=languages, held_out=held_out)
         read = {split: [Pair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
         return TranslationSet(name, direction, tuple(read), read.__getitem__)
@@ -196,7 +136,7 @@ def open_translation(
     path = pathlib.Path(name).expanduser()
     if path.is_dir() or path.is_absolute() or first in (".", "..", "~"):
         if prepared_under(path) is None:
-            raise UserError(f"{path} is no prepared set, which holds {INFO}, and names no pairs: {HOW}")
+            raise UserError(f"{path} is no prepared set, which holds {INFO}, and names no pairs: {PAIR_FILES}")
         return _open_folder(name, path, languages)
     folder = prepare_named(
         name,
@@ -206,6 +146,64 @@ def open_translation(
         check=lambda features: direction_of(name, features, languages),
     )
     return _open_folder(name, folder, languages)
+
+
+def is_synthetic(name: str) -> bool:
+    """Whether a name is that of a set whose pairs are made here."""
+    return name.partition("/")[0] in (PHRASES, *SYMBOLS, help_desk.NAME)
+
+
+def is_pair_files(name: str) -> bool:
+    """Whether a name is that of a user's own files; of other names only those of `is_synthetic` have commas."""
+    return not is_synthetic(name) and ("," in name or has_fields(name))
+
+
+def open_pairs(
+    name: str, *, data_dir: str | None, languages: tuple[str, str] | None, held_out: HeldOut
+) -> tuple[tuple[str, str], dict[str, list[tuple[str, str]]]]:
+    """The languages, source first, and the pairs of every split.
+
+    `name` is "FILE.en,FILE.de", files of a sentence a line whose endings name the languages, or one file, "FILE.tsv" or
+    "FILE.jsonl", with the fields source and target, or those that `languages` names.
+
+    Errors: UserError for missing or unfit files, unequal numbers of lines, and too few pairs.
+    """
+    direction = direction_of_files(name, languages)
+    fields = languages or _FIELDS
+    held = {split: _read_pairs(own, data_dir, fields) for split, own in held_out.named.items()}
+    return direction, divide_into_splits(name, _read_pairs(name, data_dir, fields), lambda pair: pair[0], held)
+
+
+def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
+    """The source's and the target's language: by the endings of two files, else `languages`, else source and target.
+
+    Errors: UserError where `languages` are not those of the endings.
+    """
+    files = name.split(",")
+    endings = tuple(pathlib.PurePath(file).suffix.removeprefix(".") for file in files)
+    if len(endings) != 2 or not all(endings) or endings[0] == endings[1]:
+        return languages or _FIELDS
+    if languages not in (None, endings):
+        raise UserError(f"languages={languages} contradicts {name}: the first file is the source, say it there alone")
+    return endings[0], endings[1]
+
+
+def _read_pairs(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tuple[str, str]]:
+    named = files.split(",")
+    if len(named) > 2 or not all(map(str.strip, named)):
+        raise UserError(f"{files!r} names no pairs: {PAIR_FILES}")
+    paths = [locate_file(each, data_dir) for each in named]
+    if len(paths) == 1:
+        if not has_fields(paths[0].name):
+            raise UserError(f"{paths[0]} alone holds no pairs: {PAIR_FILES}")
+        return [(source.strip(), target.strip()) for source, target in read_fields(paths[0], fields)]
+    sources, targets = map(read_lines, paths)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{paths[0]} has {len(sources)} lines and {paths[1]} has {len(targets)}: parallel files have a line of "
+            "one for each line of the other"
+        )
+    return list(zip(sources, targets, strict=True))
 
 
 def _open_phrases(name: str, options: str, languages: tuple[str, str] | None) -> TranslationSet:
@@ -227,7 +225,7 @@ def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str]
     target = direction[1]
     drawn = {
         split: [Pair(phrase.source, phrase.target, target, links=phrase.links) for phrase in phrases]
-        for split, phrases in symbols(kind, options).items()
+        for split, phrases in symbol_pairs(kind, options).items()
     }
     return TranslationSet(name, direction, tuple(drawn), drawn.__getitem__)
 
@@ -255,7 +253,7 @@ def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | N
     prepared = open_prepared(folder)
     direction = direction_of(name, prepared.features, languages)
     read = _TranslationReader(*direction)
-    splits = {own: split for split, own in own_names(prepared.splits).items()}
+    splits = {own: split for split, own in canonical_split_names(prepared.splits).items()}
     return TranslationSet(
         name, direction, tuple(splits), lambda split: PairSequence(prepared.records(splits[split]), read)
     )

@@ -18,8 +18,27 @@ from transformer.text import printable, split_lines
 SPLITS = ("train", "validation", "test")
 # Of twenty parts of the examples one validates and one tests.
 _PARTS = 20
-_HELD = {18: "validation", 19: "test"}
-_SHOWN = 8  # fields that a message lists
+_SPLIT_OF_PART = {18: "validation", 19: "test"}
+_FIELDS_SHOWN = 8  # fields that a message lists
+FIELD_FILES = (".tsv", ".jsonl")
+"""The endings of files whose lines have fields."""
+BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5 % of them"
+BY_PLACE = "position, 90, 5 and 5 % of the characters"
+_LARGEST_TEXT = 1 << 38  # bytes of a text that is read whole
+
+_SPELLINGS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development"),
+    "test": ("test", "testing"),
+}
+
+_SPLITS = {f"{name}{ending}": split for split, names in _SPELLINGS.items() for name in names for ending in ("", "set")}
+_SHARD = re.compile(r"[ ._-]*\d+([ ._-]*of[ ._-]*\d+)?$")
+# What operating systems put beside a user's files, hidden where they are at home.
+_HIDDEN = ("__macosx", "thumbs.db", "desktop.ini")
+# Files about a data set, not of it.
+_ABOUT_DATA = ("readme", "license", "licence", "copying", "citation", "notice", "changelog")
+_NAMES_SHOWN = 3
 
 
 class HeldOut(NamedTuple):
@@ -50,11 +69,7 @@ class HeldOut(NamedTuple):
         return "; ".join(said + files)
 
 
-NONE_HELD = HeldOut()
-FIELD_FILES = (".tsv", ".jsonl")
-"""The endings of files whose lines have fields."""
-BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5 % of them"
-BY_PLACE = "position, 90, 5 and 5 % of the characters"
+NOTHING_HELD_OUT = HeldOut()
 
 
 def has_fields(name: str) -> bool:
@@ -62,7 +77,7 @@ def has_fields(name: str) -> bool:
     return pathlib.PurePath(name).suffix.lower() in FIELD_FILES
 
 
-def located(name: str, data_dir: str | None) -> pathlib.Path:
+def locate_file(name: str, data_dir: str | None) -> pathlib.Path:
     """The path that a config's name of a file or a folder stands for: in `data_dir` if there is one, else from here.
 
     Errors: UserError for a name, or a link, that leads out of `data_dir`.
@@ -87,9 +102,6 @@ def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
         raise UserError(f"{path} leads out of {folder}, the folder that was named: name a file that lies in it")
 
 
-_LARGEST = 1 << 38  # bytes of a text that is read whole
-
-
 def read_text(path: pathlib.Path) -> str:
     """The content of a UTF-8 file, its line ends as they are, without a byte-order mark.
 
@@ -98,7 +110,7 @@ def read_text(path: pathlib.Path) -> str:
     if not path.is_file():
         raise UserError(f"there is no file {path}: name one that exists (a relative path is from here, or --data_dir)")
     try:
-        return read_regular(path, _LARGEST).decode("utf-8-sig")
+        return read_regular(path, _LARGEST_TEXT).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path} as UTF-8 text: {error}") from error
 
@@ -186,7 +198,7 @@ def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
 
 def _field(fields: Mapping[str, object], name: str, where: str) -> str:
     if name not in fields:
-        has = ", ".join(map(str, list(fields)[:_SHOWN])) or "none"
+        has = ", ".join(map(str, list(fields)[:_FIELDS_SHOWN])) or "none"
         raise UserError(f"{where} has no field {name!r}; its fields are {has}")
     value = fields[name]
     if isinstance(value, int) and not isinstance(value, bool):
@@ -196,7 +208,7 @@ def _field(fields: Mapping[str, object], name: str, where: str) -> str:
     return value
 
 
-def divide[T](
+def divide_into_splits[T](
     name: str, examples: Sequence[T], text: Callable[[T], str], held_out: Mapping[str, Sequence[T]]
 ) -> dict[str, list[T]]:
     """The examples by split: `held_out` has those of splits with files of their own, the others are cut.
@@ -209,7 +221,7 @@ def divide[T](
     splits: dict[str, list[T]] = {split: [] for split in SPLITS}
     for example in examples:
         part = int.from_bytes(hashlib.sha256(text(example).encode()).digest()[:8], "big") % _PARTS
-        split = _HELD.get(part, "train")
+        split = _SPLIT_OF_PART.get(part, "train")
         splits["train" if split in held_out else split].append(example)
     for split in SPLITS:
         if not splits[split] and split not in held_out:
@@ -220,20 +232,6 @@ def divide[T](
     return {**splits, **{split: list(own) for split, own in held_out.items()}}
 
 
-_SPELLINGS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev", "development"),
-    "test": ("test", "testing"),
-}
-_SPLITS = {f"{name}{ending}": split for split, names in _SPELLINGS.items() for name in names for ending in ("", "set")}
-_SHARD = re.compile(r"[ ._-]*\d+([ ._-]*of[ ._-]*\d+)?$")
-# What operating systems put beside a user's files, hidden where they are at home.
-_HIDDEN = ("__macosx", "thumbs.db", "desktop.ini")
-# Files about a data set, not of it.
-_ABOUT = ("readme", "license", "licence", "copying", "citation", "notice", "changelog")
-_SHOWN_NAMES = 3
-
-
 class Folder(NamedTuple):
     """The files of a folder and beneath it that are read, in the order of their names, and the names of what is not."""
 
@@ -241,22 +239,22 @@ class Folder(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def spellings(split: str) -> tuple[str, ...]:
+def split_spellings(split: str) -> tuple[str, ...]:
     """How a split is called."""
     return _SPELLINGS[split]
 
 
-def hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Whether a file or a folder of this name is hidden: `.git`, `.ipynb_checkpoints`, `._1.jpg`, `Thumbs.db`."""
     return (name.startswith(".") and name not in (".", "..")) or name.lower() in _HIDDEN
 
 
-def about(name: str) -> bool:
+def is_about_data(name: str) -> bool:
     """Whether a file of this name tells of the data: `README.md`, `LICENSE`."""
-    return name.partition(".")[0].lower() in _ABOUT
+    return name.partition(".")[0].lower() in _ABOUT_DATA
 
 
-def split_of(stem: str) -> str | None:
+def split_in_name(stem: str) -> str | None:
     """The split that a name without its ending says: `train`, `Valid`, `train-00001-of-00002`, `test_data`, `wiki.dev`.
 
     Errors: UserError for a name that says two.
@@ -268,7 +266,7 @@ def split_of(stem: str) -> str | None:
     return named.pop() if named else None
 
 
-def own_names(splits: Iterable[str]) -> dict[str, str]:
+def canonical_split_names(splits: Iterable[str]) -> dict[str, str]:
     """What each split of a set is called here: as the set calls it, but for other spellings of train and so on.
 
     Splits that spell the same one keep their names.
@@ -294,7 +292,7 @@ def list_files(folder: pathlib.Path, endings: Sequence[str]) -> Folder:
         if entry.suffix.lower() in endings:
             files.append(entry)
         else:
-            (left_out if about(entry.name) else unknown).append(name)
+            (left_out if is_about_data(entry.name) else unknown).append(name)
     refuse_unknown(folder, sorted(unknown), endings)
     return Folder(tuple(sorted(files)), tuple(sorted(left_out)))
 
@@ -308,13 +306,13 @@ def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
     for root, folders, names in os.walk(folder, onerror=refuse):
         for name in (*folders, *names):
             entry = pathlib.Path(root, name)
-            if hidden(name):
+            if is_hidden(name):
                 left_out.append(str(entry.relative_to(folder)))
                 continue
             check_entry(entry, folder)
             if name in names:
                 yield entry
-        folders[:] = [name for name in folders if not hidden(name)]
+        folders[:] = [name for name in folders if not is_hidden(name)]
 
 
 def check_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
@@ -340,29 +338,29 @@ def refuse_unknown(where: pathlib.Path, names: Sequence[str], endings: Sequence[
     kinds = ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
     raise UserError(
         f"{where} holds {len(names)} file{'s' * (len(names) > 1)} of other kinds than {', '.join(endings)} ({kinds}): "
-        f"{_listed(names)}; convert or remove them"
+        f"{_list_names(names)}; convert or remove them"
     )
 
 
-def said_of_left_out(names: Sequence[str]) -> str:
+def describe_left_out(names: Sequence[str]) -> str:
     """Which names are not read, in words; "" for none."""
-    return f"not read: {_listed(names)}" if names else ""
+    return f"not read: {_list_names(names)}" if names else ""
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN_NAMES
-    text = ", ".join(names[:_SHOWN_NAMES])
+def _list_names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    text = ", ".join(names[:_NAMES_SHOWN])
     # A stranger has chosen the names.
     return printable(text) + (f" and {more:,} more" if more > 0 else "")
 
 
-def joined(parts: Iterable[str]) -> str:
+def join_notes(parts: Iterable[str]) -> str:
     """What there is to say, of which some may be "", as one text."""
     return "; ".join(part for part in parts if part)
 
 
 @contextlib.contextmanager
-def told_of(path: pathlib.Path) -> Iterator[None]:
+def archive_errors(path: pathlib.Path) -> Iterator[None]:
     """What a damaged archive raises, wherever the damage lies, is told as a UserError that names `path`."""
     try:
         yield
@@ -370,7 +368,7 @@ def told_of(path: pathlib.Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read as an archive: {error}") from error
 
 
-def members_of(
+def read_members(
     path: pathlib.Path, name: re.Pattern[str], most_bytes: int
 ) -> Iterator[tuple[re.Match[str], str, bytes]]:
     """Of each member whose name matches, in the order of names: the match, where it lies, and its bytes.
@@ -379,7 +377,7 @@ def members_of(
 
     Errors: UserError for an archive that cannot be read, and for a member of more than `most_bytes`.
     """
-    with told_of(path), zipfile.ZipFile(path) as archive:
+    with archive_errors(path), zipfile.ZipFile(path) as archive:
         for member in sorted(archive.infolist(), key=lambda each: each.filename):
             if (match := name.fullmatch(member.filename)) is None:
                 continue
@@ -395,12 +393,12 @@ def unread_members(path: pathlib.Path, name: re.Pattern[str], ending: str) -> li
     Errors: UserError for an archive that cannot be read, and for a member of this ending whose name does not match.
     """
     unread = []
-    with told_of(path), zipfile.ZipFile(path) as archive:
+    with archive_errors(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.is_dir() or name.fullmatch(member.filename):
                 continue
-            is_hidden = any(map(hidden, member.filename.split("/")))
-            if member.filename.lower().endswith(ending) and not is_hidden:
+            in_hidden = any(map(is_hidden, member.filename.split("/")))
+            if member.filename.lower().endswith(ending) and not in_hidden:
                 raise UserError(f"{path}: {member.filename} is not named as {ending} files of this set are: remove it")
             unread.append(f"{path.name}/{member.filename}")
     return unread

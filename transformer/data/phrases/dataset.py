@@ -14,10 +14,10 @@ from transformer.config import Config, Positive, Range, from_config
 from transformer.data.datasets.aligned_slots import Phrase
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.phrases.kinds import KINDS, Value, rounded_down
-from transformer.data.phrases.lexicon import LANGUAGES
+from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 from transformer.data.phrases.templates import WHOLE
 
-NAME = "phrases"
+PHRASES = "phrases"
 SPLITS = ("train", "validation", "test")
 
 # A value that is met again is drawn again this often, after which the phrase may repeat: small kinds run dry.
@@ -117,14 +117,14 @@ class Written(NamedTuple):
     phrase: Phrase
 
 
-def phrases(options: str, languages: Sequence[str] = LANGUAGES) -> dict[str, list[Written]]:
+def phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) -> dict[str, list[Written]]:
     """The phrases of every split; `options` are fields of PhrasesConfig, as in "train=2000,test=200".
 
     Kinds and languages take turns, so that every prefix of a split holds them evenly.
 
     Errors: UserError for an unknown option, a value that is no whole number, and what PhrasesConfig refuses.
     """
-    config = from_config(PhrasesConfig, whole_numbers(NAME, options, "train=2000,test=200"), NAME)
+    config = from_config(PhrasesConfig, whole_numbers(PHRASES, options, "train=2000,test=200"), PHRASES)
     return {
         split: [
             Written(drawn.kind, language, write(drawn, language))

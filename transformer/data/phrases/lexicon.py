@@ -9,7 +9,7 @@ from typing import NamedTuple
 from babel import Locale
 from babel.numbers import get_currency_name
 
-LANGUAGES = ("de", "fr")
+PHRASE_LANGUAGES = ("de", "fr")
 
 ARTICLES = {
     "nominative": {"m": "ein", "f": "eine", "n": "ein"},

@@ -13,8 +13,10 @@ import tokenizers.models
 from transformer.config import UserError
 
 WORD_START = "▁"
-CONTINUES = "##"
+CONTINUATION_PREFIX = "##"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+# Bytes of a character of UTF-8, by the first of them; no character begins with any other.
+_SIZES = ((0x00, 0x7F, 1), (0xC2, 0xDF, 2), (0xE0, 0xEF, 3), (0xF0, 0xF4, 4))
 
 
 class Writing(enum.Enum):
@@ -36,7 +38,8 @@ class Writing(enum.Enum):
 
 # By the kinds of stages that a decoder may have: any of SentencePiece's together, of the others one alone.
 _SENTENCEPIECE = {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}
-_ALONE = {
+
+_SINGLE_STAGE = {
     "ByteLevel": Writing.BYTES,
     "WordPiece": Writing.WORDS,
     "BPEDecoder": Writing.WORD_ENDS,
@@ -61,8 +64,12 @@ def writing_of(backend: tokenizers.Tokenizer) -> Writing:
     if described is None:
         return Writing.JOINED
     kinds = {stage["type"] for stage in stages}
-    if len(kinds) == 1 and kinds <= _ALONE.keys() and stages[0].get("prefix", CONTINUES) == CONTINUES:
-        return _ALONE[kinds.pop()]
+    if (
+        len(kinds) == 1
+        and kinds <= _SINGLE_STAGE.keys()
+        and stages[0].get("prefix", CONTINUATION_PREFIX) == CONTINUATION_PREFIX
+    ):
+        return _SINGLE_STAGE[kinds.pop()]
     spaces = [stage for stage in stages if stage["type"] == "Metaspace" or stage.get("pattern")]
     marks = {stage.get("replacement") or stage["pattern"].get("String") for stage in spaces}
     if kinds <= _SENTENCEPIECE and marks == {WORD_START} and all(stage.get("content", " ") == " " for stage in stages):
@@ -112,10 +119,6 @@ def bytes_of(piece: str, writing: Writing, decoder: tokenizers.decoders.Decoder 
 
 
 _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
-
-
-# Bytes of a character of UTF-8, by the first of them; no character begins with any other.
-_SIZES = ((0x00, 0x7F, 1), (0xC2, 0xDF, 2), (0xE0, 0xEF, 3), (0xF0, 0xF4, 4))
 
 
 class _Character(NamedTuple):

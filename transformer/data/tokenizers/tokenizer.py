@@ -12,7 +12,14 @@ import tokenizers
 import tokenizers.decoders
 
 from transformer.config import Range, UserError, check_several, nearest
-from transformer.data.tokenizers.pieces import CONTINUES, WORD_START, Writing, bytes_of, label_tokens, writing_of
+from transformer.data.tokenizers.pieces import (
+    CONTINUATION_PREFIX,
+    WORD_START,
+    Writing,
+    bytes_of,
+    label_tokens,
+    writing_of,
+)
 from transformer.storage.locate import storage_of
 
 ROLES = ("pad", "begin", "end", "unknown", "mask")
@@ -199,7 +206,7 @@ class Tokenizer:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
         if self.writing is Writing.WORDS:
             # A full stop is a word although it brings no space.
-            starts = [not piece.startswith(CONTINUES) for piece in self.pieces(range(self.vocabulary))]
+            starts = [not piece.startswith(CONTINUATION_PREFIX) for piece in self.pieces(range(self.vocabulary))]
         else:
             starts = [text[:1].isspace() for text in self._written]
         return np.array([n in self.special or start for n, start in enumerate(starts)])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.attention import capture
+from transformer.attention.capture import evenly_spaced
 from transformer.attention.sites import Site
 from transformer.config import UserError, flatten
 from transformer.data.png import SIGNATURE
@@ -24,7 +24,6 @@ SAMPLE_STEPS = 12
 SAMPLES_PER_STEP = 24
 PICTURE_BYTES = 1 << 19  # of a picture of samples, at most
 _PICTURE = re.compile(r"samples/[\w.-]+\.png")
-
 Curve = list[tuple[int, float]]
 
 
@@ -80,7 +79,7 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
     samples: list[dict[str, Any]] = []
     for split in dict.fromkeys(split for split, _ in groups):
         steps = sorted(step for owner, step in groups if owner == split)
-        for index in evenly(len(steps), min(len(steps), SAMPLE_STEPS)):
+        for index in evenly_spaced_indices(len(steps), min(len(steps), SAMPLE_STEPS)):
             rows = groups[split, steps[index]]
             # A resumed run reports steps again: equal rows count once.
             unique = list({tuple(sorted(row.items())): row for row in rows}.values())
@@ -95,30 +94,6 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
                 }
             )
     return samples
-
-
-def _picture(directory: RunDirectory, name: str) -> str | None:
-    """The PNG file of that name among the run's samples as a data URL; None for what is none, or leads elsewhere.
-
-    No file of an opened run is a link.
-    """
-    path = directory.path / name
-    if not _PICTURE.fullmatch(name) or not path.is_file():
-        return None
-    content = path.read_bytes()
-    if len(content) > PICTURE_BYTES or not content.startswith(SIGNATURE):
-        return None
-    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
-
-
-def evenly(total: int, kept: int) -> list[int]:
-    """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
-    return [total - 1] if kept == 1 else list(capture.evenly(total, kept))
-
-
-def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The leaves of a nested config as (dotted key, text)."""
-    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
 
 
 def first_view(store: MapStore) -> dict[str, Any]:
@@ -146,6 +121,30 @@ def first_view(store: MapStore) -> dict[str, Any]:
         "layer": int(layer),
         "head": int(head),
     }
+
+
+def _picture(directory: RunDirectory, name: str) -> str | None:
+    """The PNG file of that name among the run's samples as a data URL; None for what is none, or leads elsewhere.
+
+    No file of an opened run is a link.
+    """
+    path = directory.path / name
+    if not _PICTURE.fullmatch(name) or not path.is_file():
+        return None
+    content = path.read_bytes()
+    if len(content) > PICTURE_BYTES or not content.startswith(SIGNATURE):
+        return None
+    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def evenly_spaced_indices(total: int, kept: int) -> list[int]:
+    """`kept` of `total` indices at even distances, the first and the last among them; of one, the last."""
+    return [total - 1] if kept == 1 else list(evenly_spaced(total, kept))
+
+
+def leaves(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The leaves of a nested config as (dotted key, text)."""
+    return [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in flatten(config).items()]
 
 
 class _View(NamedTuple):

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from transformer.attention.sites import Site
 from transformer.maps.distance import PIXELS, named_in_pixels
-from transformer.maps.report.data import evenly
+from transformer.maps.report.data import evenly_spaced_indices
 from transformer.maps.report.head_roles import rows_of
 from transformer.maps.report.payload import Block, pack
 from transformer.maps.roles import PLAYED, Role, chance_of_links, heads_that_play
@@ -28,6 +28,35 @@ PENALTY = 6.0
 # The least noise, as a share of the curve's range, assumed even for a curve without noise.
 LEAST_NOISE = 0.05
 MOST_CHANGES = 4
+COLUMNS = 400  # steps of a heat map at most: more would be less than a pixel each
+CODES = 65_534  # the code after the last one stands for what is not defined
+SHARE = 0.1  # the largest share of a page's bytes for statistics of single examples
+
+# A statistic's words, its unit, and the fixed ends of its scale, if any.
+SCALES: dict[str, tuple[str, str, float | None, float | None]] = {
+    "entropy": ("entropy", "nats", 0, None),
+    "largest_weight": ("largest weight of a row", "", 0, 1),
+    "largest_logit": ("largest logit", "", None, None),
+    "distance": ("distance", "positions", 0, None),
+    PIXELS: ("attention distance", "pixels", 0, None),
+    "spread": ("spread", "positions", 0, None),
+    "key_position": ("position of the key", "positions", 0, None),
+    "first_token": ("weight on the first token", "", 0, 1),
+    "previous_token": ("weight on the previous token", "", 0, 1),
+    "diagonal": ("weight on the diagonal", "", 0, 1),
+    "diagonality": ("diagonality", "", 0, 1),
+    "induction": ("induction score", "", 0, 1),
+    "alignment_error": ("alignment error", "", 0, 1),
+}
+
+# The statistic of a role, and whether it is defined only where queries and keys are one sequence.
+_STATISTICS_OF_ROLES = {
+    Role.INDUCTION: ("induction", True),
+    Role.PREVIOUS_TOKEN: ("previous_token", True),
+    Role.FIRST_TOKEN: ("first_token", False),
+    Role.DIAGONAL: ("diagonal", False),
+    Role.ALIGNMENT: ("alignment_error", False),
+}
 
 
 class ChangePoint(NamedTuple):
@@ -49,14 +78,49 @@ class HeadRole(NamedTuple):
     onset: int
 
 
-# The statistic of a role, and whether it is defined only where queries and keys are one sequence.
-_MEASURES = {
-    Role.INDUCTION: ("induction", True),
-    Role.PREVIOUS_TOKEN: ("previous_token", True),
-    Role.FIRST_TOKEN: ("first_token", False),
-    Role.DIAGONAL: ("diagonal", False),
-    Role.ALIGNMENT: ("alignment_error", False),
-}
+class Table(NamedTuple):
+    """A statistic of every head at every step from one source, [statistic, layer, head, step]; NaN where undefined."""
+
+    source: str
+    names: tuple[str, ...]
+    steps: tuple[int, ...]
+    values_NxLxHxS: Float[np.ndarray, "N L H S"]
+
+
+def history_payload(
+    store: MapStore, run: RunDirectory, budget: int, other: MapStore | None = None
+) -> tuple[dict[str, Any], list[Block]]:
+    """Facts and blocks of the page: for every site its tables, the roles of its heads, and their change points.
+
+    Sources are "mean" (over the probe examples), an example's number, "training" (batches, of `heads.jsonl`) and
+    "against" (the mean of the `other` run). Tables of single examples are left out where they would take more than
+    `SHARE` of `budget` bytes.
+    """
+    heads = read_heads(run.heads_file)
+    sites: list[dict[str, Any]] = []
+    blocks: list[Block] = []
+    single: list[tuple[int, Table]] = []
+    for number, site in enumerate(store.sites):
+        mean, *examples = probe_tables(store, site.name)
+        tables = [mean]
+        if site.name in heads:
+            tables += training_table(heads[site.name], site)
+        if other is not None:
+            tables.append(probe_tables(other, site.name)[0]._replace(source="against"))
+        # The mean of a single example is that example.
+        single += [(number, table) for table in examples if len(examples) > 1]
+        sites.append({"tables": [], "changes": _changes(mean)})
+        for table in tables:
+            _add(number, table, sites, blocks)
+    their_blocks: list[Block] = []
+    theirs: list[dict[str, Any]] = [{"tables": []} for _ in sites]
+    for number, table in single:
+        _add(number, table, theirs, their_blocks)
+    if sum(block.size for block in their_blocks) <= SHARE * budget:
+        blocks += their_blocks
+        for entry, more in zip(sites, theirs, strict=True):
+            entry["tables"] += more["tables"]
+    return {"codes": CODES, "scales": _scales(sites), "sites": sites, "roles": _roles(store)}, blocks
 
 
 def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
@@ -67,11 +131,11 @@ def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
     """
     if not store.steps:
         return ()
-    roles_of_sites = (_explained_by_nothing_simpler(store, site) for site in store.sites)
+    roles_of_sites = (_roles_at_last_step(store, site) for site in store.sites)
     return tuple(sorted(itertools.chain(*roles_of_sites), key=lambda role: -role.score))
 
 
-def _explained_by_nothing_simpler(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
+def _roles_at_last_step(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
     roles = roles_of(store.steps, site, store.labels, store.statistics(site.name))
     if all(each.role is not Role.INDUCTION for each in roles):
         return roles
@@ -92,20 +156,20 @@ def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Stati
     after the cumulative sums of Page (1954).
     """
     roles = []
-    for role, (name, needs_one_sequence) in _MEASURES.items():
+    for role, (name, needs_one_sequence) in _STATISTICS_OF_ROLES.items():
         if name not in statistics.names or (needs_one_sequence and not is_self_attention(site, labels)):
             continue
         values_SxBxLxH = statistics.values[..., statistics.names.index(name)].astype(np.float64)
         if role is Role.ALIGNMENT:
             values_SxBxLxH = 1 - values_SxBxLxH
-        scores_SxLxH, kappa_SxLxH = _beyond(values_SxBxLxH, chance(role, site, labels))
+        scores_SxLxH, kappa_SxLxH = _beyond_chance(values_SxBxLxH, chance(role, site, labels))
         for layer, head in np.argwhere(kappa_SxLxH[-1] >= PLAYED).tolist():
             score, onset = float(scores_SxLxH[-1, layer, head]), _onset(steps, kappa_SxLxH[:, layer, head])
             roles.append(HeadRole(site.name, layer, head, role, score, onset))
     return tuple(roles)
 
 
-def describe(role: HeadRole, store: MapStore) -> str:
+def describe_role(role: HeadRole, store: MapStore) -> str:
     """The role in a sentence: "head 1.3 of decoder/self became an induction head at step 450 (score 0.83)"."""
     site = store.site(role.site)
     head = f"head {site.layers[role.layer]}.{site.heads[role.head]} of {role.site}"
@@ -153,15 +217,15 @@ def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarr
     deviation = np.median(np.abs(np.diff(curve))) / 0.6745 / np.sqrt(2) * (1 + 2 / len(curve))
     noise = max(deviation, LEAST_NOISE * np.ptp(curve))
     penalty = PENALTY * np.log(len(curve)) * noise**2
-    curve = _without_strays(curve)
+    curve = _running_medians(curve)
     while True:
-        changes = _join_passages(curve, _segment(curve, penalty), deviation)
+        changes = _join_transitions(curve, _segment(curve, penalty), deviation)
         if len(changes) <= MOST_CHANGES:
             return tuple(ChangePoint(int(steps[known[at]]), before, after) for at, before, after in changes)
         penalty *= 2
 
 
-def _without_strays(curve: np.ndarray) -> np.ndarray:
+def _running_medians(curve: np.ndarray) -> np.ndarray:
     """Running medians of three (Tukey 1977): they remove single stray points and keep rises as steep as they are.
 
     The first point, the state before training, stays; the last is corrected by those before it.
@@ -193,13 +257,13 @@ def _segment(curve: np.ndarray, penalty: float) -> list[int]:
     return bounds[::-1]
 
 
-def _join_passages(curve: np.ndarray, bounds: list[int], deviation: float) -> list[tuple[int, float, float]]:
+def _join_transitions(curve: np.ndarray, bounds: list[int], deviation: float) -> list[tuple[int, float, float]]:
     """The changes (index of the first point behind, level before, level behind) between pieces that are levels."""
     pieces = [curve[start:end] for start, end in itertools.pairwise(bounds)]
     means = [float(piece.mean()) for piece in pieces]
     levels = [0]
     for piece in range(1, len(pieces)):
-        if piece == len(pieces) - 1 or not _is_passage(pieces[piece], deviation, *means[piece - 1 : piece + 2]):
+        if piece == len(pieces) - 1 or not _is_transition(pieces[piece], deviation, *means[piece - 1 : piece + 2]):
             levels.append(piece)
     changes = []
     for left, right in itertools.pairwise(levels):
@@ -210,7 +274,7 @@ def _join_passages(curve: np.ndarray, bounds: list[int], deviation: float) -> li
     return changes
 
 
-def _is_passage(piece: np.ndarray, deviation: float, before: float, mean: float, after: float) -> bool:
+def _is_transition(piece: np.ndarray, deviation: float, before: float, mean: float, after: float) -> bool:
     """Whether a piece continues the direction of the changes at its sides, instead of staying at its mean."""
     if (mean - before) * (after - mean) <= 0:
         return False
@@ -232,7 +296,7 @@ def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
     return int(steps[int(since_S.argmax())])
 
 
-def _beyond(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _beyond_chance(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mean over examples, and its share of the way from chance to 1; NaN where no example defines it."""
     chance_Bx1x1 = chance_B[:, None, None]
     defined = np.isfinite(values_SxBxLxH) & np.isfinite(chance_Bx1x1)
@@ -260,79 +324,13 @@ def _chance_mass(role: Role, site: Site, labels: Labels, example: int) -> float:
     return float(np.mean(1 / seen[counts])) if counts.any() else np.nan
 
 
-COLUMNS = 400  # steps of a heat map at most: more would be less than a pixel each
-CODES = 65_534  # the code after the last one stands for what is not defined
-SHARE = 0.1  # the largest share of a page's bytes for statistics of single examples
-# A statistic's words, its unit, and the fixed ends of its scale, if any.
-SCALES: dict[str, tuple[str, str, float | None, float | None]] = {
-    "entropy": ("entropy", "nats", 0, None),
-    "largest_weight": ("largest weight of a row", "", 0, 1),
-    "largest_logit": ("largest logit", "", None, None),
-    "distance": ("distance", "positions", 0, None),
-    PIXELS: ("attention distance", "pixels", 0, None),
-    "spread": ("spread", "positions", 0, None),
-    "key_position": ("position of the key", "positions", 0, None),
-    "first_token": ("weight on the first token", "", 0, 1),
-    "previous_token": ("weight on the previous token", "", 0, 1),
-    "diagonal": ("weight on the diagonal", "", 0, 1),
-    "diagonality": ("diagonality", "", 0, 1),
-    "induction": ("induction score", "", 0, 1),
-    "alignment_error": ("alignment error", "", 0, 1),
-}
-
-
-class Table(NamedTuple):
-    """A statistic of every head at every step from one source, [statistic, layer, head, step]; NaN where undefined."""
-
-    source: str
-    names: tuple[str, ...]
-    steps: tuple[int, ...]
-    values_NxLxHxS: Float[np.ndarray, "N L H S"]
-
-
-def history(
-    store: MapStore, run: RunDirectory, budget: int, other: MapStore | None = None
-) -> tuple[dict[str, Any], list[Block]]:
-    """Facts and blocks of the page: for every site its tables, the roles of its heads, and their change points.
-
-    Sources are "mean" (over the probe examples), an example's number, "training" (batches, of `heads.jsonl`) and
-    "against" (the mean of the `other` run). Tables of single examples are left out where they would take more than
-    `SHARE` of `budget` bytes.
-    """
-    heads = read_heads(run.heads_file)
-    sites: list[dict[str, Any]] = []
-    blocks: list[Block] = []
-    single: list[tuple[int, Table]] = []
-    for number, site in enumerate(store.sites):
-        mean, *examples = probe_tables(store, site.name)
-        tables = [mean]
-        if site.name in heads:
-            tables += training_table(heads[site.name], site)
-        if other is not None:
-            tables.append(probe_tables(other, site.name)[0]._replace(source="against"))
-        # The mean of a single example is that example.
-        single += [(number, table) for table in examples if len(examples) > 1]
-        sites.append({"tables": [], "changes": _changes(mean)})
-        for table in tables:
-            _add(number, table, sites, blocks)
-    their_blocks: list[Block] = []
-    theirs: list[dict[str, Any]] = [{"tables": []} for _ in sites]
-    for number, table in single:
-        _add(number, table, theirs, their_blocks)
-    if sum(block.size for block in their_blocks) <= SHARE * budget:
-        blocks += their_blocks
-        for entry, more in zip(sites, theirs, strict=True):
-            entry["tables"] += more["tables"]
-    return {"codes": CODES, "scales": _scales(sites), "sites": sites, "roles": _roles(store)}, blocks
-
-
 def probe_tables(store: MapStore, site: str) -> list[Table]:
     """The mean over the probe's examples, then each example; at most `COLUMNS` steps, evenly spaced.
 
     Distances on a picture are in pixels.
     """
     names, values_SxBxLxHxN = named_in_pixels(store.statistics(site), store.site(site))
-    kept = evenly(len(store.steps), min(COLUMNS, len(store.steps)))
+    kept = evenly_spaced_indices(len(store.steps), min(COLUMNS, len(store.steps)))
     steps = tuple(store.steps[index] for index in kept)
     values_BxNxLxHxS = np.transpose(np.asarray(values_SxBxLxHxN, np.float32)[kept], (1, 4, 2, 3, 0))
     with warnings.catch_warnings():
@@ -358,7 +356,7 @@ def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
 def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list[Table]:
     """The statistics of training batches as a table; None where the records do not match this site's heads."""
     steps = sorted(records)
-    steps = [steps[index] for index in evenly(len(steps), min(COLUMNS, len(steps)))]
+    steps = [steps[index] for index in evenly_spaced_indices(len(steps), min(COLUMNS, len(steps)))]
     names = tuple(dict.fromkeys(name for step in steps for name in records[step]))
     shape = (len(site.layers), len(site.heads))
     values = np.full((len(names), *shape, len(steps)), np.nan, np.float32)
@@ -434,7 +432,7 @@ def _roles(store: MapStore) -> list[dict[str, Any]]:
             "role": role.role.value,
             "score": float(f"{role.score:.4g}"),
             "onset": int(role.onset),
-            "said": describe(role, store),
+            "said": describe_role(role, store),
         }
         for role in head_roles(store)
     ]

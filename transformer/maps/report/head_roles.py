@@ -7,7 +7,7 @@ import numpy as np
 from transformer.attention.sites import Site
 from transformer.maps.distance import distances
 from transformer.maps.quantize import Quantised
-from transformer.maps.report.data import evenly
+from transformer.maps.report.data import evenly_spaced_indices
 from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, read_heads
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -114,6 +114,6 @@ def rows_of(store: MapStore, site: Site, step: int) -> Rows:
         return Rows(*kept)
     codes, scale, root = store.read_quantised(site.name, step, "full")
     queries = codes.shape[-2]
-    chosen = evenly(queries, min(queries, MOST_ROWS))
+    chosen = evenly_spaced_indices(queries, min(queries, MOST_ROWS))
     part = Quantised(codes[..., chosen, :], scale[..., chosen], root[..., chosen])
     return Rows(tuple(chosen), np.asarray(part.weights()))

@@ -9,7 +9,7 @@ from transformer.maps.checksums import DamagedMaps
 from transformer.maps.matching import match_heads
 from transformer.maps.report.axes import axes_facts, blocks_of_labels
 from transformer.maps.report.data import first_view, leaves, read_curves, read_samples, thin
-from transformer.maps.report.head_history import history
+from transformer.maps.report.head_history import history_payload
 from transformer.maps.report.head_roles import summary
 from transformer.maps.report.payload import Block, PagePayload, least_size, page_payload
 from transformer.maps.store import MapStore
@@ -125,7 +125,7 @@ def _rendered(
             # Two runs of one config differ in their directories.
             for named, directory in ((facts["against"], RunDirectory(locate(against))), (facts, run)):
                 named["title"] = f"{named['title']} ({directory.path.resolve().name})"
-    facts["history"], shown = history(store, run, budget, other)
+    facts["history"], shown = history_payload(store, run, budget, other)
     return _within(budget, facts, shown, store, other, version)
 
 

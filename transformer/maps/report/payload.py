@@ -13,12 +13,94 @@ from jaxtyping import Float, Int, UInt8
 from transformer.attention.sites import Site
 from transformer.maps.plan import Level
 from transformer.maps.quantize import LEVELS, Quantised, quantise
-from transformer.maps.report.data import evenly
+from transformer.maps.report.data import evenly_spaced_indices
 from transformer.maps.store import MapStore
 
 COARSE_LEVELS = 127
 WITHIN = 0.0095  # of what is stored, that a weight drawn from coarse codes stays
 _MANTISSA = 11  # stored bits of a scale: half precision, with the range of a float32
+ELEMENT_BYTES = 64  # approximate bytes of a block's own element
+_BEST_PACKING = 10  # codes of maps are expected to take at least a tenth of their size when packed
+_TEXT_BYTES = 1.2  # expected bytes of text a byte of a whole row or of a key
+_LARGEST_KEYS = 1 << 16  # keys that the page's two bytes can number
+
+
+class Block(NamedTuple):
+    """A named part of the page."""
+
+    name: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        """Its bytes in the page."""
+        return len(self.text) + len(self.name) + ELEMENT_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class PagePayload:
+    """The part of a store in a page: its steps, its largest code, facts of every site, and the blocks."""
+
+    steps: tuple[int, ...]
+    codes: int
+    sites: tuple[dict[str, Any], ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all blocks."""
+        return sum(block.size for block in self.blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tier:
+    """A kind of maps of one site: its facts for the page, its blocks at (step, index), its bytes before packing."""
+
+    key: str  # the key of the facts: "levels", "rows" or "top"
+    what: str  # its name in the page's list of missing maps
+    facts: dict[str, Any]
+    encode: Callable[[int, int], list[Block]]
+    least: int  # the least bytes of one step
+    share: int | None = None  # the most bytes of the page
+    partly: str | None = None  # the part that is left out at every step
+
+
+def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> PagePayload:
+    """As much of a store as fits into `budget` bytes; no steps where not even one fits.
+
+    The coarsest level of every site comes first, at as many of `steps` (all by default) as fit, evenly spaced. Of
+    the remaining budget a sixth may go to whole rows, another to the largest weights of rows, and the rest to
+    finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
+    the budget, else seven.
+    """
+    steps = _affordable(store, tuple(store.steps if steps is None else steps), budget)
+    codes, walls = LEVELS, _coarsest_blocks(store, run, steps, LEVELS, budget // 2)
+    if walls is None:
+        codes, walls = COARSE_LEVELS, _coarsest_blocks(store, run, steps, COARSE_LEVELS) or []
+    kept = fitting_indices([sum(block.size for block in step) for step in walls], budget)
+    shown_steps = tuple(steps[index] for index in kept)
+    sites: tuple[dict[str, Any], ...] = tuple(
+        {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
+    )
+    for number, site in enumerate(store.sites):
+        coarsest = store.levels(site.name)[0]
+        sites[number]["levels"].append(_level_facts(site, coarsest, split=False) | {"steps": list(range(len(kept)))})
+    blocks = [_renumbered(block, new) for new, old in enumerate(kept) for block in walls[old]]
+    room = budget - sum(block.size for block in blocks)
+    for number, tier in _tiers(store, codes, run, room // (6 * len(sites))):
+        added, filled = _fill(tier, shown_steps, room if tier.share is None else min(room, tier.share))
+        room -= sum(block.size for block in added)
+        blocks += added
+        _note_tier(sites[number], tier, filled, len(shown_steps))
+    for entry in sites:
+        entry["levels"].sort(key=lambda level: level["queries"] * level["keys"])
+    return PagePayload(shown_steps, codes, sites, tuple(blocks))
+
+
+def least_size(store: MapStore) -> int:
+    """The bytes that the coarsest levels of the last step take."""
+    (last,) = _coarsest_blocks(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
+    return sum(block.size for block in last)
 
 
 def recode(maps: Quantised, levels: int) -> Quantised:
@@ -93,117 +175,33 @@ def _round_mantissa(scale: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*ro
     return np.where(np.isfinite(scale), rounded.view(np.float32), scale)
 
 
-ELEMENT = 64  # approximate bytes of a block's own element
-_SPARSEST = 10  # codes of maps are expected to take at least a tenth of their size when packed
-_PACKED = 1.2  # expected bytes of text a byte of a whole row or of a key
-_LARGEST_KEYS = 1 << 16  # keys that the page's two bytes can number
-
-
-class Block(NamedTuple):
-    """A named part of the page."""
-
-    name: str
-    text: str
-
-    @property
-    def size(self) -> int:
-        """Its bytes in the page."""
-        return len(self.text) + len(self.name) + ELEMENT
-
-
-@dataclasses.dataclass(frozen=True)
-class PagePayload:
-    """The part of a store in a page: its steps, its largest code, facts of every site, and the blocks."""
-
-    steps: tuple[int, ...]
-    codes: int
-    sites: tuple[dict[str, Any], ...]
-    blocks: tuple[Block, ...]
-
-    @property
-    def size(self) -> int:
-        """The bytes of all blocks."""
-        return sum(block.size for block in self.blocks)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tier:
-    """A kind of maps of one site: its facts for the page, its blocks at (step, index), its bytes before packing."""
-
-    key: str  # the key of the facts: "levels", "rows" or "top"
-    what: str  # its name in the page's list of missing maps
-    facts: dict[str, Any]
-    encode: Callable[[int, int], list[Block]]
-    least: int  # the least bytes of one step
-    share: int | None = None  # the most bytes of the page
-    partly: str | None = None  # the part that is left out at every step
-
-
-def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequence[int] | None = None) -> PagePayload:
-    """As much of a store as fits into `budget` bytes; no steps where not even one fits.
-
-    The coarsest level of every site comes first, at as many of `steps` (all by default) as fit, evenly spaced. Of
-    the remaining budget a sixth may go to whole rows, another to the largest weights of rows, and the rest to
-    finer levels, the last step first. Codes have eight bits where the coarsest levels then fill at most half of
-    the budget, else seven.
-    """
-    steps = _affordable(store, tuple(store.steps if steps is None else steps), budget)
-    codes, walls = LEVELS, _walls(store, run, steps, LEVELS, budget // 2)
-    if walls is None:
-        codes, walls = COARSE_LEVELS, _walls(store, run, steps, COARSE_LEVELS) or []
-    kept = fit([sum(block.size for block in step) for step in walls], budget)
-    shown_steps = tuple(steps[index] for index in kept)
-    sites: tuple[dict[str, Any], ...] = tuple(
-        {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
-    )
-    for number, site in enumerate(store.sites):
-        coarsest = store.levels(site.name)[0]
-        sites[number]["levels"].append(_level_facts(site, coarsest, split=False) | {"steps": list(range(len(kept)))})
-    blocks = [_renumbered(block, new) for new, old in enumerate(kept) for block in walls[old]]
-    room = budget - sum(block.size for block in blocks)
-    for number, tier in _tiers(store, codes, run, room // (6 * len(sites))):
-        added, filled = _fill(tier, shown_steps, room if tier.share is None else min(room, tier.share))
-        room -= sum(block.size for block in added)
-        blocks += added
-        _note(sites[number], tier, filled, len(shown_steps))
-    for entry in sites:
-        entry["levels"].sort(key=lambda level: level["queries"] * level["keys"])
-    return PagePayload(shown_steps, codes, sites, tuple(blocks))
-
-
-def least_size(store: MapStore) -> int:
-    """The bytes that the coarsest levels of the last step take."""
-    (last,) = _walls(store, "maps", store.steps[-1:], COARSE_LEVELS) or [[]]
-    return sum(block.size for block in last)
-
-
 def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[int, ...]:
     """Evenly spaced steps, half again as many as may fit if all are as large as the last: the others are not read."""
-    (last,) = _walls(store, "maps", steps[-1:], COARSE_LEVELS) or [[]]
+    (last,) = _coarsest_blocks(store, "maps", steps[-1:], COARSE_LEVELS) or [[]]
     most = 1 + int(1.5 * max(budget, 0) / max(1, sum(block.size for block in last)))
-    return tuple(steps[index] for index in evenly(len(steps), min(len(steps), most)))
+    return tuple(steps[index] for index in evenly_spaced_indices(len(steps), min(len(steps), most)))
 
 
-def fit(sizes: Sequence[int], budget: int) -> list[int]:
+def fitting_indices(sizes: Sequence[int], budget: int) -> list[int]:
     """The most indices, evenly spaced, whose sizes sum to no more than `budget`."""
     for count in range(len(sizes), 0, -1):
-        kept = evenly(len(sizes), count)
+        kept = evenly_spaced_indices(len(sizes), count)
         if sum(sizes[index] for index in kept) <= budget:
             return kept
     return []
 
 
-def spreading(total: int) -> list[int]:
+def spread_order(total: int) -> list[int]:
     """All indices in such an order that every beginning of it is spread over the whole; the last index first."""
     order: dict[int, None] = {}
     count = 1
     while len(order) < total:
-        order |= dict.fromkeys(reversed(evenly(total, min(count, total))))
+        order |= dict.fromkeys(reversed(evenly_spaced_indices(total, min(count, total))))
         count = max(2, 2 * count - 1)
     return list(order)
 
 
-def _walls(
+def _coarsest_blocks(
     store: MapStore, run: str, steps: Sequence[int], codes: int, at_most: int | None = None
 ) -> list[list[Block]] | None:
     """The blocks of the coarsest levels, a list a step; None as soon as they are more than `at_most` bytes."""
@@ -214,7 +212,7 @@ def _walls(
         for number, site in enumerate(store.sites):
             level = store.levels(site.name)[0]
             maps = recode(store.read_quantised(site.name, step, level.name), codes)
-            for example, part in enumerate(_each(maps)):
+            for example, part in enumerate(_each_example(maps)):
                 name = f"{run}-{index}-{number}-{example}-{level.name}"
                 blocks.append(Block(name, encode_rows(part, _triangular(site, level))))
         walls.append(blocks)
@@ -229,7 +227,7 @@ def _renumbered(block: Block, index: int) -> Block:
     return Block(f"{run}-{index}-{rest}", block.text)
 
 
-def _each(maps: Quantised) -> Iterator[Quantised]:
+def _each_example(maps: Quantised) -> Iterator[Quantised]:
     return (Quantised(*parts) for parts in zip(*maps, strict=True))
 
 
@@ -269,12 +267,12 @@ def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: i
         # A block a layer, so that the page unpacks only the shown layer.
         return [
             Block(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
-            for example, whole in enumerate(_each(maps))
-            for layer, part in enumerate(_each(whole))
+            for example, whole in enumerate(_each_example(maps))
+            for layer, part in enumerate(_each_example(whole))
         ]
 
     heads = len(store.labels.titles) * len(site.layers) * len(site.heads)
-    least = heads * level.queries * level.keys // ((2 if triangular else 1) * _SPARSEST)
+    least = heads * level.queries * level.keys // ((2 if triangular else 1) * _BEST_PACKING)
     what = "whole maps" if level.name == "full" else f"maps of {level.queries} × {level.keys} cells"
     return _Tier("levels", what, _level_facts(site, level, split=True), encode, least)
 
@@ -285,20 +283,21 @@ def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int)
     if last is None or not last[0]:
         return
     positions, rows = last
-    count = min(len(positions), max(1, share * len(positions) // int(_PACKED * rows.size)))
-    chosen = evenly(len(positions), count)
+    count = min(len(positions), max(1, share * len(positions) // int(_TEXT_BYTES * rows.size)))
+    chosen = evenly_spaced_indices(len(positions), count)
 
     def encode(step: int, index: int) -> list[Block]:
         _, rows = store.read_rows(site.name, step) or last
         maps = recode(quantise(rows[..., chosen, :]), codes)
         return [
-            Block(f"rows-{index}-{number}-{example}", encode_rows(part)) for example, part in enumerate(_each(maps))
+            Block(f"rows-{index}-{number}-{example}", encode_rows(part))
+            for example, part in enumerate(_each_example(maps))
         ]
 
     facts = {"positions": [positions[row] for row in chosen], "keys": rows.shape[-1]}
     left = len(positions) - count
     partly = f"{left} of {len(positions)} whole rows" if left else None
-    least = rows.size * count // len(positions) // _SPARSEST
+    least = rows.size * count // len(positions) // _BEST_PACKING
     yield _Tier("rows", f"{len(positions)} whole rows", facts, encode, least, share, partly)
 
 
@@ -309,7 +308,7 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
         return
     queries, k = last[0].shape[-2:]
     heads, every = math.prod(last[0].shape[:3]), 1
-    while every < queries and _PACKED * heads * -(-queries // every) * (3 * k + 5) > share:
+    while every < queries and _TEXT_BYTES * heads * -(-queries // every) * (3 * k + 5) > share:
         every *= 2
 
     def encode(step: int, index: int) -> list[Block]:
@@ -317,8 +316,8 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
         maps = recode(quantise(weights), codes)
         return [
             Block(f"top-{index}-{number}-{example}-{layer}", encode_top(keys[example, layer], part))
-            for example, whole in enumerate(_each(maps))
-            for layer, part in enumerate(_each(whole))
+            for example, whole in enumerate(_each_example(maps))
+            for layer, part in enumerate(_each_example(whole))
         ]
 
     what = f"the {k} largest weights of each row"
@@ -331,7 +330,7 @@ def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], li
     """The blocks of a tier and the indices of their steps, as many as fit into `room` bytes."""
     blocks: list[Block] = []
     filled: list[int] = []
-    for index in spreading(len(steps)):
+    for index in spread_order(len(steps)):
         # Maps that cannot fit are not read.
         added = tier.encode(steps[index], index) if tier.least <= room else []
         size = sum(block.size for block in added)
@@ -343,7 +342,7 @@ def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], li
     return blocks, sorted(filled)
 
 
-def _note(entry: dict[str, Any], tier: _Tier, steps: list[int], total: int) -> None:
+def _note_tier(entry: dict[str, Any], tier: _Tier, steps: list[int], total: int) -> None:
     facts = tier.facts | {"steps": steps}
     if tier.key == "levels":
         entry["levels"] += [facts] if steps else []

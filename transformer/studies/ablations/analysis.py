@@ -12,14 +12,14 @@ from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.comparisons import Comparison, between_the_best, comparisons, learned_of, rounding_of
 from transformer.studies.ablations.results import Cell, Point
 from transformer.studies.ablations.statistics import (
+    clip_to_possible,
     interquartile_interval,
     interquartile_mean,
-    possible,
     t_test,
     wilson,
 )
 from transformer.studies.ablations.summary import summary
-from transformer.studies.ablations.text import reason
+from transformer.studies.ablations.text import verdict_reason
 from transformer.studies.ablations.tuned_selection import (
     DIVERGED,
     FAILED,
@@ -91,7 +91,7 @@ def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
             for cell in study.chosen_runs(arm, task)
         ],
         "mean": statistics.fmean(values.values()) if values else None,
-        "interval": test and test.interval and possible(study.spec.reported, test.interval, own),
+        "interval": test and test.interval and clip_to_possible(study.spec.reported, test.interval, own),
         "deviation": test and test.deviation,
         "n": len(values),
         "learned": dict(zip(("count", "of"), learned_of(study, arm, None), strict=True)),
@@ -352,7 +352,7 @@ def _comparison(study: Study, pair: Comparison) -> dict[str, Any]:
         "p_holm": pair.p_holm,
         "verdict": pair.verdict,
         "learned": pair.learning._asdict(),
-        "why": reason(study, pair),
+        "why": verdict_reason(study, pair),
         "power": {
             "deviation": power and power.deviation,
             "level": power and power.level,

@@ -16,6 +16,8 @@ POWER = 0.8  # the share of studies that are to see a true difference
 RESAMPLES = 2000  # of a bootstrap
 FLIPS = 9999  # of the signs, where there are too many to try each: beyond 13 pairs
 _NODES = 1024  # of the integral over the estimated deviation: power is then good to 1e-4
+_SHARES = {"accuracy", "exact", "share"}
+_NEVER_NEGATIVE = {"loss", "entropy", "perplexity", "error", "distance", "bleu", "gleu", "norm"}
 
 
 class Interval(NamedTuple):
@@ -232,11 +234,7 @@ def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
     return pairs
 
 
-_SHARES = {"accuracy", "exact", "share"}
-_NEVER_NEGATIVE = {"loss", "entropy", "perplexity", "error", "distance", "bleu", "gleu", "norm"}
-
-
-def possible(metric: str, interval: Interval, values: Sequence[float]) -> Interval:
+def clip_to_possible(metric: str, interval: Interval, values: Sequence[float]) -> Interval:
     """An interval of a mean, cut where no value of the metric can lie.
 
     A t interval of a few losses near 0 reaches below it, where no mean of losses is: what is cut off holds no possible

@@ -6,16 +6,16 @@ from typing import Any
 from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison, Power
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, fisher
 from transformer.studies.ablations.text import (
-    corrected,
+    corrected_p,
     difference_in_words,
+    divergence_note,
     interval_in_words,
-    listed,
+    join_words,
     on_task,
-    probability,
-    reason,
-    rounded,
-    share,
-    survivors,
+    p_in_words,
+    proportion_in_words,
+    round_to_error,
+    verdict_reason,
 )
 from transformer.studies.ablations.tuned_selection import Study, in_order
 from transformer.studies.ablations.warnings import untried
@@ -57,7 +57,7 @@ def _learning(study: Study, overall: Sequence[Comparison], arms: Sequence[Mappin
         ((arm["name"], arm["learned"]["count"], arm["learned"]["of"]) for arm in arms if arm["learned"]["of"]),
         key=lambda each: -each[1] / each[2],
     )
-    told = listed(f"{name} {count} of {of}" for name, count, of in counts)
+    told = join_words(f"{name} {count} of {of}" for name, count, of in counts)
     counted = [pair for pair in overall if pair.learning.p_holm is not None]
     tests = [_count_test(pair, len(counted)) for pair in counted]
     several = f", Holm's correction over {len(tests)}" if len(tests) > 1 else ""
@@ -71,14 +71,14 @@ def _count_test(pair: Comparison, of: int) -> str:
     assert pair.learning.p_holm is not None
     least = min(of * fisher(n, n, 0, of_reference), 1.0)
     few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
-    return f"{pair.arm} {probability(pair.learning.p_holm)}{few}"
+    return f"{pair.arm} {p_in_words(pair.learning.p_holm)}{few}"
 
 
 def _runner_up(pair: Comparison, other: str) -> str:
     assert pair.test is not None
     assert pair.p is not None
     return (
-        f"The two best, {pair.arm} less {other}: {difference_in_words(pair.test)}, {probability(pair.p)} over {pair.n} "
+        f"The two best, {pair.arm} less {other}: {difference_in_words(pair.test)}, {p_in_words(pair.p)} over {pair.n} "
         "paired seeds, uncorrected: they were picked by these very values, so that it is no verdict."
     )
 
@@ -105,30 +105,29 @@ def _winner(study: Study, verdicts: Mapping[str, str], arms: Sequence[Mapping[st
     elif all(verdict == "worse" for verdict in verdicts.values()):
         yield f"{told}, and beats every other arm."
     else:
-        unseen = f"; not seen to differ from it: {listed(others)}" if others else ""
+        unseen = f"; not seen to differ from it: {join_words(others)}" if others else ""
         yield f"{told}{unseen}."
 
 
 def _value(arm: Mapping[str, Any]) -> str:
     if arm["interval"] is None:
-        return f"{rounded(arm['mean'])} (with every seed)"
+        return f"{round_to_error(arm['mean'])} (with every seed)"
     low, high = arm["interval"]
-    return f"{rounded(arm['mean'], (high - low) / 2)} ({interval_in_words(Interval(low, high))})"
+    return f"{round_to_error(arm['mean'], (high - low) / 2)} ({interval_in_words(Interval(low, high))})"
 
 
 def _sentence(study: Study, pair: Comparison) -> str:
     where, against, test = on_task(pair.task), study.spec.reference, pair.test
     if pair.verdict == "not said" or test is None:
-        return f"Nothing is said of {pair.arm} against {against}{where}: {reason(study, pair)}"
+        return f"Nothing is said of {pair.arm} against {against}{where}: {verdict_reason(study, pair)}"
     if pair.verdict == "no difference seen":
         return (
             f"No difference seen between {pair.arm} and {against}{where} at {pair.n} seeds: "
-            f"{difference_in_words(test, corrected(pair))}{_could_see(pair.power, study.spec.notable, pair.n)}."
+            f"{difference_in_words(test, corrected_p(pair))}{_could_see(pair.power, study.spec.notable, pair.n)}."
         )
-    size = difference_in_words(test, f"{corrected(pair)}; {pair.n} paired seeds", of=study.spec.reported)
-    return (
-        f"{pair.arm} is {pair.verdict} than {against}{where} by {size}{survivors(study, pair)}.{untried(study, pair)}"
-    )
+    size = difference_in_words(test, f"{corrected_p(pair)}; {pair.n} paired seeds", of=study.spec.reported)
+    verdict = f"{pair.arm} is {pair.verdict} than {against}{where} by {size}"
+    return f"{verdict}{divergence_note(study, pair)}.{untried(study, pair)}"
 
 
 def _could_see(power: Power | None, notable: float | None, n: int) -> str:
@@ -146,12 +145,12 @@ def _divergence(study: Study, arms: Sequence[Mapping[str, Any]]) -> Iterator[str
     if not some:
         return
     told = [
-        f"{arm['name']} in {share(runs['diverged'], runs['ended'], Interval(*runs['interval']))}"
+        f"{arm['name']} in {proportion_in_words(runs['diverged'], runs['ended'], Interval(*runs['interval']))}"
         for arm in some
         for runs in (arm["runs"],)
     ]
     none = [arm["name"] for arm in arms if not arm["runs"]["diverged"] and arm["runs"]["ended"]]
-    never = f"; never: {listed(none)}" if none else ""
+    never = f"; never: {join_words(none)}" if none else ""
     yield f"Runs that diverged, over all tuned values: {'; '.join(told)}{never}."
 
 

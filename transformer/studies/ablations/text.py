@@ -12,8 +12,33 @@ from transformer.studies.ablations.results import Cell, values_in_words
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest
 from transformer.studies.ablations.tuned_selection import DIVERGED, Study
 
+_BEFORE, _AFTER = ("arm", "task", "seed"), ("state", "chosen", "reported", "steps", "directory", "command")
 
-def rounded(value: float, error: float | None = None) -> str:
+
+def verdict_reason(study: Study, pair: Comparison) -> str:
+    """Why a comparison has its verdict, in one sentence."""
+    test = pair.test
+    if pair.n >= LEAST_FOR_A_VERDICT and (gaps := not_tuned(study, pair)):
+        lacking = [f"{arm} has no run of {join_words(map(values_in_words, tried))}" for arm, tried in gaps.items()]
+        return (
+            f"{join_words(lacking)} to compare with its other values: what one arm has over the other may be its "
+            "tuning (--retry-failed trains again what failed)."
+        )
+    if test is None or pair.p_holm is None:
+        told = lost_seeds(study, pair.arm, pair.task) or lost_seeds(study, study.spec.reference, pair.task)
+        lost = f": {told}" if told else ""
+        return f"{pair.n} paired seed{'s' if pair.n != 1 else ''}, and no verdict is given under three{lost}."
+    if test.p is None:
+        return f"All {pair.n} paired differences are {_without_spread(pair, test)}{divergence_note(study, pair)}."
+    told = f"The mean difference is {difference_in_words(test)}, {corrected_p(pair)}"
+    if pair.verdict != "no difference seen":
+        return f"{told}, over {pair.n} paired seeds{divergence_note(study, pair)}."
+    if test.p < SIGNIFICANCE:
+        return f"{told}: alone it would count as seen ({p_in_words(test.p)}), among {pair.family} it does not."
+    return f"{told}, over {pair.n} paired seeds: the interval holds 0{divergence_note(study, pair)}."
+
+
+def round_to_error(value: float, error: float | None = None) -> str:
     """A number to the second digit of its error, or with three digits of its own where there is none.
 
     Examples: (1.23456, 0.031) -> "1.235"; (0.000123456, None) -> "0.000123".
@@ -26,7 +51,7 @@ def rounded(value: float, error: float | None = None) -> str:
     return f"{round(value, max(0, places)) + 0.0:.{max(0, places)}f}"  # + 0.0: no "-0.00"
 
 
-def share(count: int, n: int, interval: Interval) -> str:
+def proportion_in_words(count: int, n: int, interval: Interval) -> str:
     """A proportion with its interval, as "2 of 5 (95 % interval 12 to 77 %)"."""
     return f"{count} of {n} (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
 
@@ -34,22 +59,22 @@ def share(count: int, n: int, interval: Interval) -> str:
 def interval_in_words(interval: Interval) -> str:
     """An interval with the digits of its half, as "95 % interval -0.02 to 0.11"."""
     half = (interval.high - interval.low) / 2
-    return f"95 % interval {rounded(interval.low, half)} to {rounded(interval.high, half)}"
+    return f"95 % interval {round_to_error(interval.low, half)} to {round_to_error(interval.high, half)}"
 
 
-def probability(p: float) -> str:
+def p_in_words(p: float) -> str:
     """A p-value, as "p = 0.031"; below 0.001 no digits of it."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
-def corrected(pair: Comparison) -> str:
+def corrected_p(pair: Comparison) -> str:
     """The corrected p of a comparison, and over how many it was corrected."""
     assert pair.p_holm is not None
     after = f" after Holm's correction over {pair.family} comparisons" if pair.family > 1 else ""
-    return probability(pair.p_holm) + after
+    return p_in_words(pair.p_holm) + after
 
 
-def listed(words: Iterable[Any]) -> str:
+def join_words(words: Iterable[Any]) -> str:
     """As "a, b and c"."""
     *most, last = [str(word) for word in words]
     return f"{', '.join(most)} and {last}" if most else last
@@ -57,35 +82,12 @@ def listed(words: Iterable[Any]) -> str:
 
 def seeds_in_words(seeds: Sequence[int]) -> str:
     """Some seeds, as "seed 3" or "seeds 1, 2 and 3"."""
-    return f"seed{'s' if len(seeds) > 1 else ''} {listed(seeds)}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {join_words(seeds)}"
 
 
 def on_task(task: str | None) -> str:
     """Where a comparison is of one task, on which; empty elsewhere."""
     return f" on {task}" if task else ""
-
-
-def reason(study: Study, pair: Comparison) -> str:
-    """Why a comparison has its verdict, in one sentence."""
-    test = pair.test
-    if pair.n >= LEAST_FOR_A_VERDICT and (gaps := not_tuned(study, pair)):
-        lacking = [f"{arm} has no run of {listed(map(values_in_words, tried))}" for arm, tried in gaps.items()]
-        return (
-            f"{listed(lacking)} to compare with its other values: what one arm has over the other may be its tuning "
-            "(--retry-failed trains again what failed)."
-        )
-    if test is None or pair.p_holm is None:
-        told = lost_seeds(study, pair.arm, pair.task) or lost_seeds(study, study.spec.reference, pair.task)
-        lost = f": {told}" if told else ""
-        return f"{pair.n} paired seed{'s' if pair.n != 1 else ''}, and no verdict is given under three{lost}."
-    if test.p is None:
-        return f"All {pair.n} paired differences are {_without_spread(pair, test)}{survivors(study, pair)}."
-    told = f"The mean difference is {difference_in_words(test)}, {corrected(pair)}"
-    if pair.verdict != "no difference seen":
-        return f"{told}, over {pair.n} paired seeds{survivors(study, pair)}."
-    if test.p < SIGNIFICANCE:
-        return f"{told}: alone it would count as seen ({probability(test.p)}), among {pair.family} it does not."
-    return f"{told}, over {pair.n} paired seeds: the interval holds 0{survivors(study, pair)}."
 
 
 def _without_spread(pair: Comparison, test: MeanTest) -> str:
@@ -94,10 +96,10 @@ def _without_spread(pair: Comparison, test: MeanTest) -> str:
         return "0: the arms are alike"
     told = f"{difference_in_words(test)}: they carry no t statistic, and flipping their signs gives"
     if pair.verdict != "not said" or pair.p is None:
-        return f"{told} {corrected(pair)}"
+        return f"{told} {corrected_p(pair)}"
     # Two of the 2^n choices of signs are as far from zero.
     enough = next(n for n in itertools.count(pair.n) if pair.family * 2 / 2**n < SIGNIFICANCE)
-    return f"{told} {probability(pair.p)}, the least that {pair.n} seeds can; a verdict takes {enough} that agree"
+    return f"{told} {p_in_words(pair.p)}, the least that {pair.n} seeds can; a verdict takes {enough} that agree"
 
 
 def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
@@ -109,20 +111,20 @@ def difference_in_words(test: MeanTest, more: str = "", *, of: str = "") -> str:
     size, interval = test.mean, Interval(low, high)
     if of and size < 0:
         size, interval = -size, Interval(-high, -low)
-    text = rounded(size, (high - low) / 2)
+    text = round_to_error(size, (high - low) / 2)
     text = f"{text} in {of}" if of else text if text.startswith("-") else f"+{text}"
     told = interval_in_words(interval) if test.interval else "with every seed"
     return f"{text} ({', '.join(filter(None, (told, more)))})"
 
 
-def survivors(study: Study, pair: Comparison) -> str:
+def divergence_note(study: Study, pair: Comparison) -> str:
     """The seeds of a comparison that diverged, and so do not count in it."""
     lost = [
         f"{arm} diverged with {seeds_in_words(seeds)}"
         for arm in (pair.arm, study.spec.reference)
         if (seeds := _seeds_in(study, arm, pair.task, DIVERGED))
     ]
-    return f"; only seeds that both finished count, and {listed(lost)}" if lost else ""
+    return f"; only seeds that both finished count, and {join_words(lost)}" if lost else ""
 
 
 def _seeds_in(study: Study, arm: str, task: str | None, state: str) -> list[int]:
@@ -145,7 +147,9 @@ def lost_seeds(study: Study, arm: str, task: str | None) -> str:
         words = [word for cell in runs if (word := _trouble(study, cell))]
         if words:
             reasons.setdefault(words[0], []).append(seed)
-    return listed(f"{arm} {word} with {seeds_in_words(seeds)}" for word, seeds in reasons.items()) if reasons else ""
+    return (
+        join_words(f"{arm} {word} with {seeds_in_words(seeds)}" for word, seeds in reasons.items()) if reasons else ""
+    )
 
 
 def _trouble(study: Study, cell: Cell | None) -> str:
@@ -156,9 +160,6 @@ def _trouble(study: Study, cell: Cell | None) -> str:
             return "" if cell and cell.reported is not None else f"reports no {study.spec.reported}"
         case _:
             return "has not finished"
-
-
-_BEFORE, _AFTER = ("arm", "task", "seed"), ("state", "chosen", "reported", "steps", "directory", "command")
 
 
 def cells_csv(result: Mapping[str, Any]) -> str:
@@ -198,11 +199,11 @@ def arms_table(result: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None, interval: Sequence[float] | None) -> str:
-    return "-" if value is None else rounded(value, _half(interval))
+    return "-" if value is None else round_to_error(value, _half(interval))
 
 
 def _interval(interval: Sequence[float] | None) -> str:
-    return "-" if interval is None else " to ".join(rounded(end, _half(interval)) for end in interval)
+    return "-" if interval is None else " to ".join(round_to_error(end, _half(interval)) for end in interval)
 
 
 def _half(interval: Sequence[float] | None) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from transformer.studies.ablations.comparisons import LEAST_FOR_A_VERDICT, Comparison
 from transformer.studies.ablations.results import in_words
-from transformer.studies.ablations.text import listed, lost_seeds, on_task, seeds_in_words
+from transformer.studies.ablations.text import join_words, lost_seeds, on_task, seeds_in_words
 from transformer.studies.ablations.tuned_selection import (
     DIVERGED,
     DONE,
@@ -114,7 +114,7 @@ def _at_the_edge(study: Study) -> Iterator[str]:
     for key, word, end in _edges(study):
         arms = [told for arm in study.spec.arms if (told := _that_chose(study, arm, key, end))]
         if arms:
-            yield f"{listed(arms)} chose {key}={end}, the {word} tried: the best may lie beyond."
+            yield f"{join_words(arms)} chose {key}={end}, the {word} tried: the best may lie beyond."
 
 
 def _edges(study: Study) -> Iterator[tuple[str, str, float]]:
@@ -131,11 +131,11 @@ def _edges(study: Study) -> Iterator[tuple[str, str, float]]:
 def untried(study: Study, pair: Comparison) -> str:
     """What a verdict leaves open: that an arm might do better beyond the values that were tried."""
     told = [
-        f"{listed(arms)} chose the {word} {key} tried, {end}"
+        f"{join_words(arms)} chose the {word} {key} tried, {end}"
         for key, word, end in _edges(study)
         if (arms := [arm for arm in (pair.arm, study.spec.reference) if _that_chose(study, arm, key, end)])
     ]
-    return f" But {listed(told)}: beyond it this may turn." if told else ""
+    return f" But {join_words(told)}: beyond it this may turn." if told else ""
 
 
 def _that_chose(study: Study, arm: str, key: str, value: float) -> str:
@@ -147,7 +147,7 @@ def _that_chose(study: Study, arm: str, key: str, value: float) -> str:
     ]
     if not tasks:
         return ""
-    return arm if len(tasks) == len(study.spec.tasks) else f"{arm} (on {listed(tasks)})"
+    return arm if len(tasks) == len(study.spec.tasks) else f"{arm} (on {join_words(tasks)})"
 
 
 def _chosen_on_what_is_reported(study: Study) -> Iterator[str]:

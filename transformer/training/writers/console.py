@@ -22,47 +22,10 @@ _LABELS = {
     "flops_per_step": "flops",
     "exact_match": "exact",
 }
+
 _TRAINING = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second", "utilisation")
 _SAMPLES = 3
-
-
-def _label(name: str) -> str:
-    return _LABELS.get(name, name.replace("_per_second", "/s"))
-
-
-def _thousands(value: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.1f}{unit}"
-    return f"{value:.3g}"
-
-
-def _number(name: str, value: float) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    if name == "learning_rate":
-        return f"{value:.1e}"
-    if name.endswith("_per_second"):
-        return _thousands(value)
-    if name == "utilisation":
-        return f"{value:.0%}"
-    return f"{value:.4g}"
-
-
-def _fields(values: Mapping[str, Number]) -> list[str]:
-    return [f"{_label(name)} {_number(name, float(value))}" for name, value in values.items()]
-
-
-def _main(values: Mapping[str, Number]) -> dict[str, Number]:
-    """The numbers to show: of a training step the usual ones, else all but details.
-
-    A detail has more slashes in its name than the others: importance_cv/encoder/3 beside loss. Where all have as many,
-    as accuracy/greedy/10 has, none is a detail.
-    """
-    if "learning_rate" in values:
-        return {name: values[name] for name in _TRAINING if name in values}
-    depth = max(1, min((name.count("/") for name in values), default=0))
-    return {name: value for name, value in values.items() if name.count("/") <= depth}
+_logger = logging.getLogger(__name__)
 
 
 def format_line(step: int, total: int, split: str, values: Mapping[str, Number]) -> str:
@@ -146,9 +109,6 @@ class Console(NullSink):
             self._console.file.flush()
 
 
-_logger = logging.getLogger(__name__)
-
-
 class Log(NullSink):
     """The sink that logs numbers and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
 
@@ -171,3 +131,42 @@ class Log(NullSink):
     def progress(self, step: int, total: int) -> None:
         """Only keep the total: a line a step would be too many."""
         self._total = total
+
+
+def _label(name: str) -> str:
+    return _LABELS.get(name, name.replace("_per_second", "/s"))
+
+
+def _thousands(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.3g}"
+
+
+def _number(name: str, value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if name == "learning_rate":
+        return f"{value:.1e}"
+    if name.endswith("_per_second"):
+        return _thousands(value)
+    if name == "utilisation":
+        return f"{value:.0%}"
+    return f"{value:.4g}"
+
+
+def _fields(values: Mapping[str, Number]) -> list[str]:
+    return [f"{_label(name)} {_number(name, float(value))}" for name, value in values.items()]
+
+
+def _main(values: Mapping[str, Number]) -> dict[str, Number]:
+    """The numbers to show: of a training step the usual ones, else all but details.
+
+    A detail has more slashes in its name than the others: importance_cv/encoder/3 beside loss. Where all have as many,
+    as accuracy/greedy/10 has, none is a detail.
+    """
+    if "learning_rate" in values:
+        return {name: values[name] for name in _TRAINING if name in values}
+    depth = max(1, min((name.count("/") for name in values), default=0))
+    return {name: value for name, value in values.items() if name.count("/") <= depth}

@@ -15,12 +15,6 @@ from transformer.storage.locate import locate, storage_of
 from transformer.training.writers.contract import NullSink, Number, Sample
 
 
-def _plain(value: Number) -> int | float | None:
-    """The Python number of a scalar; JSON has no NaN and no infinity, so these become null."""
-    number = value.item() if isinstance(value, np.number) else value
-    return number if math.isfinite(number) else None
-
-
 class JsonLines:
     """A file of records, one JSON object a line, each with its "step"; appended to without a buffer.
 
@@ -105,6 +99,12 @@ class HeadsFile(JsonLines, NullSink):
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         for site, statistics in heads.items():
             self.append({"step": int(step), "site": site, **{name: _rows(of) for name, of in statistics.items()}})
+
+
+def _plain(value: Number) -> int | float | None:
+    """The Python number of a scalar; JSON has no NaN and no infinity, so these become null."""
+    number = value.item() if isinstance(value, np.number) else value
+    return number if math.isfinite(number) else None
 
 
 def _rows(values_LxH: np.ndarray) -> list[list[float | None]]:

@@ -10,6 +10,8 @@ from transformer.maps.plan import StoredMaps
 from transformer.maps.store import MapStore
 from transformer.training.writers.contract import NullSink, Number, Sample, Sink
 
+QUEUE_SIZE = 2  # steps of maps in the queue, at most; then the loop waits
+
 
 class Maps(NullSink):
     """The sink that appends maps to a store."""
@@ -19,9 +21,6 @@ class Maps(NullSink):
 
     def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         self._store.write(step, maps)
-
-
-QUEUE_SIZE = 2  # steps of maps in the queue, at most; then the loop waits
 
 
 class BackgroundMaps:

@@ -11,6 +11,12 @@ from typing import Any, Protocol
 from transformer.config import flatten
 from transformer.training.writers.contract import Sample
 
+_STEP = "step"
+_ID, _GROUP = "headwise.id", "group"
+_URI, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
+_UNNAMED = re.compile(r"[^\w. :/-]")
+_VALUE, _AT_ONCE = 500, 100  # characters of a parameter, and parameters in a request
+
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
@@ -41,9 +47,6 @@ class Tracker(Protocol):
 
     def close(self, complete: bool) -> None:
         """Send what is left; `complete`: the run is at its last step."""
-
-
-_STEP = "step"
 
 
 class ToWandb:
@@ -95,12 +98,6 @@ class ToWandb:
 
     def close(self, complete: bool) -> None:
         self._run.finish(exit_code=0 if complete else 1)
-
-
-_ID, _GROUP = "headwise.id", "group"
-_URI, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
-_UNNAMED = re.compile(r"[^\w. :/-]")
-_VALUE, _AT_ONCE = 500, 100  # characters of a parameter, and parameters in a request
 
 
 class ToMlflow:

@@ -22,6 +22,123 @@ from transformer.training.writers.trackers import ToMlflow, ToTrackio, ToWandb, 
 
 QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
 _PREFIX = "tracker "
+GRACE_SECONDS = 30.0  # seconds that the trackers have for what is left when a run has ended
+GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and has been stopped: who stopped it kills it soon
+_ID = "tracked_as"  # the fact of a run by which its trackers know it again
+_PAGE = "report.html"
+
+
+class Library(NamedTuple):
+    """What a tracker needs: the module to import, the package to install, and what opens it."""
+
+    module: str
+    package: str
+    open: Callable[[TrackedRun], Tracker]
+
+
+TRACKERS: Mapping[str, Library] = {
+    "wandb": Library("wandb", "wandb", ToWandb),
+    "mlflow": Library("mlflow", "mlflow-skinny", ToMlflow),
+    "trackio": Library("trackio", "trackio", ToTrackio),
+}
+
+
+def requested_trackers(flag: str | None) -> tuple[str, ...]:
+    """The trackers that --trackers=A,B names, each once.
+
+    Errors: UserError for an unknown name, and for one whose library is not installed.
+    """
+    names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
+    for name in names:
+        library = choice(name, TRACKERS, "--trackers")
+        if find_spec(library.module) is None:
+            raise UserError(f"--trackers={name} needs a library: pip install {library.package}")
+    return names
+
+
+@contextlib.contextmanager
+def open_trackers(
+    names: Sequence[str],
+    workdir: Path,
+    say: Callable[[str], None],
+    *,
+    group: str | None = None,
+) -> Iterator[tuple[Sink, ...]]:
+    """The sink of a run's trackers; none where it has none.
+
+    At the end of the context the trackers have `GRACE_SECONDS`, `GRACE_SECONDS_WHEN_STOPPED` where the run is stopped;
+    what they did not take is said, a line a tracker.
+    """
+    if not names:
+        yield ()
+        return
+    trackers, seconds = Trackers(names, workdir, group), GRACE_SECONDS
+    try:
+        yield (trackers,)
+    except (Stopped, KeyboardInterrupt):
+        seconds = GRACE_SECONDS_WHEN_STOPPED
+        raise
+    finally:
+        for line in trackers.wait(seconds):
+            say(line)
+
+
+class Trackers(NullSink):
+    """The sink that tells trackers, each in a thread of its own, and opens them at the first report.
+
+    By then the run directory is this process's. No call waits for a tracker and none raises what one raises.
+    """
+
+    def __init__(self, names: Sequence[str], workdir: Path, group: str | None = None):
+        self._names, self._workdir, self._group = names, workdir, group
+        self._threads: list[ReportThread] = []
+        self._complete = self._closed = False
+        self._page = _Page(workdir)
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        plain = {name: float(value) for name, value in values.items()}
+        self._tell(lambda tracker: tracker.scalars(step, split, plain))
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        kept = [dict(sample) for sample in samples]
+        self._tell(lambda tracker: tracker.samples(step, split, kept))
+
+    def progress(self, step: int, total: int) -> None:
+        self._complete = step == total
+
+    def close(self) -> None:
+        """Let the trackers end, and come back: `wait` waits for them."""
+        if self._closed:
+            return
+        complete, self._closed = self._complete, True
+        for thread in self._threads:
+            thread.tell(self._page.give)
+            thread.end(lambda tracker: tracker.close(complete))
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait for what is left, at most so long; what each tracker did not take, a line each."""
+        self.close()
+        told = ReportThread.joined(self._threads, seconds)
+        self._page.remove()
+        return told
+
+    def _tell(self, report: Callable[[Any], None]) -> None:
+        if not self._threads:
+            run = self._tracked()
+            self._threads = [ReportThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
+        for thread in self._threads:
+            thread.tell(report)
+
+    def _tracked(self) -> TrackedRun:
+        """The run by the name that it has had since it was first tracked."""
+        directory, made = RunDirectory(locate(self._workdir)), uuid.uuid4().hex[:12]
+        known, config = None, {}
+        # Where its own records cannot be read or written, the run says so itself.
+        with contextlib.suppress(OSError, UserError, IndexError):
+            config, known = directory.config(), directory.facts().get(_ID)
+            if known is None:
+                directory.record(**{_ID: made})
+        return TrackedRun(known or made, directory.path.name, self._group, config, known is not None)
 
 
 class ReportThread:
@@ -94,98 +211,6 @@ def any_tracker_hangs() -> bool:
     return any(thread.name.startswith(_PREFIX) and thread.is_alive() for thread in threading.enumerate())
 
 
-GRACE_SECONDS = 30.0  # seconds that the trackers have for what is left when a run has ended
-GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and has been stopped: who stopped it kills it soon
-_ID = "tracked_as"  # the fact of a run by which its trackers know it again
-_PAGE = "report.html"
-
-
-class Library(NamedTuple):
-    """What a tracker needs: the module to import, the package to install, and what opens it."""
-
-    module: str
-    package: str
-    open: Callable[[TrackedRun], Tracker]
-
-
-TRACKERS: Mapping[str, Library] = {
-    "wandb": Library("wandb", "wandb", ToWandb),
-    "mlflow": Library("mlflow", "mlflow-skinny", ToMlflow),
-    "trackio": Library("trackio", "trackio", ToTrackio),
-}
-
-
-def requested_trackers(flag: str | None) -> tuple[str, ...]:
-    """The trackers that --trackers=A,B names, each once.
-
-    Errors: UserError for an unknown name, and for one whose library is not installed.
-    """
-    names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
-    for name in names:
-        library = choice(name, TRACKERS, "--trackers")
-        if find_spec(library.module) is None:
-            raise UserError(f"--trackers={name} needs a library: pip install {library.package}")
-    return names
-
-
-class Trackers(NullSink):
-    """The sink that tells trackers, each in a thread of its own, and opens them at the first report.
-
-    By then the run directory is this process's. No call waits for a tracker and none raises what one raises.
-    """
-
-    def __init__(self, names: Sequence[str], workdir: Path, group: str | None = None):
-        self._names, self._workdir, self._group = names, workdir, group
-        self._threads: list[ReportThread] = []
-        self._complete = self._closed = False
-        self._page = _Page(workdir)
-
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        plain = {name: float(value) for name, value in values.items()}
-        self._tell(lambda tracker: tracker.scalars(step, split, plain))
-
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        kept = [dict(sample) for sample in samples]
-        self._tell(lambda tracker: tracker.samples(step, split, kept))
-
-    def progress(self, step: int, total: int) -> None:
-        self._complete = step == total
-
-    def close(self) -> None:
-        """Let the trackers end, and come back: `wait` waits for them."""
-        if self._closed:
-            return
-        complete, self._closed = self._complete, True
-        for thread in self._threads:
-            thread.tell(self._page.give)
-            thread.end(lambda tracker: tracker.close(complete))
-
-    def wait(self, seconds: float) -> list[str]:
-        """Wait for what is left, at most so long; what each tracker did not take, a line each."""
-        self.close()
-        told = ReportThread.joined(self._threads, seconds)
-        self._page.remove()
-        return told
-
-    def _tell(self, report: Callable[[Any], None]) -> None:
-        if not self._threads:
-            run = self._tracked()
-            self._threads = [ReportThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
-        for thread in self._threads:
-            thread.tell(report)
-
-    def _tracked(self) -> TrackedRun:
-        """The run by the name that it has had since it was first tracked."""
-        directory, made = RunDirectory(locate(self._workdir)), uuid.uuid4().hex[:12]
-        known, config = None, {}
-        # Where its own records cannot be read or written, the run says so itself.
-        with contextlib.suppress(OSError, UserError, IndexError):
-            config, known = directory.config(), directory.facts().get(_ID)
-            if known is None:
-                directory.record(**{_ID: made})
-        return TrackedRun(known or made, directory.path.name, self._group, config, known is not None)
-
-
 class _Page:
     """The page of the run's maps in a file of its own, made once, by the first thread that wants it."""
 
@@ -210,30 +235,3 @@ class _Page:
         """Remove the file."""
         if self._folder is not None:
             self._folder.cleanup()
-
-
-@contextlib.contextmanager
-def open_trackers(
-    names: Sequence[str],
-    workdir: Path,
-    say: Callable[[str], None],
-    *,
-    group: str | None = None,
-) -> Iterator[tuple[Sink, ...]]:
-    """The sink of a run's trackers; none where it has none.
-
-    At the end of the context the trackers have `GRACE_SECONDS`, `GRACE_SECONDS_WHEN_STOPPED` where the run is stopped;
-    what they did not take is said, a line a tracker.
-    """
-    if not names:
-        yield ()
-        return
-    trackers, seconds = Trackers(names, workdir, group), GRACE_SECONDS
-    try:
-        yield (trackers,)
-    except (Stopped, KeyboardInterrupt):
-        seconds = GRACE_SECONDS_WHEN_STOPPED
-        raise
-    finally:
-        for line in trackers.wait(seconds):
-            say(line)
