@@ -10,7 +10,7 @@ PAGES = sorted(
     [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/**/*.md"), *ROOT.glob("tests/**/*.md")]
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"python -m (launch\.[\w.]+) ((?:'[^']*'|[^'\"`&>\n])*)")
+COMMAND = re.compile(r"(?:python -m launch\.|^headwise )([\w.]+) ((?:'[^']*'|[^'\"`&>\n])*)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 
 
@@ -22,7 +22,7 @@ def commands(page: str) -> list[tuple[str, list[str]]]:
 def commands_of(text: str) -> list[tuple[str, list[str]]]:
     """The commands of a text in their order: the module, and its words as a shell gives them."""
     plain = text.replace("\\\n", " ")
-    return [(module, shlex.split(words, comments=True)) for module, words in COMMAND.findall(plain)]
+    return [(f"launch.{name}", shlex.split(words, comments=True)) for name, words in COMMAND.findall(plain)]
 
 
 def links(page: str) -> list[str]:
