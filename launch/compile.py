@@ -191,7 +191,7 @@ def _bytes(proof: "Proof") -> list[str]:
 def _speed(proof: "Proof") -> list[str]:
     from transformer.costs.program import totals
 
-    lines = [] if proof.flops is None else [f"  operations    {proof.flops:.3e} a step by formula"]
+    lines = [] if proof.flops is None else [f"  operations    {proof.flops:.3e} a step"]
     if proof.program is None:
         return lines
     lines += ["  collectives of a step, bytes a device:"]

@@ -180,5 +180,4 @@ def build(config: RecurrentQNetworkConfig, interface: Interface, precision: Prec
     return Model(Functional(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)
 
 
-# No operations by formula: what a step costs is decided by how the task acts and replays, not by the batch it is given.
 FAMILY = Family(RecurrentQNetworkConfig, build, frozenset({ACTING}))

@@ -4,7 +4,6 @@ The baseline of Graves et al. 2014, section 4, whose LSTM has three layers of 25
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import BITS, Interface
 
 
@@ -66,11 +65,4 @@ def build(config: ControllerOnlyConfig, interface: Interface, precision: Precisi
     return Model(Functional(lambda builder: ControllerOnly(config, inputs, outputs, builder), precision), ())
 
 
-def operations(config: ControllerOnlyConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition."""
-    rows, steps, inputs = batch["vectors"].shape
-    output = 2 * config.width * vocabularies["bits"]
-    return Operations(float(rows * steps * (config.stack.operations(inputs) + output)))
-
-
-FAMILY = Family(ControllerOnlyConfig, build, frozenset({BITS}), operations)
+FAMILY = Family(ControllerOnlyConfig, build, frozenset({BITS}))

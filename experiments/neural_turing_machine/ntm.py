@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import BITS, Interface
 
 READ, WRITE = "memory/read", "memory/write"
@@ -215,18 +214,4 @@ def build(config: TuringConfig, interface: Interface, precision: Precision) -> M
     return Model(Functional(lambda builder: TuringMachine(config, inputs, outputs, builder), precision), sites)
 
 
-def operations(config: TuringConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition: of maps, and of heads with slots."""
-    rows, steps, inputs = batch["vectors"].shape
-    read, width = config.read_heads * config.slot_width, config.width
-    controller = (inputs + read) * width
-    if config.controller is Controller.LSTM:
-        controller = 4 * (inputs + read + width) * width
-    # Every head compares itself with all slots; one that reads sums them up, one that writes adds to them.
-    of_slots = 2 * config.heads * config.slots * config.slot_width
-    step = controller + width * config.emitted + of_slots
-    output = (width + read) * vocabularies["bits"]
-    return Operations(2.0 * rows * steps * (step + output), recomputed=2.0 * rows * steps * step)
-
-
-FAMILY = Family(TuringConfig, build, frozenset({BITS}), operations)
+FAMILY = Family(TuringConfig, build, frozenset({BITS}))

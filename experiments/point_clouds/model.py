@@ -3,8 +3,7 @@
 import dataclasses
 import enum
 import functools
-from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import assert_never
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import Config, Heads, LayersIfAny, Positive, Rate
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import Activation
-from transformer.layers.flops import stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
@@ -27,7 +25,7 @@ from transformer.layers.padding import real_positions
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig, blocks_of
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import POINT_CLASSIFICATION, Interface
 from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
@@ -167,15 +165,4 @@ def build(config: SetTransformerConfig, interface: Interface, precision: Precisi
     return Model(Functional(lambda builder: SetTransformer(config, interface, builder), precision), sites)
 
 
-def operations(config: SetTransformerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch: every point's embedding, the blocks, the pooling, the scores of the classes."""
-    rows, points, coordinates = batch["points"].shape
-    count = 2 * points * coordinates * config.width + 2 * config.width * vocabularies["classes"]
-    if config.pooling is Pooling.ATTENTION:
-        # Keys and values of all points, query and output of one; scores and sums of one row.
-        count += 4 * config.width**2 * (points + 1) + 4 * points * config.width
-    forward, recomputed = stack_operations(config.blocks, config.layers, rows, points) if config.layers else (0, 0)
-    return Operations(float(forward + rows * count), float(recomputed))
-
-
-FAMILY = Family(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), operations, front=("embed/*",))
+FAMILY = Family(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), front=("embed/*",))

@@ -16,13 +16,13 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Items, Positive, UserError
 from transformer.layers.convolution import Convolution2D, Window
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.image_grid_attention import GridAttention, attention_operations
+from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.stateful_norm import BatchNorm, SpectralNorm
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import GENERATION, Interface
 
 _SLOPE = 0.1  # of the discriminator's rectifiers below 0 (Miyato et al. 2018, table 3)
@@ -301,25 +301,4 @@ def build(config: SaganConfig, interface: Interface, precision: Precision) -> Mo
     return Model(functional, tuple(sites), whole_pass=("forward", "score"))
 
 
-def operations(config: SaganConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of one pass of each player over the batch, 2 for each multiplication and addition.
-
-    A step makes more of them: the discriminator reads real and made pictures, and the generator makes them for both.
-    """
-    rows, height, width, colours = batch["picture"].shape
-    places, channels, noise = height * width, config.channels, batch["noise"].shape[-1]
-    halvings = config.halvings
-    made = noise * (places >> 2 * halvings) * channels[-1] + 9 * places * channels[0] * colours
-    made += sum(9 * (places >> 2 * level) * channels[level + 1] * channels[level] for level in range(halvings))
-    scored = 9 * places * colours * channels[0] + channels[-1]
-    scored += sum(
-        16 * (places >> 2 * level) * channels[level - 1] * channels[level] for level in range(1, halvings + 1)
-    )
-    count = 2 * (made + scored)
-    for level, width_of in enumerate(channels):
-        if height >> level in config.attention:
-            count += 2 * attention_operations(width_of, places >> 2 * level, config.reduction)
-    return Operations(float(rows * count))
-
-
-FAMILY = Family(SaganConfig, build, frozenset({GENERATION}), operations)
+FAMILY = Family(SaganConfig, build, frozenset({GENERATION}))

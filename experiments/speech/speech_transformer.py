@@ -1,8 +1,6 @@
 """The encoder-decoder Transformer over sound: two convolutions beneath its encoder (Dong et al. 2018)."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -14,13 +12,12 @@ from transformer.config import Positive, UserError
 from transformer.layers.audio import RATE, HearingConfig, heard
 from transformer.layers.block import BlockAux
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
-from transformer.layers.flops import score_operations, stack_operations
 from transformer.layers.initialization import Initialise
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.transformer_config import check_ring
 from transformer.models.contract import Inputs, Model
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
-from transformer.models.family import TOKEN_FRONT, Family, Operations
+from transformer.models.family import TOKEN_FRONT, Family
 from transformer.models.interface import TRANSCRIPTION, Interface
 from transformer.models.transformer import split_key, stack_capture, stack_sites
 
@@ -120,27 +117,10 @@ def build(config: SpeechTransformerConfig, interface: Interface, precision: Prec
     return Model(functional, sites, config.max_length)
 
 
-def operations(
-    config: SpeechTransformerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
-) -> Operations:
-    """The matrix products of a batch, every target position scored against the whole vocabulary."""
-    (rows, samples), target = batch["sound"].shape, batch["target"].shape[1]
-    source = config.encoded(samples)
-    halfway = -(-config.hearing.frames(samples) // _STRIDES[0])
-    front = config.hearing.operations(samples)
-    # Gated: two kernels each.
-    front += 4 * config.kernel * config.channels * (halfway * config.hearing.bands + source * config.width)
-    encoder = stack_operations(config, config.encoder_layers, rows, source)
-    decoder = stack_operations(config, config.decoder_layers, rows, target, source)
-    ends = rows * (front + target * score_operations(config, vocabularies["joint"]))
-    return Operations(float(encoder[0] + decoder[0] + ends), float(encoder[1] + decoder[1]))
-
-
 FAMILY = Family(
     SpeechTransformerConfig,
     build,
     frozenset({TRANSCRIPTION}),
-    operations,
     check_placement=check_ring,
     front=(*TOKEN_FRONT, "first/*", "second/*"),
 )

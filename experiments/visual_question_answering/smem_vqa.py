@@ -1,8 +1,6 @@
 """A spatial memory that answers questions about pictures in hops (Xu and Saenko 2016, Ask, attend and answer)."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +17,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import ANSWERING, Interface
 
 SITE = "answer/hops"
@@ -164,20 +162,4 @@ def build(config: SpatialMemoryConfig, interface: Interface, precision: Precisio
     return Model(Functional(lambda builder: SpatialMemory(config, interface, builder), precision), sites)
 
 
-def operations(config: SpatialMemoryConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition; padding counts."""
-    rows, height, across, channels = batch["picture"].shape
-    length, width = batch["tokens"].shape[1], config.width
-    count = 2 * width * (length + vocabularies["classes"])
-    if config.look is not ImageReadout.NOTHING:
-        (*_, (down, along)) = config.picture.stages(height, across)
-        places = down * along
-        attended = config.look is ImageReadout.ATTENTION
-        embedded = config.hops + attended
-        logits = (length + config.hops - 1) * attended
-        count += config.picture.operations(channels, height, across)
-        count += 2 * places * width * (embedded * config.picture.width + logits + config.hops)
-    return Operations(float(rows * count))
-
-
-FAMILY = Family(SpatialMemoryConfig, build, frozenset({ANSWERING}), operations)
+FAMILY = Family(SpatialMemoryConfig, build, frozenset({ANSWERING}))

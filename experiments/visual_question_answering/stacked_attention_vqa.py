@@ -1,8 +1,7 @@
 """Glimpses at a picture by two convolutions over it and the question (Kazemi and Elqursh 2017)."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import ANSWERING, Interface
 
 SITE = "answer/glimpses"
@@ -149,19 +148,4 @@ def build(config: StackedGlimpsesConfig, interface: Interface, precision: Precis
     return Model(Functional(lambda builder: StackedGlimpses(config, interface, builder), precision), sites)
 
 
-def operations(config: StackedGlimpsesConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition; padding counts."""
-    rows, height, across, channels = batch["picture"].shape
-    features, state, hidden = config.picture.width, config.encoder.output_width, config.hidden
-    count = batch["tokens"].shape[1] * config.encoder.operations(config.embedding)
-    count += 2 * hidden * (config.seen_width + state + vocabularies["classes"])
-    if config.look is not ImageReadout.NOTHING:
-        count += config.picture.operations(channels, height, across)
-    if config.look is ImageReadout.ATTENTION:
-        (*_, (down, along)) = config.picture.stages(height, across)
-        of_place = hidden * features + config.glimpses * (hidden + features)
-        count += 2 * (down * along * of_place + hidden * state)
-    return Operations(float(rows * count))
-
-
-FAMILY = Family(StackedGlimpsesConfig, build, frozenset({ANSWERING}), operations)
+FAMILY = Family(StackedGlimpsesConfig, build, frozenset({ANSWERING}))

@@ -1,4 +1,4 @@
-"""The residual network over pictures: its readout, its maps, its operations, what it refuses."""
+"""The residual network over pictures: its readout, its maps, its FLOPs, what it refuses."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from tests import programs
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
 from transformer.models import registry
@@ -44,13 +45,11 @@ def test_without_gamma_the_attention_changes_nothing_and_shows_its_map() -> None
     assert (site.key.shape, site.key.stride) == ((4, 6), 2.0)
 
 
-def test_operations_count_every_product() -> None:
+def test_flops_count_every_product() -> None:
     batch = {"picture": jax.ShapeDtypeStruct((3, 8, 12, 3), jnp.float32)}
     first, second = 2 * 24 * 9 * 4 * (3 + 2 * 4), 2 * 6 * 9 * 6 * (4 + 2 * 6)
     attention = 2 * 24 * (3 * 4 * 2 + 2 * 4) + 4 * 24 * 24 * 2
-    counted = registry.operations(CONFIG, batch, {"classes": 5})
-    assert counted is not None
-    assert counted.forward == 3 * (first + second + attention + 2 * 6 * 5)
+    assert forward_flops(model_of(CONFIG), batch) == 3 * (first + second + attention + 2 * 6 * 5)
 
 
 @pytest.mark.parametrize("wrong", [{"attention": (2,)}, {"attention": (0, 0)}, {"reduction": 0}, {"dropout": 1.0}])

@@ -14,10 +14,11 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.contract import Variables
-from transformer.models.decoder import DecoderConfig, operations
+from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
 from transformer.models.interface import FINE_TUNING, Input, Interface
 
@@ -135,10 +136,11 @@ def test_classes_are_a_linear_map_of_the_state_at_the_last_real_token() -> None:
     expected = np.stack([hidden[0, 6] @ kernel, hidden[1, 3] @ kernel])
     np.testing.assert_allclose(aux.extras["classes"], expected, atol=1e-5)
     np.testing.assert_array_equal(classes, aux.extras["classes"])
-    tokens = operations(config, inputs, {"tokens": VOCABULARY}).forward
-    both = operations(config, inputs, interface.vocabularies).forward
+    tokens, both, unscored = (
+        forward_flops(build_decoder(config, Interface({}, sizes), Precision()), inputs)
+        for sizes in ({"tokens": VOCABULARY}, interface.vocabularies, {"tokens": VOCABULARY, "classes": 3})
+    )
     assert both - tokens == 2 * 2 * config.width * 3
-    unscored = operations(config, inputs, {"tokens": VOCABULARY, "classes": 3}).forward
     assert both - unscored == 2 * 7 * 2 * config.width * VOCABULARY
 
 

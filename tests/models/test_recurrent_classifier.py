@@ -1,4 +1,4 @@
-"""The recurrent classifier against its equations in NumPy float64, on padding, and by its operations."""
+"""The recurrent classifier against its equations in NumPy float64, on padding, and by its FLOPs."""
 
 from typing import Any, NamedTuple
 
@@ -13,12 +13,13 @@ from tests.models.running import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Score
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.elmo import ElmoConfig
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import CLASSIFICATION, Input, Interface
-from transformer.models.recurrent_classifier import FAMILY, SITE, Pooling, RecurrentClassifierConfig, operations
+from transformer.models.recurrent_classifier import FAMILY, SITE, Pooling, RecurrentClassifierConfig
 
 VOCABULARY, CLASSES, LONGEST = 7, 3, 5
 TOKENS = np.int32([[1, 2, 3, 4, 5], [6, 0, 2, 0, 0], [3, 0, 0, 0, 0]])
@@ -217,18 +218,25 @@ def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     assert np.abs(logits(True, 0) - logits(False, 0)).max() > 1e-4
 
 
-def test_operations_are_counted_by_hand() -> None:
+def test_flops_are_counted_by_hand() -> None:
     """Two directions of 3 over 4 features, three hops whose hidden layers have 5 units, three classes."""
     config = Case(Pooling.ATTENTION, hops=3, hidden=5).config
-    batch = {"tokens": np.zeros((2, 10)), "lengths": np.zeros(2)}
+    batch = {"tokens": np.zeros((2, 10), np.int32), "lengths": np.zeros(2, np.int32)}
     recurrent = 2 * 2 * 4 * 3 * (4 + 3)
     hop = 10 * (6 * 5 + 5 + 6) + 6 * 5
     expected = 2 * (10 * recurrent + 2 * 3 * hop + 2 * 18 * 3)
-    assert operations(config, batch, {"tokens": 7, "classes": 3}).forward == expected
-    # The ELMo of two layers and 2 features a direction: each layer reads 2 features; the encoder, one way, reads 4 + 4.
-    with_elmo = operations(ELMO, batch, {"tokens": 7, "classes": 3}).forward
-    assert with_elmo == 2 * (10 * (2 * 2 * (2 * 4 * 2 * (2 + 2)) + 2 * 4 * 3 * (8 + 3)) + 2 * 3 * 3)
-    mean = operations(Case(Pooling.MEAN).config, batch, {"tokens": 7, "classes": 3}).forward
+
+    def counted(config: RecurrentClassifierConfig) -> int:
+        interface = Interface({"tokens": Input((2, 10))}, {"tokens": 7, "classes": 3})
+        return forward_flops(FAMILY.build(config, interface, Precision()), batch)
+
+    assert counted(config) == expected
+    # The ELMo of two layers and 2 features a direction: each layer reads 2 features; the encoder, one way, reads 4 + 4;
+    # they are a weighted sum of three layers.
+    with_elmo = counted(ELMO)
+    of_layers = 2 * 2 * (2 * 4 * 2 * (2 + 2))
+    assert with_elmo == 2 * (10 * (of_layers + 2 * 3 * 4 + 2 * 4 * 3 * (8 + 3)) + 2 * 3 * 3)
+    mean = counted(Case(Pooling.MEAN).config)
     assert mean == 2 * (10 * recurrent + 2 * 6 * 3)
 
 

@@ -1,4 +1,4 @@
-"""SNAIL: its equations in float64, no look ahead by gradients, the paper's sizes, its operations, what it refuses."""
+"""SNAIL: its equations in float64, no look ahead by gradients, the paper's sizes, its FLOPs, what it refuses."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from tests.models.arrangements import exact, lively
 from tests.oracles import snail as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.stateful_norm import BatchStatistics
 from transformer.models import registry
@@ -156,24 +157,18 @@ def test_pictures_lie_in_a_grid_that_has_room_for_them_and_no_empty_row(length: 
     assert rows <= columns <= rows + 2
 
 
-def test_operations_count_every_product() -> None:
-    config = SnailConfig(**SMALL)
-    batch = {"pictures": jax.ShapeDtypeStruct(PICTURES.shape, jnp.float32)}
-    counted = registry.operations(config, batch, {"classes": WAYS})
+def test_flops_count_every_product() -> None:
+    counted = forward_flops(of_pictures(**SMALL), {"pictures": PICTURES, "shown": SHOWN})
     each = 2 * 9 * (9 * 8 * 1 * 2 + 4 * 4 * 2 * 3) + 2 * (2 * 2 * 3) * 5
     stack = 0
     for width, key, value in ((8, 4, 2), (19, 3, 4), (29, 2, 3)):
         stack += 2 * width * (2 * key + value) + 2 * STEPS * (key + value)
     for width, filters in ((10, 3), (13, 3), (16, 3), (23, 2), (25, 2), (27, 2)):
         stack += 2 * 2 * 2 * width * filters
-    assert counted is not None
-    assert counted.forward == 2 * STEPS * (each + stack + 2 * 32 * WAYS)
-    batch = {"vectors": jax.ShapeDtypeStruct(VECTORS.shape, jnp.float32)}
-    alone = SnailConfig(**SMALL | {"parts": Parts.ATTENTION})
+    assert counted == 2 * STEPS * (each + stack + 2 * 32 * WAYS)
     stack = sum(2 * w * (2 * k + v) + 2 * STEPS * (k + v) for w, k, v in ((5, 4, 2), (7, 3, 4), (11, 2, 3)))
-    counted = registry.operations(alone, batch, {"numbers": 3})
-    assert counted is not None
-    assert counted.forward == 2 * STEPS * (2 * 4 * 5 + stack + 2 * 14 * 3)
+    counted = forward_flops(of_vectors(parts=Parts.ATTENTION), {"vectors": VECTORS})
+    assert counted == 2 * STEPS * (2 * 4 * 5 + stack + 2 * 14 * 3)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The decoder over vectors: its equation in float64, no look ahead, its operations counted."""
+"""The decoder over vectors: its equation in float64, no look ahead, its FLOPs counted."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from tests.models.arrangements import exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model
@@ -48,13 +49,10 @@ def test_it_is_its_equation_and_nothing_looks_ahead() -> None:
     assert (moved[4:] > 1e-3).all()
 
 
-def test_operations_count_every_product() -> None:
-    config, _ = vector_decoder()
-    batch = {"vectors": jax.ShapeDtypeStruct(VECTORS.shape, jnp.float32)}
-    counted = registry.operations(config, batch, {"numbers": 2})
-    assert counted is not None
+def test_flops_count_every_product() -> None:
+    _, model = vector_decoder()
     layer = 2 * 6 * (4 * 8**2 + 2 * 8 * 12) + 4 * 6 * 6 * 8
-    assert counted.forward == 2 * (2 * layer + 2 * 6 * 8 * (3 + 2))
+    assert forward_flops(model, {"vectors": VECTORS}) == 2 * (2 * layer + 2 * 6 * 8 * (3 + 2))
 
 
 @pytest.mark.parametrize("wrong", [{"layers": 0}, {"heads": 3}, {"dropout": 1.0}, {"max_length": 5}])

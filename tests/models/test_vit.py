@@ -9,13 +9,13 @@ import pytest
 
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.module import Functional, Precision
 from transformer.models import registry
 from transformer.models.contract import Model, count_parameters
 from transformer.models.family import Size
 from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
-from transformer.models.registry import operations
 from transformer.models.vit import SIZES, STACK, Readout, VitConfig
 
 CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
@@ -186,14 +186,12 @@ def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: in
     assert exact == pytest.approx(size.published, rel=0.15 if "ti" in name else 0.03)
 
 
-def test_operations_count_every_product() -> None:
-    config, _ = vit()
-    batch = {"picture": jax.ShapeDtypeStruct((4, 8, 12, 3), jnp.float32)}
-    counted = operations(config, batch, {"classes": CLASSES})
-    assert counted is not None
+def test_flops_count_every_product() -> None:
+    _, model = vit()
+    counted = forward_flops(model, {"picture": jax.ShapeDtypeStruct((4, 8, 12, 3), jnp.float32)})
     embedding, head = 2 * 6 * 4 * 4 * 3 * 8, 2 * 8 * CLASSES
     layer = 2 * 7 * (4 * 8**2 + 2 * 8 * 12) + 4 * 7 * 7 * 8
-    assert counted.forward == 4 * (embedding + head + 2 * layer)
+    assert counted == 4 * (embedding + head + 2 * layer)
 
 
 @pytest.mark.parametrize(

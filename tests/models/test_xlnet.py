@@ -15,13 +15,14 @@ from tests.golden.recorded import Recording
 from tests.golden.weights import random_weights
 from transformer.attention.capture import Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.huggingface.convert import read_folder, write_folder
 from transformer.huggingface.safetensors_files import open_folder
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions
 from transformer.models.contract import Model, Variables, by_path, count_parameters
 from transformer.models.interface import Interface
-from transformer.models.registry import build, model_config, operations
+from transformer.models.registry import build, model_config
 from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
 
 FILE = Path(__file__).parents[1] / "golden/xlnet_streams.npz"
@@ -209,12 +210,22 @@ def test_its_blocks_have_lora(kinds: bool) -> None:
     }
 
 
-def test_its_operations_with_lora_are_two_for_each_number_wherever_it_is_applied() -> None:
+def test_its_flops_with_lora_are_two_for_each_number_wherever_it_is_applied() -> None:
     section = {"family": "xlnet", "layers": 3, "width": 8, "heads": 2, "feed_forward": 12, "memory": 4}
     where = ("query", "key", "value", "output", "feed_forward")
-    batch = {"tokens": np.zeros((2, 6)), "past": np.zeros(2), "predicted": np.zeros((2, 5))}
+    batch = {
+        name: np.zeros(shape, np.int32) for name, shape in {"tokens": (2, 6), "past": 2, "predicted": (2, 5)}.items()
+    }
+    batch |= {"memory": np.zeros((2, 3, 4, 8), np.float32)}
     counted = [
-        operations(model_config({**section, "lora": {"rank": rank, "where": where}}), batch, {"tokens": 9}).forward
+        forward_flops(
+            build(
+                model_config({**section, "lora": {"rank": rank, "where": where}}),
+                Interface({}, {"tokens": 9}),
+                Precision(),
+            ),
+            batch,
+        )
         for rank in (0, 2)
     ]
     # Queries and outputs of both streams at 6 positions, keys and values once at 6 and 4, networks at 6 and at 5.

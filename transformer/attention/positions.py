@@ -123,11 +123,6 @@ class PositionScheme(Block):
         """Why a score, of the attribute of `ScoreFunction`, has no such positions; None where both mean something."""
         return None
 
-    @classmethod
-    def operations(cls, sizes: Sizes, queries: int, keys: int) -> tuple[int, int]:
-        """Operations of products with positions: of each row, and once for all rows."""
-        return 0, 0
-
     def check(self, q: Array, value_depth: int | None) -> None:
         """Refuse parameters that do not fit the queries and, where they are known, the values."""
 
@@ -284,10 +279,6 @@ class Shaw(_DotProductScheme):
         shape, axes = (2 * sizes.max_distance + 1, sizes.depth), ("positions", "head_dim")
         return {name: Weight(shape, axes, normal(sizes.depth**-0.5)) for name in ("keys", "values")}
 
-    @classmethod
-    def operations(cls, sizes: Sizes, queries: int, keys: int) -> tuple[int, int]:
-        return 2 * queries * (2 * sizes.max_distance + 1) * sizes.heads * sizes.depth * 2, 0
-
     def check(self, q: Array, value_depth: int | None) -> None:
         tables = {"keys_PxD": (self.keys_PxD, q.shape[3]), "values_PxD": (self.values_PxD, value_depth)}
         for name, (table, width) in tables.items():
@@ -347,12 +338,6 @@ class TransformerXL(_DotProductScheme):
         bias = Weight((heads, depth), ("heads", "head_dim"), zeros)
         matrix = Weight((width, heads, depth), ("embed", "heads", "head_dim"), xavier_uniform(width, heads * depth))
         return {"weight": matrix, "content": bias, "position": bias}
-
-    @classmethod
-    def operations(cls, sizes: Sizes, queries: int, keys: int) -> tuple[int, int]:
-        """The waves of the Q + K - 1 distances are projected once for all rows."""
-        each = 2 * (queries + keys - 1) * sizes.heads * sizes.depth
-        return queries * each, each * sizes.width
 
     def check(self, q: Array, value_depth: int | None) -> None:
         heads, depth = q.shape[2:]

@@ -1,1 +1,1 @@
-"""Costs by formula: parameters, floating-point operations, bytes."""
+"""What a model costs before it runs: parameters, floating-point operations, bytes, time."""

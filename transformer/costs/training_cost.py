@@ -52,7 +52,7 @@ TRAINED = (
 class Estimate(NamedTuple):
     """What training on so many tokens takes; None where what it needs is not known.
 
-    `simple` are 6 N D operations (Kaplan et al. 2020, section 2.1), `exact` those of the family's formula.
+    `simple` are 6 N D operations (Kaplan et al. 2020, section 2.1), `exact` those counted in the model's trace.
     `device_days` and `dollars` are of the exact ones, or else of the simple.
     """
 

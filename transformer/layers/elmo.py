@@ -32,10 +32,6 @@ class ElmoConfig(Config, path="config.model.elmo"):
         """The features of a token: those of both directions."""
         return 2 * self.width if self.layers else 0
 
-    def operations(self) -> int:
-        """The products of all layers at one position, 2 for a multiplication and an addition."""
-        return 2 * self.stack(Direction.FORWARD).operations(self.width) if self.layers else 0
-
 
 class Elmo(Module):
     """gamma sum_j s_j h_kj of token k, s = softmax(w), j = 0 ... L (section 3.2, equation 1).

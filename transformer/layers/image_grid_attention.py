@@ -111,9 +111,3 @@ class GridAttention(Module):
         o_BxNxC = self.output(read_BxNx1xD, given.get("output"))
         y_BxNxC = jnp.asarray(self.gamma[...], x_BxNxC.dtype)[None, None] * o_BxNxC + x_BxNxC
         return y_BxNxC.reshape(x_BxYxXxC.shape), attended.captured
-
-
-def attention_operations(channels: int, places: int, reduction: int = 8) -> int:
-    """Matrix products of the block over one grid of so many places, 2 for a multiplication and an addition."""
-    inner = max(channels // reduction, 1)
-    return 2 * places * inner * (4 * channels + 2 * places)

@@ -1,7 +1,6 @@
 """A bidirectional language model, whose layers are features for other tasks (ELMo; Peters et al. 2018, section 3.1)."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,9 +13,8 @@ from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
-from transformer.models import recurrent_decoder
 from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import CONTINUATION, Interface
 from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDecoderConfig
 
@@ -101,11 +99,4 @@ def build(config: BidirectionalLanguageModelConfig, interface: Interface, precis
     return Model(Functional(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ())
 
 
-def operations(
-    config: BidirectionalLanguageModelConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
-) -> Operations:
-    """Matrix products of a forward pass: of both directions, which are alike."""
-    return Operations(2 * recurrent_decoder.operations(config.forward, batch, vocabularies).forward)
-
-
-FAMILY = Family(BidirectionalLanguageModelConfig, build, frozenset({CONTINUATION}), operations)
+FAMILY = Family(BidirectionalLanguageModelConfig, build, frozenset({CONTINUATION}))

@@ -1,8 +1,6 @@
 """A small residual network over pictures, with self-attention within its grids where asked for."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +11,12 @@ from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Config, Positive, Rate, UserError
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
-from transformer.layers.image_grid_attention import GridAttention, attention_operations
+from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import LayerNorm
 from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
 
 
@@ -113,17 +111,4 @@ def build(config: ConvolutionalClassifierConfig, interface: Interface, precision
     return Model(functional, tuple(sites))
 
 
-def operations(
-    config: ConvolutionalClassifierConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
-) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition."""
-    rows, height, width, channels = batch["picture"].shape
-    count = config.encoder.operations(channels, height, width) + 2 * config.encoder.width * vocabularies["classes"]
-    stages = config.encoder.stages(height, width)
-    for number in config.attention:
-        rows_of, columns = stages[number]
-        count += attention_operations(config.encoder.channels[number], rows_of * columns, config.reduction)
-    return Operations(float(rows * count))
-
-
-FAMILY = Family(ConvolutionalClassifierConfig, build, frozenset({PICTURE_CLASSIFICATION}), operations)
+FAMILY = Family(ConvolutionalClassifierConfig, build, frozenset({PICTURE_CLASSIFICATION}))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +24,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
 from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION, Interface, check_length
 
 SITE = "decoder/attention"
@@ -353,16 +352,4 @@ def build(config: ConvS2SConfig, interface: Interface, precision: Precision) -> 
     return Model(functional, (site,), config.max_length)
 
 
-def operations(config: ConvS2SConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    (rows, source), target = batch["source"].shape, batch["target"].shape[1]
-    width, embedding = config.width, config.embedding
-    projection, convolution = width * embedding, config.kernel * width * 2 * width
-    of_source = source * (2 * projection + config.encoder_layers * convolution)
-    of_layer = convolution + 2 * projection + 2 * source * embedding
-    scores = embedding * rows_for(vocabularies["joint"], config.embedding_rows)
-    of_target = target * (2 * projection + config.decoder_layers * of_layer + scores)
-    return Operations(float(2 * rows * (of_source + of_target)))
-
-
-FAMILY = Family(ConvS2SConfig, build, frozenset({TRANSLATION}), operations)
+FAMILY = Family(ConvS2SConfig, build, frozenset({TRANSLATION}))

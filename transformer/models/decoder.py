@@ -1,8 +1,6 @@
 """The decoder-only Transformer: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its successors."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -15,13 +13,12 @@ from transformer.layers.beams import repeat_rows
 from transformer.layers.block import outputs_of_each_layer, run_layers, with_window
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
-from transformer.layers.flops import embedding_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Cache, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import (
     CLASSIFICATION,
     CONTINUATION,
@@ -196,20 +193,10 @@ def build(config: DecoderConfig, interface: Interface, precision: Precision) -> 
     )
 
 
-def operations(config: DecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch; where tokens are predicted, every position is scored against the vocabulary."""
-    rows, length = batch["tokens"].shape
-    scored = score_operations(config, vocabularies["tokens"]) if scores_tokens(vocabularies) else 0
-    ends = length * (embedding_operations(config) + scored) + 2 * config.width * vocabularies.get("classes", 0)
-    forward, recomputed = stack_operations(config, config.layers, rows, length)
-    return Operations(float(forward + rows * ends), float(recomputed))
-
-
 FAMILY = Family(
     DecoderConfig,
     build,
     frozenset({CONTINUATION, CLASSIFICATION, FINE_TUNING}),
-    operations,
     sizes=of_family("decoder"),
     check_placement=check_ring,
 )

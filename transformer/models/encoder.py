@@ -2,8 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -13,14 +12,13 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.flops import embedding_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_lengths
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import FILLING, FILLING_PAIRS, FOLLOWING, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.transformer import TokenModel, expert_losses, split_key, stack_capture, stack_maps, stack_sites
@@ -211,22 +209,10 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
     )
 
 
-def operations(config: EncoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch; with a head every position is scored against the whole vocabulary."""
-    rows, length = batch["tokens"].shape
-    square = 2 * config.width**2
-    head = square + score_operations(config, vocabularies["tokens"]) if config.head is not Head.NONE else 0
-    pooled = square * config.pooled + 2 * config.width * 2 * (config.head is Head.PRETRAINING)
-    ends = rows * (length * (embedding_operations(config) + head) + pooled)
-    forward, recomputed = stack_operations(config, config.layers, rows, length)
-    return Operations(float(forward + ends), float(recomputed))
-
-
 FAMILY = Family(
     EncoderConfig,
     build,
     frozenset({FILLING, FILLING_PAIRS, FOLLOWING}),
-    operations,
     sizes=of_family("encoder"),
     check_placement=check_ring,
 )

@@ -1,8 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), and the arrangements of Marian and T5."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -14,13 +12,12 @@ from transformer.attention.sites import Axis
 from transformer.config import Layers, UserError
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import BlockAux, Memory, outputs_of_each_layer, run_layers, stack_by_layer, with_window
-from transformer.layers.flops import embedding_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialise, deepnorm_encoder_decoder
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_lengths, target_lengths
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION, Interface, check_length
 from transformer.models.published import of_family
 from transformer.models.transformer import (
@@ -216,22 +213,10 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
     )
 
 
-def operations(config: EncoderDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch, every target position scored against the whole vocabulary."""
-    rows, source = batch["source"].shape
-    target = batch["target"].shape[1]
-    encoder = stack_operations(config, config.encoder_layers, rows, source)
-    decoder = stack_operations(config, config.decoder_layers, rows, target, source)
-    scores = target * score_operations(config, vocabularies["joint"])
-    ends = rows * ((source + target) * embedding_operations(config) + scores)
-    return Operations(float(encoder[0] + decoder[0] + ends), float(encoder[1] + decoder[1]))
-
-
 FAMILY = Family(
     EncoderDecoderConfig,
     build,
     frozenset({TRANSLATION}),
-    operations,
     sizes=of_family("encoder_decoder"),
     check_placement=check_ring,
 )

@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import functools
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +33,7 @@ from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_lengths, target_lengths
 from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
 from transformer.models.contract import Aux, Cache, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION, Interface, check_length
 
 SITE = "decoder/attention"
@@ -611,21 +610,4 @@ def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision
     return Model(functional, sites, config.max_length or None)
 
 
-def operations(
-    config: RecurrentEncoderDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
-) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    (rows, source), target = batch["source"].shape, batch["target"].shape[1]
-    width, embedding, encoder = config.width, config.embedding, config.encoder()
-    annotations, (read, given) = encoder.output_width, config.readout_sizes
-    count = source * encoder.operations(embedding)
-    if config.context.attends:
-        count += config.attention().operations(width, annotations, queries=target, keys=source)
-    if config.bridge is Bridge.TANH:
-        count += 2 * annotations * config.decoder_layers * width * (2 if config.cell is Cell.LSTM else 1)
-    count += target * config.decoder().operations(embedding + config.fed_width)
-    count += target * 2 * (read * given + width * rows_for(vocabularies["joint"], config.embedding_rows))
-    return Operations(float(rows * count))
-
-
-FAMILY = Family(RecurrentEncoderDecoderConfig, build, frozenset({TRANSLATION}), operations)
+FAMILY = Family(RecurrentEncoderDecoderConfig, build, frozenset({TRANSLATION}))

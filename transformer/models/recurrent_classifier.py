@@ -2,8 +2,6 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +21,7 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import CLASSIFICATION, Interface
 
 SITE = "classifier/attention"
@@ -168,18 +166,4 @@ def build(config: RecurrentClassifierConfig, interface: Interface, precision: Pr
     return Model(Functional(lambda builder: RecurrentClassifier(config, interface, builder), precision), sites)
 
 
-def operations(
-    config: RecurrentClassifierConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
-) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition; padding counts."""
-    rows, length = batch["tokens"].shape
-    width, count = (
-        config.pooled_width,
-        length * (config.elmo.operations() + config.encoder.operations(config.read_width)),
-    )
-    if config.pooling is Pooling.ATTENTION:
-        count += config.attention(length).operations(width, width, queries=1, keys=length)
-    return Operations(float(rows * (count + 2 * width * vocabularies["classes"])))
-
-
-FAMILY = Family(RecurrentClassifierConfig, build, frozenset({CLASSIFICATION}), operations)
+FAMILY = Family(RecurrentClassifierConfig, build, frozenset({CLASSIFICATION}))

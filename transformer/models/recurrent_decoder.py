@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,7 +25,7 @@ from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.state_history import Tape, TapeLayer
 from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import CLASSIFICATION, CONTINUATION, FINE_TUNING, Interface, scores_tokens
 
 SITE = "decoder/tape"
@@ -251,18 +250,4 @@ def build(config: RecurrentDecoderConfig, interface: Interface, precision: Preci
     )
 
 
-def operations(config: RecurrentDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition; every slot of a tape counts."""
-    rows, length = batch["tokens"].shape
-    width, count = config.width, 0
-    for number in range(config.layers):
-        inputs = width if number else config.embedding
-        count += config.stack().operations(inputs)
-        if config.memory is Memory.TAPE:
-            count += 2 * config.score_width * (width + inputs + width + length) + 2 * length * 2 * width
-    if scores_tokens(vocabularies):
-        count += 2 * width * rows_for(vocabularies["tokens"], config.embedding_rows)
-    return Operations(float(rows * (length * count + 2 * width * vocabularies.get("classes", 0))))
-
-
-FAMILY = Family(RecurrentDecoderConfig, build, frozenset({CONTINUATION, CLASSIFICATION, FINE_TUNING}), operations)
+FAMILY = Family(RecurrentDecoderConfig, build, frozenset({CONTINUATION, CLASSIFICATION, FINE_TUNING}))

@@ -22,7 +22,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.stateful_norm import BatchNorm, BatchStatistics
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import FEW_SHOTS, NUMBERS, Interface
 
 SITE = "episode/attention"
@@ -324,33 +324,4 @@ def build(config: SnailConfig, interface: Interface, precision: Precision) -> Mo
     return Model(Functional(lambda builder: Snail(config, interface, builder), precision), sites)
 
 
-def operations(config: SnailConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition.
-
-    Of an episode as long as the task's longest: one that is shorter has more dense blocks than are counted for it.
-    """
-    if "pictures" in batch:
-        rows, length, height, across, inputs = batch["pictures"].shape
-        outputs = vocabularies["classes"]
-        each = 2 * math.prod(config.grid(height, across)) * config.channels[-1] * config.embedding
-        for channels in config.channels:
-            each += 2 * height * across * _KERNEL**2 * inputs * channels
-            height, across, inputs = height // _POOL, across // _POOL, channels
-        width = config.embedding + outputs
-    else:
-        rows, length, inputs = batch["vectors"].shape
-        outputs, width = vocabularies["numbers"], config.embedding
-        each = 2 * inputs * width
-    for block, sizes in config.stack:
-        after = widened(width, block, sizes, length)
-        if block is Block.ATTENTION:
-            key_size, value_size = sizes
-            each += 2 * (width * (2 * key_size + value_size) + length * (key_size + value_size))
-        else:
-            (filters,) = sizes
-            each += sum(8 * before * filters for before in range(width, after, filters))
-        width = after
-    return Operations(float(rows * length * (each + 2 * width * outputs)))
-
-
-FAMILY = Family(SnailConfig, build, frozenset({FEW_SHOTS, NUMBERS}), operations)
+FAMILY = Family(SnailConfig, build, frozenset({FEW_SHOTS, NUMBERS}))

@@ -1,7 +1,6 @@
 """A decoder that reads a long text in segments, each behind a memory of the last (Transformer-XL, Dai et al. 2019)."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,14 +10,12 @@ from transformer.attention.capture import Capture
 from transformer.attention.positions import Position
 from transformer.config import Count, UserError
 from transformer.layers.block import BlockAux, LayerContext, run_layers, stack_by_layer, with_window
-from transformer.layers.flops import memory_operations
 from transformer.layers.module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, of_layers, read_on, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
-from transformer.models import decoder
 from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import CONTINUATION, Interface, check_length
 from transformer.models.transformer import causal_mask, expert_losses, split_key, stack_capture, stack_maps, stack_sites
 
@@ -108,13 +105,4 @@ def build(config: TransformerXLConfig, interface: Interface, precision: Precisio
     )
 
 
-def operations(config: TransformerXLConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The decoder's, and what the keys of a memory add where texts have a past; it is not counted as computed again."""
-    forward, recomputed = decoder.operations(config, batch, vocabularies)
-    if "past" in batch:
-        rows, length = batch["tokens"].shape
-        forward += config.layers * memory_operations(config, rows, length, config.memory)
-    return Operations(forward, recomputed)
-
-
-FAMILY = Family(TransformerXLConfig, build, frozenset({CONTINUATION}), operations, check_placement=check_ring)
+FAMILY = Family(TransformerXLConfig, build, frozenset({CONTINUATION}), check_placement=check_ring)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -18,14 +16,13 @@ from transformer.axes import Placement
 from transformer.config import Amount, Config, Heads, Layers, Positive, Rate
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
-from transformer.layers.flops import stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig, blocks_of, check_ring
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import NUMBERS, Interface, check_length
 from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
@@ -123,14 +120,6 @@ def build(config: VectorDecoderConfig, interface: Interface, precision: Precisio
     )
 
 
-def operations(config: VectorDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch: every vector's embedding, the blocks, the numbers of every step."""
-    rows, steps, features = batch["vectors"].shape
-    ends = 2 * config.width * (features + vocabularies["numbers"])
-    forward, recomputed = stack_operations(config.blocks, config.layers, rows, steps)
-    return Operations(float(forward + rows * steps * ends), float(recomputed))
-
-
 def check_placement(config: VectorDecoderConfig, placement: Placement) -> None:
     """Refuse attention that cannot go around a ring.
 
@@ -143,7 +132,6 @@ FAMILY = Family(
     VectorDecoderConfig,
     build,
     frozenset({NUMBERS}),
-    operations,
     check_placement=check_placement,
     front=("embed/*", "positions/*"),
 )

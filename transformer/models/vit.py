@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
 from typing import Any, assert_never
 
 import jax
@@ -18,7 +17,6 @@ from transformer.attention.spec import AttentionSpec, Backend
 from transformer.axes import Placement
 from transformer.config import Amount, Config, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.flops import stack_operations
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.initialization import Initialisation, Initialise, deepnorm
 from transformer.layers.linear import Linear
@@ -28,7 +26,7 @@ from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, blocks_of, check_ring
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Operations, Size
+from transformer.models.family import Family, Size
 from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
 from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
@@ -195,17 +193,6 @@ def build(config: VitConfig, interface: Interface, precision: Precision) -> Mode
     return Model(Functional(lambda builder: Vit(config, interface, builder), precision), sites)
 
 
-def operations(config: VitConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of a batch: every patch's embedding, the blocks, the scores of the classes."""
-    rows, height, width, channels = batch["picture"].shape
-    patches, heads = height * width // config.patch**2, max(config.readout.tokens, 1)
-    embedding = 2 * patches * config.patch**2 * channels * config.width
-    head = 2 * heads * config.width * vocabularies["classes"]
-    length = patches + config.readout.tokens
-    forward, recomputed = stack_operations(config.blocks, config.layers, rows, length)
-    return Operations(float(forward + rows * (embedding + head)), float(recomputed))
-
-
 def check_placement(config: VitConfig, placement: Placement) -> None:
     """Refuse attention that cannot go around a ring, where the placement asks for one.
 
@@ -251,7 +238,6 @@ FAMILY = Family(
     VitConfig,
     build,
     frozenset({PICTURE_CLASSIFICATION}),
-    operations,
     sizes=SIZES,
     check_placement=check_placement,
     front=("embed/*", "class_token", "distillation_token", "positions/*"),

@@ -1,7 +1,6 @@
 """XLNet: a permutation language model with two streams of self-attention and a memory (Yang et al. 2019)."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +14,6 @@ from transformer.attention.sites import Site
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.block import LayerContext, interleave_periods, run_layers, with_window
 from transformer.layers.feed_forward import Activation
-from transformer.layers.flops import cross_operations, network_operations, score_operations, stack_operations
 from transformer.layers.initialization import Initialisation, Initialise, Role, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
@@ -24,7 +22,7 @@ from transformer.layers.segment_memory import TOKENS, by_example, filled, key_ax
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import TOKEN_FRONT, Family, Operations
+from transformer.models.family import TOKEN_FRONT, Family
 from transformer.models.interface import PERMUTATION, Interface
 from transformer.models.published import of_family
 from transformer.models.transformer import TokenModel, split_key
@@ -218,30 +216,10 @@ def build(config: XLNetConfig, interface: Interface, precision: Precision) -> Mo
     )
 
 
-def operations(config: XLNetConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """The matrix products of both streams, which share their keys and values, behind a memory where texts have a past.
-
-    What is computed again is counted as if both streams were whole, and without a memory.
-    """
-    rows, length = batch["tokens"].shape
-    predicted = batch["predicted"].shape[1] if "predicted" in batch else length
-    keys = length + (config.memory if "past" in batch else 0)
-    content = cross_operations(config, length, keys)
-    query = content - cross_operations(config, 0, keys)
-    network = network_operations(config)
-    relative, once = config.positions.scheme.operations(config.sizes(), length, keys)
-    kinds = 4 * length * config.heads * config.depth if config.kinds else 0
-    layer = rows * (content + query + (length + predicted) * network + 2 * (relative + kinds)) + 2 * once
-    scored = rows * predicted * score_operations(config, vocabularies["tokens"])
-    _, recomputed = stack_operations(config, config.layers, rows, length)
-    return Operations(float(config.layers * layer + scored), float(2 * recomputed))
-
-
 FAMILY = Family(
     XLNetConfig,
     build,
     frozenset({PERMUTATION}),
-    operations,
     sizes=of_family("xlnet"),
     check_placement=check_ring,
     front=(*TOKEN_FRONT, "blank"),

@@ -16,6 +16,7 @@ from tests.oracles import recurrent as oracle
 from tests.oracles.places import places, softmax
 from transformer.attention import STATISTICS, Capture, normalizers
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.module import Precision
@@ -222,7 +223,7 @@ def test_an_example_that_is_read_softly_is_read_as_by_soft_attention() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> None:
+def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     """Counted from the parameters: every matrix is applied once at each place or word that it reads."""
     config = CASES[name]
     rows, steps, grid = len(PICTURE), TARGET.shape[1], 6
@@ -234,8 +235,7 @@ def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> 
         if names[-1] in ("bias", "scale", "table"):
             continue  # biases, and what is looked up
         total += 2 * leaf.size * next((times for use, times in uses.items() if use in names), steps)
-    assert FAMILY.operations is not None
-    assert FAMILY.operations(config, INPUTS, {"target": WORDS}).forward == rows * total
+    assert forward_flops(model_of(config, "float32"), INPUTS) == rows * total
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Direction
 from transformer.models.attention_decoder import SITE
@@ -141,7 +142,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> None:
+def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     """Counted from the parameters: every matrix is applied once at each word or action that it reads."""
     config = CASES[name]
     rows, steps, words = len(SOURCE), TARGET.shape[1], SOURCE.shape[1]
@@ -153,8 +154,7 @@ def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> 
         if names[-1] in ("bias", "table"):
             continue  # added, and looked up
         total += 2 * leaf.size * next((times for use, times in uses.items() if use in names), steps)
-    assert FAMILY.operations is not None
-    assert FAMILY.operations(config, INPUTS, {"source": WORDS, "target": ACTIONS}).forward == rows * total
+    assert forward_flops(model_of(config, "float32"), INPUTS) == rows * total
 
 
 def test_sizes_below_one_are_refused() -> None:

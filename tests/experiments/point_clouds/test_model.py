@@ -1,4 +1,4 @@
-"""The set Transformer: a set has no order and no padding, its pooling is the equation, its operations are counted."""
+"""The set Transformer: a set has no order and no padding, its pooling is the equation, its FLOPs."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from experiments.point_clouds.model import POOLED, Pooling, SetTransformerConfig
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model
@@ -67,14 +68,13 @@ def test_pooling_is_that_of_its_equation(pooling: Pooling) -> None:
         np.testing.assert_allclose(got[row], pooled @ p["head"]["kernel"] + p["head"]["bias"], atol=1e-5)
 
 
-def test_operations_count_every_product() -> None:
-    config, _ = set_transformer()
-    batch = {"points": jax.ShapeDtypeStruct((3, 5, 2), jnp.float32)}
-    counted = registry.operations(config, batch, {"classes": 4})
-    assert counted is not None
+def test_flops_count_every_product() -> None:
+    _, model = set_transformer()
+    shape = jax.ShapeDtypeStruct((3, 5, 2), jnp.float32)
+    counted = forward_flops(model, {"points": shape, "lengths": jax.ShapeDtypeStruct((3,), jnp.int32)})
     block = 2 * 5 * (4 * 8**2 + 2 * 8 * 8) + 4 * 5 * 5 * 8
     pooling = 2 * 8**2 * (2 * 5 + 2) + 2 * 2 * 5 * 8
-    assert counted.forward == 3 * (2 * 5 * 2 * 8 + block + pooling + 2 * 8 * 4)
+    assert counted == 3 * (2 * 5 * 2 * 8 + block + pooling + 2 * 8 * 4)
 
 
 @pytest.mark.parametrize("wrong", [{"layers": -1}, {"heads": 3}, {"dropout": 1.0}])

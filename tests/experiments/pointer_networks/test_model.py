@@ -1,4 +1,4 @@
-"""The pointer network against its equations in NumPy float64, its steps against teacher forcing, and its operations."""
+"""The pointer network against its equations in NumPy float64, its steps against teacher forcing, and its FLOPs."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from tests.models.running import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
 from transformer.models.contract import Model, Variables
@@ -162,7 +163,7 @@ def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.fed.value}-{case.cell.value}-{case.direction.value}")
-def test_the_operations_are_two_for_each_matrix_element_and_position(case: Case) -> None:
+def test_the_flops_are_two_for_each_matrix_element_and_position(case: Case) -> None:
     """Counted from the parameters: every matrix is applied once at each position that it reads."""
     model = model_of(case.config, "float32")
     rows, points, steps = POINTS.shape[0], POINTS.shape[1], TARGET.shape[1]
@@ -173,8 +174,7 @@ def test_the_operations_are_two_for_each_matrix_element_and_position(case: Case)
         if "bias" in names[-1] or len(names) == 1:
             continue  # biases, and what begins and ends
         total += 2 * leaf.size * next(times for name, times in uses.items() if name in names)
-    assert FAMILY.operations is not None
-    assert FAMILY.operations(case.config, INPUTS, {}).forward == rows * total
+    assert forward_flops(model, INPUTS) == rows * total
 
 
 @pytest.mark.parametrize("layers", [0, 3])

@@ -18,7 +18,6 @@ from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import RecurrentConfig
 from transformer.models.interface import END
-from transformer.models.registry import operations
 from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
 
@@ -300,17 +299,6 @@ def test_gold_links_lie_where_each_step_points() -> None:
         assert [names[link.key].split(" ")[0] for link in links] == list(labels.tokens["target"][row])
         assert [link.query for link in links] == list(range(len(links)))
     assert task.labels(()).links is None
-
-
-def test_the_operations_of_a_batch_are_known_before_it_is_computed() -> None:
-    task = task_of(Problem.TOUR)
-    batch = task.source(0)[0]
-    config = PointerConfig(RecurrentConfig(width=6))
-    found = operations(config, batch, {})
-    twice = operations(config, {name: np.concatenate([values, values]) for name, values in batch.items()}, {})
-    assert found is not None
-    assert twice is not None
-    assert twice.forward == 2 * found.forward > 0
 
 
 def test_points_beyond_a_rows_own_are_no_part_of_its_answer() -> None:

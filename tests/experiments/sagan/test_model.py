@@ -1,4 +1,4 @@
-"""SAGAN: attention that begins as nothing, kernels of norm one, both players' shapes, operations, and refusals."""
+"""SAGAN: attention that begins as nothing, kernels of norm one, both players' shapes, FLOPs, and refusals."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from experiments.sagan.model import SaganConfig
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.contract import Model, by_path
@@ -159,17 +160,19 @@ def test_the_judge_is_the_classifier_of_its_parameters() -> None:
         without.apply(without.init(jax.random.key(0)), {"picture": halves}, method="classify", train=False)
 
 
-def test_operations_count_every_product() -> None:
-    batch = {
-        "noise": jax.ShapeDtypeStruct((3, 5), jnp.float32),
-        "picture": jax.ShapeDtypeStruct((3, 8, 16, 1), jnp.float32),
-    }
+def test_flops_count_every_product() -> None:
     made = 5 * 8 * 8 + 32 * 9 * 8 * 6 + 128 * 9 * 6 * 4 + 128 * 9 * 4 * 1
     scored = 128 * 9 * 1 * 4 + 32 * 16 * 4 * 6 + 8 * 16 * 6 * 8 + 8
     attention = sum(4 * channels * inner * n + 2 * n * n * inner for channels, inner, n in ((6, 3, 32), (8, 4, 8)))
-    counted = registry.operations(CONFIG, batch, {})
-    assert counted is not None
-    assert counted.forward == 3 * 2 * (made + scored + 2 * attention)
+
+    def counted(rows: int) -> int:
+        shapes = {"noise": (rows, 5), "picture": (rows, 8, 16, 1)}
+        inputs = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+        return forward_flops(model_of(CONFIG), inputs)
+
+    # The norms of the kernels are of no row.
+    assert counted(4) - counted(1) == 3 * 2 * (made + scored + 2 * attention)
+    assert counted(3) > 3 * 2 * (made + scored + 2 * attention)
 
 
 @pytest.mark.parametrize(

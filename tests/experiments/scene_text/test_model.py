@@ -14,6 +14,7 @@ from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, AxisKind, Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
 from transformer.models.attention_decoder import SITE
@@ -137,7 +138,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> None:
+def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     """Counted from the parameters: every matrix is applied once at each place, column or glyph that it reads."""
     config = CASES[name]
     rows, steps, places, columns = len(PICTURE), TARGET.shape[1], 12, 4
@@ -150,8 +151,7 @@ def test_the_operations_are_two_for_each_matrix_element_and_place(name: str) -> 
         if names[-1] in ("bias", "scale", "table"):
             continue  # biases, and what is looked up
         total += 2 * leaf.size * next((times for use, times in uses.items() if use in names), steps)
-    assert FAMILY.operations is not None
-    assert FAMILY.operations(config, INPUTS, {"target": GLYPHS}).forward == rows * total
+    assert forward_flops(model_of(config, "float32"), INPUTS) == rows * total
 
 
 def test_places_are_a_grid_and_columns_are_not() -> None:

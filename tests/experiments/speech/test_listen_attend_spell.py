@@ -13,6 +13,7 @@ from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.audio import HearingConfig, heard
 from transformer.layers.module import Precision
 from transformer.models.attention_decoder import SITE
@@ -163,7 +164,7 @@ def test_in_training_the_speller_reads_its_own_draws_as_often_as_the_config_says
     np.testing.assert_array_equal(logits(0.0, TARGET, 0), logits(0.0, TARGET, 1))
 
 
-def test_the_operations_are_two_for_each_matrix_element_and_place() -> None:
+def test_the_flops_are_two_for_each_matrix_element_and_place() -> None:
     """Counted from the parameters: every matrix is applied once at each frame, position or character."""
     rows, steps = TARGET.shape
     uses = {"layer_0": 7, "layer_1": 4, "psi": 4}
@@ -174,8 +175,7 @@ def test_the_operations_are_two_for_each_matrix_element_and_place() -> None:
             continue
         of_speller = "speller" in names
         total += 2 * leaf.size * next((n for use, n in uses.items() if use in names and not of_speller), steps)
-    assert FAMILY.operations is not None
-    assert FAMILY.operations(CONFIG, INPUTS, {"joint": CHARACTERS}).forward == rows * total
+    assert forward_flops(model_of(CONFIG), INPUTS) == rows * total
 
 
 @pytest.mark.parametrize(

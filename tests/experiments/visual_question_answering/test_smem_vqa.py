@@ -1,4 +1,4 @@
-"""The spatial memory against its equations in NumPy float64, on padding, and by its operations."""
+"""The spatial memory against its equations in NumPy float64, on padding, and by its FLOPs."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from experiments.visual_question_answering.smem_vqa import FAMILY, SITE, SpatialMemoryConfig, guides, operations
+from experiments.visual_question_answering.smem_vqa import FAMILY, SITE, SpatialMemoryConfig, guides
 from tests.experiments.visual_question_answering.questions import (
     INTERFACE,
     LENGTHS,
@@ -26,6 +26,7 @@ from tests.experiments.visual_question_answering.questions import (
 from tests.oracles.places import places, softmax
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.costs.flops import forward_flops
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import ImageReadout
@@ -156,18 +157,22 @@ def test_a_model_that_looks_at_nothing_has_no_parameters_of_pictures_and_reads_n
     assert np.isfinite(model.apply(variables, inputs, train=False)[0]).all()
 
 
-def test_operations_are_counted_by_hand() -> None:
+def test_flops_are_counted_by_hand() -> None:
     """Two stages of 3 x 3 over 8 x 8 pixels make 2 x 2 places of 6 features; three words of 4, six classes."""
-    batch = {"picture": np.zeros((2, 8, 8, 3)), "tokens": np.zeros((2, 3)), "lengths": np.zeros(2)}
+    shapes: dict[str, Any] = {"picture": (2, 8, 8, 3), "tokens": (2, 3), "lengths": (2,)}
+    batch = {name: np.zeros(shape, np.float32 if name == "picture" else np.int32) for name, shape in shapes.items()}
     convolutions = 2 * (16 * 27 * 4 + 4 * 36 * 6)
     words, classes = 2 * 3 * 4, 2 * 4 * 6
     embedded = 2 * 4 * 6 * 4  # one matrix at every place
     hops = 3 * embedded + 2 * 4 * 4 * (3 + 1) + 2 * (2 * 4 * 4)
-    vocabularies = {"tokens": 7, "classes": 6}
-    assert operations(CONFIGS["two hops"], batch, vocabularies).forward == 2 * (convolutions + words + hops + classes)
-    assert operations(CONFIGS["nothing"], batch, vocabularies).forward == 2 * (words + classes)
+
+    def counted(name: str) -> int:
+        return forward_flops(FAMILY.build(CONFIGS[name], INTERFACE, Precision()), batch)
+
+    assert counted("two hops") == 2 * (convolutions + words + hops + classes)
+    assert counted("nothing") == 2 * (words + classes)
     means = 2 * embedded + 2 * (2 * 4 * 4)
-    assert operations(CONFIGS["mean"], batch, vocabularies).forward == 2 * (convolutions + words + means + classes)
+    assert counted("mean") == 2 * (convolutions + words + means + classes)
 
 
 def test_pictures_that_the_strides_do_not_divide_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Stacked glimpses against their equations in NumPy float64, on padding, and by their operations."""
+"""Stacked glimpses against their equations in NumPy float64, on padding, and by their FLOPs."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ from experiments.visual_question_answering.stacked_attention_vqa import (
     FAMILY,
     SITE,
     StackedGlimpsesConfig,
-    operations,
     unit,
 )
 from tests.experiments.visual_question_answering.questions import (
@@ -27,6 +26,7 @@ from tests.experiments.visual_question_answering.questions import (
 from tests.oracles import recurrent as oracle
 from tests.oracles.places import places, softmax
 from transformer.attention import Capture
+from transformer.costs.flops import forward_flops
 from transformer.layers.image_grid_attention import ImageReadout
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import RecurrentConfig
@@ -100,14 +100,14 @@ def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     np.testing.assert_array_equal(answered(jax.random.key(0)), answered(jax.random.key(1)))
 
 
-def test_operations_are_counted_by_hand() -> None:
+def test_flops_are_counted_by_hand() -> None:
     """Four places of 6 features, a state of 3, two glimpses by way of 6 features; three words of 4, six classes."""
-    batch = {"picture": np.zeros((2, 8, 8, 3)), "tokens": np.zeros((2, 3)), "lengths": np.zeros(2)}
+    shapes: dict[str, Any] = {"picture": (2, 8, 8, 3), "tokens": (2, 3), "lengths": (2,)}
+    batch = {name: np.zeros(shape, np.float32 if name == "picture" else np.int32) for name, shape in shapes.items()}
     convolutions, recurrent = 2 * (16 * 27 * 4 + 4 * 36 * 6), 3 * 2 * 4 * 3 * (4 + 3)
     weighing = 2 * (4 * (6 * 6 + 2 * 6) + 3 * 6)
     sums, classes = 2 * 2 * 4 * 6, 2 * 6 * 6
-    vocabularies = {"tokens": 7, "classes": 6}
-    found = operations(config_of(), batch, vocabularies).forward
+    found = forward_flops(FAMILY.build(config_of(), INTERFACE, Precision()), batch)
     assert found == 2 * (convolutions + recurrent + weighing + sums + 2 * (2 * 6 + 3) * 6 + classes)
-    found = operations(config_of(ImageReadout.NOTHING), batch, vocabularies).forward
+    found = forward_flops(FAMILY.build(config_of(ImageReadout.NOTHING), INTERFACE, Precision()), batch)
     assert found == 2 * (recurrent + 2 * 3 * 6 + classes)
