@@ -107,8 +107,8 @@ def test_splits_may_have_files_of_their_own(files: Path) -> None:
     assert len(opened.split("train")) == len(cut.split("train")) + len(cut.split("validation"))
     both = pairs(PARALLEL, files, held_out=HeldOut("dev.tsv", "pairs.tsv"))
     assert [len(both.split(split)) for split in both.splits] == [COUNT, 1, COUNT]
-    assert HeldOut("dev.tsv").said("place") == "train, test cut by place; validation from dev.tsv"
-    assert HeldOut("dev.tsv", "x").said("place") == "validation from dev.tsv; test from x"
+    assert HeldOut("dev.tsv").describe("place") == "train, test cut by place; validation from dev.tsv"
+    assert HeldOut("dev.tsv", "x").describe("place") == "validation from dev.tsv; test from x"
 
 
 def test_labelled_texts_have_the_classes_that_a_config_names(files: Path) -> None:

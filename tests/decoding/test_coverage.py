@@ -38,7 +38,7 @@ def test_the_penalty_is_that_of_the_equation() -> None:
     rng = np.random.default_rng(0)
     steps = [{"one": rng.random((2, 4, 3, 1, 4)), "two": rng.random((1, 4, 1, 1, 4))} for _ in range(3)]
     coverage = Coverage(0.2, ("one", "two"), jnp.asarray(REAL))
-    attended = coverage.nothing(2)
+    attended = coverage.initial(2)
     expected = np.zeros((4, 4))
     for maps in steps:
         attended += coverage.attended({name: Captured(jnp.asarray(each), {}, {}) for name, each in maps.items()})

@@ -116,7 +116,7 @@ def restart(folder: Path) -> str:
     sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, state(0)))
     if sound is None:
         return "no checkpoint is left"
-    checkpoints.tell(sound, set_aside=True)
+    checkpoints.announce_damage(sound, set_aside=True)
     found, metadata = sound.value
     if sound.step < 2 or found["step"] != sound.step or not (found["a"] == sound.step).all():
         return f"step {sound.step} holds {found['step']}"

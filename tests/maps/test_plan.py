@@ -82,7 +82,7 @@ def test_a_probe_keeps_levels_and_statistics_of_each_example(backend):
     labels = Labels({"patches": (("p",) * 13,) * 2}, ("one", "two"))
     look = look_at(q, k, Mask(), backend)
     plan = make_plan(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
-    kept = jax.jit(lambda: plan.keep(look(plan.request())))()["here"]
+    kept = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"]
     logits = np.einsum("bqhd,bkhd->bhqk", np.asarray(q, np.float64), np.asarray(k, np.float64)) / 2
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -107,7 +107,7 @@ def test_induction_is_measured_on_the_examples_that_repeat_alone():
     labels = labelled(length, length, periods=(None, 4))
     look = look_at(q, k, Mask(causal=True), Backend.EINSUM)
     plan = make_plan(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
-    statistics = jax.jit(lambda: plan.keep(look(plan.request())))()["here"].statistics
+    statistics = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"].statistics
     assert np.isnan(statistics["induction"][0]).all()
     np.testing.assert_allclose(statistics["induction"][1], 1, atol=1e-5)
 
@@ -121,12 +121,12 @@ def test_padding_of_a_whole_map_is_cut_and_of_a_pooled_one_kept():
     traced = jax.eval_shape(lambda: look(WHOLE))
     whole = make_plan(traced, (site,), labels, MapsConfig())
     assert whole.sizes == {"here": (60, 60)}
-    kept = jax.eval_shape(lambda: whole.keep(look(whole.request())))["here"]
+    kept = jax.eval_shape(lambda: whole.stored_maps(look(whole.request())))["here"]
     assert kept.levels["full"].codes.shape == (2, 2, 1, 60, 60)
     little = make_plan(traced, (site,), labels, MapsConfig(megabytes=0.05))
     assert little.sizes == {"here": (100, 100)}
     assert little.tiers.cells == (64,)
-    kept = jax.eval_shape(lambda: little.keep(look(little.request())))["here"]
+    kept = jax.eval_shape(lambda: little.stored_maps(look(little.request())))["here"]
     assert kept.levels["pooled-64"].codes.shape == (2, 2, 1, 50, 50)
     assert kept.rows.codes.shape == (2, 2, 1, 8, 100)
     assert kept.top[0].shape == (2, 2, 1, 100, 8)

@@ -153,7 +153,7 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
     sound = saved.newest_sound(lambda step: saved.restore(step, abstract(state_of(step, mesh)))[0])
     assert sound is not None
     assert same(sound.value, 1)
-    saved.tell(sound, set_aside=True)
+    saved.announce_damage(sound, set_aside=True)
     names = distributed.run_on_primary(lambda: sorted(entry.name for entry in (folder / "gone_back").iterdir()))
     saved.close()
     return [sound.step, sorted(sound.damaged), names]

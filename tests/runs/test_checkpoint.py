@@ -425,7 +425,7 @@ def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(director
     sound = reader.newest_sound(read)
     assert sound is not None
     assert (sound.step, list(sound.damaged), asked) == (1, [3], [3, 2, 1])
-    reader.tell(sound, set_aside=False)
+    reader.announce_damage(sound, set_aside=False)
     assert "3 is damaged: manifest/metadata cannot be read; step 1 is used instead" in capsys.readouterr().err
     assert (directory / "3").is_dir()
 

@@ -119,7 +119,7 @@ class PositionScheme(Block):
     kinds = False
 
     @classmethod
-    def unrelated(cls, score: Any) -> str | None:
+    def why_incompatible(cls, score: Any) -> str | None:
         """Why a score, of the attribute of `ScoreFunction`, has no such positions; None where both mean something."""
         return None
 
@@ -172,7 +172,7 @@ class Rotary(PositionScheme):
         return cls(sizes.rotary_base)
 
     @classmethod
-    def unrelated(cls, score: Any) -> str | None:
+    def why_incompatible(cls, score: Any) -> str | None:
         return None if score.product else "turns the two sides of a product, which score={} has not"
 
     def query(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
@@ -260,7 +260,7 @@ class _DotProductScheme(PositionScheme):
     indexed = True
 
     @classmethod
-    def unrelated(cls, score: Any) -> str | None:
+    def why_incompatible(cls, score: Any) -> str | None:
         return None if score.dot else "is a term of the dot product, which score={} is not"
 
 

@@ -74,7 +74,7 @@ class AttentionSpec:
 
 def why_incompatible(kind: Score, position: Position) -> str | None:
     """Why this score has no such positions; None when the two have a meaning together."""
-    why = SCHEMES[position].unrelated(SCORES[kind])
+    why = SCHEMES[position].why_incompatible(SCORES[kind])
     return None if why is None else f"position={position.value} {why.format(kind.value)}"
 
 

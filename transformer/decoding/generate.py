@@ -106,7 +106,7 @@ class Coverage(NamedTuple):
         """What is asked of every step."""
         return Capture(self.sites)
 
-    def nothing(self, beams: int) -> Float[Array, "R S"]:
+    def initial(self, beams: int) -> Float[Array, "R S"]:
         """What hypotheses have attended to before their first step, `beams` of them for each example."""
         return jnp.zeros((len(self.real_BxS) * beams, self.real_BxS.shape[1]))
 
@@ -193,7 +193,7 @@ def generate(
 
     said = limits.start(rows, vocabulary, prompt)
     chosen = chooser.start(rows // chooser.beams, length, tokens, key)
-    attended = None if coverage is None else coverage.nothing(chooser.beams)
+    attended = None if coverage is None else coverage.initial(chooser.beams)
     *_, state = jax.lax.while_loop(going, advance, (jnp.int32(0), first_R, cache, said, attended, chosen))
     return chooser.finish(state, tokens)
 

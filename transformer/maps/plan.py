@@ -87,7 +87,7 @@ class Plan:
             by_example=True,
         )
 
-    def keep(self, maps: Mapping[str, Captured]) -> dict[str, StoredMaps]:
+    def stored_maps(self, maps: Mapping[str, Captured]) -> dict[str, StoredMaps]:
         """The stored maps of each site, from a pass with the capture of `request`."""
         stored = {}
         for site in self.sites:

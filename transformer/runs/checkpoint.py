@@ -236,7 +236,7 @@ class Checkpoints:
             f"{newest}; {whole}: put back a copy of one, or choose another --workdir; nothing was changed"
         )
 
-    def tell(self, sound: SoundCheckpoint[Any], *, set_aside: bool) -> None:
+    def announce_damage(self, sound: SoundCheckpoint[Any], *, set_aside: bool) -> None:
         """Say in a line each what is wrong with the checkpoints that are newer than the sound one.
 
         With `set_aside` they are renamed to damaged-STEP, which nothing removes.

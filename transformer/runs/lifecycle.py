@@ -33,18 +33,21 @@ def run_lifecycle(
     Errors: as `transformer.runs.distributed.join_processes`.
     """
     monitor = ProgressMonitor()
-    news = RunMessages(monitor)
+    messages = RunMessages(monitor)
 
     def end() -> None:
         if primary():
             time.sleep(1)  # the others end with it: first let those that hang too say where
         exit_at_once(1)
 
-    with handle_stop_signals(news.stop):
+    with handle_stop_signals(messages.stop):
         if join_processes(coordinator, processes, process, heartbeat=heartbeat):
-            news.join()
+            messages.join()
         name = f"process {jax.process_index()} of {jax.process_count()}"
-        with news.telling(heartbeat), watchdog_thread(monitor, watchdog, name, news.compare, end):
+        with (
+            messages.reporting_errors(heartbeat),
+            watchdog_thread(monitor, watchdog, name, messages.describe_hung, end),
+        ):
             yield monitor
 
 
@@ -72,7 +75,7 @@ class RunMessages:
             self._client.key_value_set(_NEWS, json.dumps({"process": jax.process_index(), "stop": why}))
 
     @contextlib.contextmanager
-    def telling(self, heartbeat: float) -> Iterator[None]:
+    def reporting_errors(self, heartbeat: float) -> Iterator[None]:
         """Tell the others of an error that ends the context; wait for the news of one that another has caused.
 
         Where another process was lost without a word, jax ends this one within `heartbeat` and names it.
@@ -84,7 +87,7 @@ class RunMessages:
                 self._tell(error, heartbeat)
             raise
 
-    def compare(self, what: str) -> str:
+    def describe_hung(self, what: str) -> str:
         """What the watchdog adds to the unit that this process is in: where those stand that hang as well."""
         if self._client is None:
             return ""

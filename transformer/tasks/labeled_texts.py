@@ -155,7 +155,7 @@ class LabelledTexts(PlainTask):
     def said_of(self, config: LabelledTextConfig, what: str) -> tuple[str, ...]:
         """How many examples each split has, how files were cut, which stand in two splits, and how many lose tokens."""
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
-        how = config.held_out.said(BY_CONTENT) if has_fields(config.dataset) else ""
+        how = config.held_out.describe(BY_CONTENT) if has_fields(config.dataset) else ""
         if config.dataset.partition("/")[0] not in MADE_HERE:
             texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
             how = join_notes((how, said_of_overlap(texts, what)))

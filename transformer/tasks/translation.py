@@ -134,7 +134,7 @@ class Translation(PlainTask):
         """How many pairs each split has, and how many of them are too long for any batch."""
         longest = max(self.config.lengths)
         sizes = {name: len(split.pairs) for name, split in self._splits.items()}
-        how = self.config.held_out.said(BY_CONTENT) if is_pair_files(self.config.dataset) else ""
+        how = self.config.held_out.describe(BY_CONTENT) if is_pair_files(self.config.dataset) else ""
         long = {name: sizes[name] - len(split.encoded.fitting(longest)) for name, split in self._splits.items()}
         lines = [said_of(self.config.dataset, sizes, "pairs", how)]
         if any(long.values()):

@@ -126,7 +126,7 @@ def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
     state, metadata = sound.value
     _check_unchanged(run, metadata, sound.step)
     _announce_missing_checkpoint(run.directory, sound)
-    checkpoints.tell(sound, set_aside=True)
+    checkpoints.announce_damage(sound, set_aside=True)
     run_on_primary(lambda: _set_aside_damaged_maps(run.directory))
     return _resume_point(run, sound.step, state, metadata)
 
@@ -157,7 +157,7 @@ def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, l
     for each, (_, metadata) in zip(runs, restored, strict=True):
         _check_unchanged(each, metadata, step)
     for each, wrong in zip(runs, damaged, strict=True):
-        each.checkpoints.tell(SoundCheckpoint(step, None, wrong), set_aside=True)
+        each.checkpoints.announce_damage(SoundCheckpoint(step, None, wrong), set_aside=True)
         each.checkpoints.drop_after(step)
         _set_aside_damaged_maps(each.directory)
     pairs = zip(runs, restored, strict=True)

@@ -134,7 +134,7 @@ def compile_probe(
     placed = by_examples(placement)
 
     def seen(state: TrainState) -> dict[str, StoredMaps]:
-        return plan.keep(look(state, plan.request()))
+        return plan.stored_maps(look(state, plan.request()))
 
     def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
         return NamedSharding(placed.mesh, placed.even_spec(("batch", None, "heads"), kept.shape[:3]))

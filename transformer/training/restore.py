@@ -69,7 +69,7 @@ class RecordedRun(NamedTuple):
             sound = checkpoints.newest_sound(read_one)
             if sound is None:
                 raise self._untrained()
-            checkpoints.tell(sound, set_aside=False)
+            checkpoints.announce_damage(sound, set_aside=False)
             return sound.step, sound.value
 
     def _untrained(self) -> UserError:

@@ -111,7 +111,7 @@ def open_text(
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
         found = read_files(files, held)
-        how = held_out.said(BY_PLACE, found.by_name)
+        how = held_out.describe(BY_PLACE, found.by_name)
         return TextSet(
             name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))), from_files=True
         )

@@ -60,7 +60,7 @@ class HeldOut(NamedTuple):
         for split, files in self.named.items():
             raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
 
-    def said(self, by: str, by_name: Sequence[str] = ()) -> str:
+    def describe(self, by: str, by_name: Sequence[str] = ()) -> str:
         """Which splits are cut and `by` what, which `by_name` are so called, and which come from files of their own."""
         cut = [split for split in SPLITS if split not in (*self.named, *by_name)]
         files = [f"{split} from {files}" for split, files in self.named.items()]

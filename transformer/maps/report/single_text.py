@@ -28,5 +28,5 @@ def store_single_text(
     plan = make_plan(whole, sites, labels.completed(sites), config)
     store = MapStore.open(path, sites, plan.labels, config_hash, plan.tiers, plan.sizes)
     captured = look(plan.request())
-    store.write(step, jax.jit(plan.keep)(captured))
+    store.write(step, jax.jit(plan.stored_maps)(captured))
     return store, captured
