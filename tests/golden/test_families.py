@@ -19,7 +19,8 @@ from transformer.models.contract import PyTree, Variables
 RENEW = (
     "{what} recorded from {architecture} is not reached. The weights are its own, so a change of the model's equations "
     "is a fault here. Renew tests/golden/families with tests/golden/make_families.py only to record other sizes, "
-    "inputs or versions; where only names or layouts of parameters changed, change the tables of transformer/huggingface"
+    "inputs or versions; where only names or layouts of parameters changed, change the tables of "
+    "transformer/huggingface"
 )
 # Every program runs once: what it takes to compile counts.
 FAST = {"xla_backend_optimization_level": 0}

@@ -35,6 +35,9 @@ from transformer.training.optimizer import OptimizerConfig, Schedule
 from transformer.training.partitioning import ShardingConfig
 from transformer.training.update_guard import Faults
 
+_CHOICES = Group({"model": Group({"family": Leaf(str), "size": Leaf(str | None)}), "task": Group({"name": Leaf(str)})})
+_CHOOSING = ("model.size", "model.family", "task.name")
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -127,10 +130,6 @@ def changeable(experiment: Experiment) -> tuple[str, ...]:
     keys = (*often, "task.data_dir", "sharding", "pod", "faults.stop_after")
     lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
-
-
-_CHOICES = Group({"model": Group({"family": Leaf(str), "size": Leaf(str | None)}), "task": Group({"name": Leaf(str)})})
-_CHOOSING = ("model.size", "model.family", "task.name")
 
 
 def schema_of(values: Mapping[str, Any]) -> Group:

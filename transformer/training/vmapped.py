@@ -259,19 +259,24 @@ def _compile_vmapped_step(experiment: Experiment, assembly: Assembly) -> Step:
 
 def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) -> list[RunEnd]:
     first = runs[0].experiment
-    steps, (start, resumed) = first.run.steps, resume_together(runs, assembly)
-    compiled = _compile_vmapped_step(first, assembly)
-    batches = StackedBatches([training_batches(each, assembly) for each in runs])
+    steps = first.run.steps
+    start, resumed = resume_together(runs, assembly)
+    jitted_step = _compile_vmapped_step(first, assembly)
+    batches = StackedBatches([training_batches(run, assembly) for run in runs])
     plan, probe = compile_run_probe(assembly, runs[0])
-    states = [each.state for each in resumed] or [_begin_run(each, assembly, aloud=each is runs[0]) for each in runs]
+    if resumed:
+        states = [point.state for point in resumed]
+        extents = [point.records for point in resumed]
+    else:
+        states = [_begin_run(run, assembly, aloud=run is runs[0]) for run in runs]
+        extents = [{} for _ in runs]
     state = stack_states(states, assembly.placement)
     _print_run_summary(runs, assembly, start)
-    extents = [each.records for each in resumed] or [{} for _ in runs]
     records = [
-        open_sinks(each.directory, plan, config_hash(each.experiment), steps=steps, start=start, extents=of_run)
-        for each, of_run in zip(runs, extents, strict=True)
+        open_sinks(run.directory, plan, config_hash(run.experiment), steps=steps, start=start, extents=run_extents)
+        for run, run_extents in zip(runs, extents, strict=True)
     ]
-    savers = [Saver(each, assembly.placement, files) for each, files in zip(runs, records, strict=True)]
+    savers = [Saver(run, assembly.placement, files) for run, files in zip(runs, records, strict=True)]
     ends = [RunEnd(None)] * len(runs)
 
     def end(number: int, why: Diverged | NotFinite) -> None:
@@ -281,34 +286,37 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
         if not sinks.going:
             raise why
 
-    own = [Sinks(*each) for each in zip(records, also, strict=True)]
-    sinks = VmappedSinks(own, Console(steps, sys.stdout), not_finite=end)
+    sinks_of_runs = [Sinks(*sinks_of_run) for sinks_of_run in zip(records, also, strict=True)]
+    sinks = VmappedSinks(sinks_of_runs, Console(steps, sys.stdout), not_finite=end)
+    skipped_steps = [SkippedSteps(run.experiment.faults.stop_after) for run in runs]
 
-    waiting = [SkippedSteps(each.experiment.faults.stop_after) for each in runs]
-
-    def check(step: int, *numbers: Mapping[str, np.ndarray]) -> None:
+    def check(step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         for number in sinks.going:
+            run_totals = {name: total[number] for name, total in totals.items()}
+            run_values = {name: value[number] for name, value in values.items()}
             try:
-                waiting[number].check(step, *({name: of[number] for name, of in each.items()} for each in numbers))
+                skipped_steps[number].check(step, run_totals, run_values)
             except Diverged as diverged:
                 end(number, diverged)
+
+    monitor = ProgressMonitor()
+    evaluations = [
+        _evaluate_each_run(evaluation, sinks, len(runs)) for evaluation in compile_loop_evaluations(assembly, monitor)
+    ]
 
     # The last run alone raises what ended it: each has recorded its own.
     with closed_with_run(sinks), contextlib.suppress(Diverged, NotFinite):
         train_loop(
             state,
-            on_host_batches(compiled, assembly.placement),
+            on_host_batches(jitted_step, assembly.placement),
             batches,
             steps=steps,
             reporter=Reporter(
                 cadence_of(first.run),
-                evaluations=[
-                    _evaluate_each_run(evaluation, sinks, len(runs))
-                    for evaluation in compile_loop_evaluations(assembly, ProgressMonitor())
-                ],
+                evaluations=evaluations,
                 probe=lambda state: _probe_each_run(state, probe, sinks),
                 sink=sinks,
-                monitor=ProgressMonitor(),
+                monitor=monitor,
             ),
             save=lambda state, progress: _save_runs(state, {number: savers[number] for number in sinks.going}, end),
             meter=Meter(
@@ -320,11 +328,11 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
     return ends
 
 
-def _begin_run(each: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
-    key, origin = jax.random.key(each.experiment.run.seed), each.experiment.initialise_from
-    return _with_hyperparameters(
-        begin_run(origin, assembly, key, each.directory, aloud=aloud), each.experiment, assembly
-    )
+def _begin_run(run: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
+    experiment = run.experiment
+    key = jax.random.key(experiment.run.seed)
+    state = begin_run(experiment.initialise_from, assembly, key, run.directory, aloud=aloud)
+    return _with_hyperparameters(state, experiment, assembly)
 
 
 def _save_runs(state: TrainState, going: Mapping[int, Saver], end: Callable[[int, NotFinite], None]) -> None:
