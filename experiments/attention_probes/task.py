@@ -5,7 +5,6 @@ import enum
 import functools
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,7 +25,6 @@ from transformer.tasks.contract import (
     Answers,
     Batch,
     Evaluation,
-    Kind,
     LossAux,
     Objective,
     Reader,
@@ -34,6 +32,7 @@ from transformer.tasks.contract import (
     Report,
     Request,
     Sentences,
+    TaskSpec,
     View,
 )
 from transformer.tasks.labels import Labels, Link
@@ -352,14 +351,4 @@ def read(config: MarkedTextsConfig, view: View, kept: object, sentences: Sentenc
     return Reading(padded(config.corpus, rows), "forward", describe(config.corpus, rows, view.model.sites))
 
 
-def build(config: MarkedTextsConfig, directory: Path, rows_multiple: int = 1) -> MarkedTexts:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return MarkedTexts(config, rows_multiple)
-
-
-def synthetic(config: MarkedTextsConfig, rows_multiple: int = 1) -> MarkedTexts:
-    """The task as it is: its data are made up anyway."""
-    return MarkedTexts(config, rows_multiple)
-
-
-TASK = Kind(MarkedTextsConfig, build, synthetic, Reader(interface_of, read, lambda directory: None))
+TASK = TaskSpec(MarkedTextsConfig, MarkedTexts, reader=Reader(interface_of, read, lambda directory: None))

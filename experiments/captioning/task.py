@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatche
 from transformer.data.images import scaled
 from transformer.data.scenes import Item, SceneKind, paint
 from transformer.tasks.attention_mass import LOOKED, NO_CELL, cells_of
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, PyTree, Report, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, PyTree, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Link
 from transformer.tasks.plain import check_rows, means
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
@@ -149,14 +148,4 @@ class Captions(ImageDescriptionTask):
             raise UserError(f"{text[:80]!r} describes no scene: {error}; say something like {_EXAMPLE!r}") from None
 
 
-def build(config: CaptionsConfig, directory: Path, rows_multiple: int = 1) -> Captions:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return Captions(config, rows_multiple)
-
-
-def synthetic(config: CaptionsConfig, rows_multiple: int = 1) -> Captions:
-    """The task as it is: its scenes are drawn anyway."""
-    return Captions(config, rows_multiple)
-
-
-TASK = Kind(CaptionsConfig, build, synthetic)
+TASK = TaskSpec(CaptionsConfig, Captions)

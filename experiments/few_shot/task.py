@@ -17,7 +17,7 @@ from transformer.config import BatchRows, Config, Examples, Items, Looked, Pixel
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.interface import FEW_SHOTS, Input, Interface, Modality
-from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, View
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import PlainTask, check_rows, means, said_of
@@ -211,4 +211,4 @@ def synthetic(config: FewShotsConfig, rows_multiple: int = 1) -> FewShots:
     return FewShots(config, opened, rows_multiple)
 
 
-TASK = Kind(FewShotsConfig, build, synthetic)
+TASK = TaskSpec(FewShotsConfig, synthetic, build)

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +20,7 @@ from transformer.data.batches import GeneratedBatches, Source
 from transformer.data.images import unscaled
 from transformer.models.interface import ACTING, Input, Interface, Modality
 from transformer.tasks.attention_mass import cells_of, middles_of
-from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows
 from transformer.tasks.symbol_sequences import links_to
@@ -283,14 +282,4 @@ def _held_out(split: str, count: int) -> np.ndarray:
     return (HELD_OUT[split] + np.arange(count)).astype(np.uint32)
 
 
-def build(config: ApproachingPersonConfig, directory: Path, rows_multiple: int = 1) -> ApproachingPerson:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return ApproachingPerson(config, rows_multiple)
-
-
-def synthetic(config: ApproachingPersonConfig, rows_multiple: int = 1) -> ApproachingPerson:
-    """The task as it is: its worlds are made up anyway."""
-    return ApproachingPerson(config, rows_multiple)
-
-
-TASK = Kind(ApproachingPersonConfig, build, synthetic)
+TASK = TaskSpec(ApproachingPersonConfig, ApproachingPerson)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import NUMBERS, Input, Interface, Modality
-from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows
 
@@ -136,14 +135,4 @@ def report(functions: Functions, answers_BxN: Float[np.ndarray, "B N"], noise: f
     return Report(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
 
 
-def build(config: LinearFunctionsConfig, directory: Path, rows_multiple: int = 1) -> LinearFunctions:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return LinearFunctions(config, rows_multiple)
-
-
-def synthetic(config: LinearFunctionsConfig, rows_multiple: int = 1) -> LinearFunctions:
-    """The task as it is: its data are made up anyway."""
-    return LinearFunctions(config, rows_multiple)
-
-
-TASK = Kind(LinearFunctionsConfig, build, synthetic)
+TASK = TaskSpec(LinearFunctionsConfig, LinearFunctions)

@@ -48,12 +48,12 @@ from transformer.tasks.contract import (
     Answers,
     Batch,
     Evaluation,
-    Kind,
     LossAux,
     Objective,
     Reader,
     Report,
     Request,
+    TaskSpec,
     View,
 )
 from transformer.tasks.decoding import Decoding
@@ -374,4 +374,4 @@ def synthetic(config: EpisodesConfig, rows_multiple: int = 1) -> Episodes:
     return Episodes(config, characters([config.alphabet]), rows_multiple)
 
 
-TASK = Kind(EpisodesConfig, build, synthetic, Reader(interface_of, CONTINUATION_READER.read))
+TASK = TaskSpec(EpisodesConfig, synthetic, build, Reader(interface_of, CONTINUATION_READER.read))

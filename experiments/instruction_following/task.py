@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import WALKING, Input, Modality
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, Report, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import check_rows, look_over, means
 from transformer.tasks.symbol_sequences import END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
@@ -327,14 +326,4 @@ def _place_name(maze: Maze, place: int) -> str:
     return f"row {row + 1}, column {column + 1}, facing {Heading(place % 4).name.lower()}"
 
 
-def build(config: WalkingConfig, directory: Path, rows_multiple: int = 1) -> Walking:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return Walking(config, rows_multiple)
-
-
-def synthetic(config: WalkingConfig, rows_multiple: int = 1) -> Walking:
-    """The task as it is: its mazes are drawn anyway."""
-    return Walking(config, rows_multiple)
-
-
-TASK = Kind(WalkingConfig, build, synthetic)
+TASK = TaskSpec(WalkingConfig, Walking)

@@ -5,7 +5,6 @@ import enum
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.interface import NUMBERS, Input, Interface, Modality
-from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Report, View
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows
 
@@ -318,14 +317,4 @@ def probabilities(
     return jnp.prod(jnp.where(won_BxT > 0, win_BxT, 1 - win_BxT), axis=1)
 
 
-def build(config: UnknownWorldsConfig, directory: Path, rows_multiple: int = 1) -> UnknownWorlds:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return UnknownWorlds(config, rows_multiple)
-
-
-def synthetic(config: UnknownWorldsConfig, rows_multiple: int = 1) -> UnknownWorlds:
-    """The task as it is: its worlds are made up anyway."""
-    return UnknownWorlds(config, rows_multiple)
-
-
-TASK = Kind(UnknownWorldsConfig, build, synthetic)
+TASK = TaskSpec(UnknownWorldsConfig, UnknownWorlds)

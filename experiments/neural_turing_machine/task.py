@@ -16,7 +16,7 @@ from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, UserError
 from transformer.data.batches import GeneratedBatches
 from transformer.models.interface import BITS, Input, Interface, Modality
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, look_over
 
@@ -239,4 +239,4 @@ def synthetic(config: AlgorithmsConfig, rows_multiple: int = 1) -> Algorithms:
     return Algorithms(config, rows_multiple, hardest=True)
 
 
-TASK = Kind(AlgorithmsConfig, build, synthetic)
+TASK = TaskSpec(AlgorithmsConfig, synthetic, build)

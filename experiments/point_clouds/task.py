@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +13,7 @@ from transformer.config import BatchRows, Config, Examples, Looked, Positive, Us
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
 from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
-from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, View
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import PlainTask, check_rows, means
@@ -104,14 +103,4 @@ class PointClouds(PlainTask):
         return Labels({"points": points}, tuple(titles))
 
 
-def build(config: PointCloudsConfig, directory: Path, rows_multiple: int = 1) -> PointClouds:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return PointClouds(config, rows_multiple)
-
-
-def synthetic(config: PointCloudsConfig, rows_multiple: int = 1) -> PointClouds:
-    """The task as it is: its data are made up anyway."""
-    return PointClouds(config, rows_multiple)
-
-
-TASK = Kind(PointCloudsConfig, build, synthetic)
+TASK = TaskSpec(PointCloudsConfig, PointClouds)

@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -23,11 +22,11 @@ from transformer.tasks.contract import (
     Batch,
     Evaluation,
     EvaluationStep,
-    Kind,
     LossAux,
     Objective,
     Report,
     Request,
+    TaskSpec,
     View,
 )
 from transformer.tasks.decoding import Decoding
@@ -312,14 +311,4 @@ def _counts(batch: Batch) -> Array:
     return (target_BxT != END).at[:, 0].set(True)
 
 
-def build(config: PlanarConfig, directory: Path, rows_multiple: int = 1) -> Planar:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return Planar(config, rows_multiple)
-
-
-def synthetic(config: PlanarConfig, rows_multiple: int = 1) -> Planar:
-    """The task as it is: its data are made up anyway."""
-    return Planar(config, rows_multiple)
-
-
-TASK = Kind(PlanarConfig, build, synthetic)
+TASK = TaskSpec(PlanarConfig, Planar)

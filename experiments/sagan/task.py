@@ -22,7 +22,7 @@ from transformer.data.synthetic_glyphs import DIGITS
 from transformer.models.contract import Aux
 from transformer.models.interface import GENERATION, Input, Interface, Modality
 from transformer.storage.locate import storage_of
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows, refuse_decoding
 
@@ -248,14 +248,9 @@ def shown_on(
     return Labels({}, tuple(titles), pictures=dict.fromkeys(grids, coloured))
 
 
-def build(config: PairedCanvasesConfig, directory: Path, rows_multiple: int = 1) -> PairedCanvases:
-    """The task; nothing is read, and the run directory gets pictures of samples."""
-    return PairedCanvases(config, directory, rows_multiple)
-
-
 def synthetic(config: PairedCanvasesConfig, rows_multiple: int = 1) -> PairedCanvases:
     """The task as it is: its data are made up anyway."""
     return PairedCanvases(config, None, rows_multiple)
 
 
-TASK = Kind(PairedCanvasesConfig, build, synthetic)
+TASK = TaskSpec(PairedCanvasesConfig, synthetic, build=PairedCanvases)

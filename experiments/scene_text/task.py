@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from transformer.config import BatchRows, Beams, Config, Examples, Looked, Pixel
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import scaled
 from transformer.tasks.attention_mass import LOOKED
-from transformer.tasks.contract import Answers, Evaluation, Kind, Report, Request, View
+from transformer.tasks.contract import Answers, Evaluation, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Link
 from transformer.tasks.plain import check_rows, means
 from transformer.tasks.string_metrics import inside, looking_report, looking_step, string_report
@@ -157,14 +156,4 @@ class TextPictures(ImageDescriptionTask):
         return string, Line(before[0]) if before else Line.CURVED
 
 
-def build(config: TextPicturesConfig, directory: Path, rows_multiple: int = 1) -> TextPictures:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return TextPictures(config, rows_multiple)
-
-
-def synthetic(config: TextPicturesConfig, rows_multiple: int = 1) -> TextPictures:
-    """The task as it is: its strings are drawn anyway."""
-    return TextPictures(config, rows_multiple)
-
-
-TASK = Kind(TextPicturesConfig, build, synthetic)
+TASK = TaskSpec(TextPicturesConfig, TextPictures)

@@ -26,12 +26,12 @@ from transformer.tasks.contract import (
     Answers,
     Batch,
     Evaluation,
-    Kind,
     Reader,
     Reading,
     Report,
     Request,
     Sentences,
+    TaskSpec,
     View,
 )
 from transformer.tasks.decoding import Decoding
@@ -357,4 +357,4 @@ def synthetic(config: SpokenDigitsConfig, rows_multiple: int = 1) -> SpokenDigit
 
 
 READER = Reader(interface_of, read, lambda directory: None)
-TASK = Kind(SpokenDigitsConfig, build, synthetic, READER)
+TASK = TaskSpec(SpokenDigitsConfig, synthetic, build, READER)

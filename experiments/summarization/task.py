@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax.numpy as jnp
@@ -22,10 +21,10 @@ from transformer.tasks.contract import (
     Batch,
     Evaluation,
     EvaluationStep,
-    Kind,
     Objective,
     Report,
     Request,
+    TaskSpec,
     View,
 )
 from transformer.tasks.decoding import Decoding
@@ -281,14 +280,4 @@ class Summaries(TokenSequenceTask):
         return Labels(tokens, tuple(map(" ".join, said)), gold or None)
 
 
-def build(config: SummariesConfig, directory: Path, rows_multiple: int = 1) -> Summaries:
-    """The task; nothing is read, and nothing kept in the run directory."""
-    return Summaries(config, rows_multiple)
-
-
-def synthetic(config: SummariesConfig, rows_multiple: int = 1) -> Summaries:
-    """The task as it is: its articles are drawn anyway."""
-    return Summaries(config, rows_multiple)
-
-
-TASK = Kind(SummariesConfig, build, synthetic)
+TASK = TaskSpec(SummariesConfig, Summaries)

@@ -20,7 +20,7 @@ from transformer.config import BatchRows, Config, Looked, UserError, nearest
 from transformer.data.batches import Source
 from transformer.data.images import unscaled
 from transformer.models.interface import ANSWERING, Input, Interface, Modality
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Request, TaskSpec, View
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import PlainTask, check_rows, look_over, most_probable, real_rows, refuse_decoding
@@ -231,4 +231,4 @@ def synthetic(config: QuestionsConfig, rows_multiple: int = 1) -> Questions:
     return Questions(config, questions, rows_multiple)
 
 
-TASK = Kind(QuestionsConfig, build, synthetic)
+TASK = TaskSpec(QuestionsConfig, synthetic, build)

@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer.data.batches import GeneratedBatches
 from transformer.models.interface import Interface
-from transformer.tasks.contract import Kind
+from transformer.tasks.contract import TaskSpec
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.plain import PlainTask
 
@@ -32,9 +32,9 @@ class Toy(PlainTask):
         return {name: x[:4] for name, x in self.source(12345)[0].items()}
 
 
-def kind(task: type) -> Kind:
+def task_spec(task: type) -> TaskSpec:
     """A toy as a TASK."""
-    return Kind(no_choice(), lambda config, directory, rows: task(), lambda config, rows: task())
+    return TaskSpec(no_choice(), lambda config, rows_multiple: task())
 
 
 def labelled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None = None) -> Labels:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, kind, labelled, no_choice
+from tests.contracts.defaults import Toy, labelled, no_choice, task_spec
 from transformer.attention.api import read
 from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -63,4 +63,4 @@ def build(config, interface, precision):
     return Model(Functional(Glimpse), (Site("glimpse", Axis("look"), place, ("0",), ("0",)),))
 
 
-FAMILY, TASK = Family(no_choice(), build), kind(FindTheMark)
+FAMILY, TASK = Family(no_choice(), build), task_spec(FindTheMark)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, kind, labelled, no_choice
+from tests.contracts.defaults import Toy, labelled, no_choice, task_spec
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at, captured_at
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialization import Initialisation, Initialise
@@ -70,4 +70,4 @@ def build(config, interface, precision):
     return Model(Functional(Memory), (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),))
 
 
-FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), kind(Classify)
+FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), task_spec(Classify)

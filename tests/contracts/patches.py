@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, kind, no_choice
+from tests.contracts.defaults import Toy, no_choice, task_spec
 from transformer.attention.capture import capture_at, captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -76,4 +76,4 @@ def build(config, interface, precision):
     return Model(Functional(Patches), (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),))
 
 
-FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), kind(WhereIsTheBlob)
+FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsTheBlob)

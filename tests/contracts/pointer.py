@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, kind, labelled, no_choice
+from tests.contracts.defaults import Toy, labelled, no_choice, task_spec
 from transformer.attention.api import score
 from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.masks import Mask, dense
@@ -71,4 +71,4 @@ def build(config, interface, precision):
     return Model(Functional(Pointer), (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),))
 
 
-FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), kind(WhereIsIt)
+FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsIt)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, kind, labelled
+from tests.contracts.defaults import Toy, labelled, task_spec
 from tests.contracts.players import SITE, WIDTH
 from transformer.tasks.contract import Evaluation, LossAux, Objective, Report
 
@@ -55,4 +55,4 @@ class Duel(Toy):
         return labelled({"points": np.arange(1, SHAPE[1] + 1)[None].repeat(4, axis=0)}, SITE)
 
 
-TASK = kind(Duel)
+TASK = task_spec(Duel)

@@ -11,7 +11,7 @@ from tests.models.test_xlnet import small
 from transformer.config import UserError
 from transformer.data.windows import SegmentBatches
 from transformer.models.contract import Aux
-from transformer.tasks.contract import Kind, View
+from transformer.tasks.contract import TaskSpec, View
 from transformer.tasks.language_modeling import Batching
 from transformer.tasks.permutation_lm import TASK as PERMUTATION
 from transformer.tasks.recurrent_memory import next_memory, over_segments
@@ -33,7 +33,7 @@ def task_of(segments: int = 16) -> SegmentLanguageModelling:
 
 
 @pytest.mark.parametrize("task", [PERMUTATION, SEGMENTS])
-def test_a_run_takes_the_batches(task: Kind) -> None:
+def test_a_run_takes_the_batches(task: TaskSpec) -> None:
     """Places of a long segment are no tokens of a small vocabulary."""
     made = task.synthetic(task.config(vocabulary=9, context=64, rows=2), 1)
     batch = CheckedBatches(made.source(0), made.interface)[0]

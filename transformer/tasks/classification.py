@@ -21,7 +21,6 @@ from transformer.models.interface import CLASSIFICATION, Input, Interface
 from transformer.tasks.contract import (
     Answers,
     Batch,
-    Kind,
     LossAux,
     Objective,
     Reader,
@@ -29,6 +28,7 @@ from transformer.tasks.contract import (
     Report,
     Request,
     Sentences,
+    TaskSpec,
     View,
 )
 from transformer.tasks.labeled_texts import LabelledTextConfig, LabelledTexts, Split
@@ -219,4 +219,4 @@ def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classific
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
 
 
-TASK = Kind(ClassificationConfig, build, synthetic, Reader(interface_of, read))
+TASK = TaskSpec(ClassificationConfig, synthetic, build, Reader(interface_of, read))

@@ -229,15 +229,17 @@ class Task(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of task, which a file of `tasks/`, or one outside the library, exports as TASK.
+class TaskSpec:
+    """A task, which a module of `tasks/`, of a project or of your own exports as TASK.
 
-    `config` is its section's dataclass; `build(config, directory, rows_multiple)` opens the data, the rows of a batch
-    a multiple of devices x micro-batches; `synthetic(config, rows_multiple)` builds the task over made-up data of the
-    same shapes, so that its programs can be compiled without the data; `reader`, of a task over texts, reads others.
+    `config` is the dataclass of its section. `synthetic(config, rows_multiple)` builds the task over synthetic data of
+    the shapes that the config gives, so that its programs can be compiled without the data; the rows of a batch are a
+    multiple of `rows_multiple` (devices x micro-batches). A task that generates its data needs no more: often it is
+    `TaskSpec(SortingConfig, Sorting)`. One that reads data, or keeps something in the run directory, has
+    `build(config, directory, rows_multiple)`. `reader`, of a task over texts, reads other texts.
     """
 
     config: type
-    build: Callable[[Any, Path, int], Task]
     synthetic: Callable[[Any, int], Task]
+    build: Callable[[Any, Path, int], Task] | None = None
     reader: Reader | None = None

@@ -23,7 +23,6 @@ from transformer.tasks.classification import confusion_of, report
 from transformer.tasks.contract import (
     Answers,
     Batch,
-    Kind,
     LossAux,
     Objective,
     Reader,
@@ -31,6 +30,7 @@ from transformer.tasks.contract import (
     Report,
     Request,
     Sentences,
+    TaskSpec,
     View,
 )
 from transformer.tasks.labeled_texts import LabelledTextConfig, LabelledTexts, Split
@@ -373,4 +373,4 @@ def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
 
 
-TASK = Kind(FineTuningConfig, build, synthetic, Reader(interface_of, read_examples))
+TASK = TaskSpec(FineTuningConfig, synthetic, build, Reader(interface_of, read_examples))

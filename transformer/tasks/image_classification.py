@@ -23,13 +23,13 @@ from transformer.tasks.contract import (
     Answers,
     Batch,
     Evaluation,
-    Kind,
     LossAux,
     Objective,
     Reader,
     Reading,
     Request,
     Sentences,
+    TaskSpec,
     View,
 )
 from transformer.tasks.labels import Labels
@@ -273,4 +273,4 @@ def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> Pi
 
 
 READER = Reader(interface_of, read, PictureFacts.load)
-TASK = Kind(PictureClassificationConfig, build, synthetic, READER)
+TASK = TaskSpec(PictureClassificationConfig, synthetic, build, READER)

@@ -20,7 +20,7 @@ from transformer.data.windows import Windows, join_documents
 from transformer.models.interface import CONTINUATION
 from transformer.tasks.cloze import NO_SHOTS, Cloze
 from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
-from transformer.tasks.contract import Answers, Batch, Evaluation, Kind, LossAux, Objective, Report, Request, View
+from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, load_documents, per_token_and_byte, text_bytes
 from transformer.tasks.text_task import CONTINUATION_READER, TextTask, real_places
@@ -217,4 +217,4 @@ def importance_variations(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-TASK = Kind(LanguageModellingConfig, build, synthetic, CONTINUATION_READER)
+TASK = TaskSpec(LanguageModellingConfig, synthetic, build, CONTINUATION_READER)

@@ -25,12 +25,12 @@ from transformer.tasks.contract import (
     Answers,
     Batch,
     Evaluation,
-    Kind,
     LossAux,
     Objective,
     Reader,
     Report,
     Request,
+    TaskSpec,
     View,
 )
 from transformer.tasks.losses import class_loss
@@ -468,4 +468,4 @@ def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> 
     return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(MaskedLanguageModellingConfig, build, synthetic, Reader(_interface, read_framed))
+TASK = TaskSpec(MaskedLanguageModellingConfig, synthetic, build, Reader(_interface, read_framed))

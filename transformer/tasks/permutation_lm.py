@@ -21,7 +21,7 @@ from transformer.data.windows import Frame, SegmentBatches, Windows, join_docume
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.contract import Aux
 from transformer.models.interface import PERMUTATION, Input, Interface, Modality
-from transformer.tasks.contract import Batch, Evaluation, Kind, LossAux, Objective, Reader, Reading, Sentences, View
+from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Reader, Reading, Sentences, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.recurrent_memory import (
@@ -221,4 +221,4 @@ def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences
 
 
 READING = Reader(_interface, _read)
-TASK = Kind(PermutationLanguageModellingConfig, build, synthetic, READING)
+TASK = TaskSpec(PermutationLanguageModellingConfig, synthetic, build, READING)

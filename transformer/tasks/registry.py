@@ -6,9 +6,9 @@ from typing import Any
 
 from transformer.config import UserError, from_config
 from transformer.exports import Exports
-from transformer.tasks.contract import Kind, Task
+from transformer.tasks.contract import Task, TaskSpec
 
-TASKS = Exports("transformer.tasks", "TASK", Kind, "config.task.name")
+TASKS = Exports("transformer.tasks", "TASK", TaskSpec, "config.task.name")
 
 
 def task_schema(values: Mapping[str, Any]) -> type:
@@ -36,7 +36,8 @@ def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
     data_dir = getattr(config, "data_dir", None)
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"config.task.data_dir={data_dir} (--data_dir) is no folder: name the one that holds the data")
-    return TASKS[name_of(config)].build(config, directory, rows_multiple)
+    task = TASKS[name_of(config)]
+    return task.synthetic(config, rows_multiple) if task.build is None else task.build(config, directory, rows_multiple)
 
 
 def synthetic(config: Any, rows_multiple: int = 1) -> Task:

@@ -12,7 +12,7 @@ from transformer.data.batches import OneEpoch, Source
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import SegmentBatches, Windows, join_documents
 from transformer.models.contract import Aux
-from transformer.tasks.contract import Batch, Evaluation, Kind, View
+from transformer.tasks.contract import Batch, Evaluation, TaskSpec, View
 from transformer.tasks.language_modeling import Batching, LanguageModelling, LanguageModellingConfig
 from transformer.tasks.recurrent_memory import (
     behind_memory,
@@ -121,4 +121,4 @@ def synthetic(config: SegmentLanguageModellingConfig, rows_multiple: int = 1) ->
     return SegmentLanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(SegmentLanguageModellingConfig, build, synthetic, CONTINUATION_READER)
+TASK = TaskSpec(SegmentLanguageModellingConfig, synthetic, build, CONTINUATION_READER)

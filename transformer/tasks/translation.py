@@ -21,7 +21,6 @@ from transformer.tasks.contract import (
     Answers,
     Batch,
     Evaluation,
-    Kind,
     LossAux,
     Objective,
     PyTree,
@@ -30,6 +29,7 @@ from transformer.tasks.contract import (
     Report,
     Request,
     Sentences,
+    TaskSpec,
     View,
 )
 from transformer.tasks.decoding import Decoding
@@ -361,4 +361,4 @@ def synthetic(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-TASK = Kind(TranslationConfig, build, synthetic, Reader(interface_of, read))
+TASK = TaskSpec(TranslationConfig, synthetic, build, Reader(interface_of, read))

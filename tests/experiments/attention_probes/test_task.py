@@ -1,7 +1,6 @@
 """The task of marked texts: what is fed and asked, its loss by hand, baselines, the best head, links, and errors."""
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,6 @@ from experiments.attention_probes.task import (
     MarkedTexts,
     MarkedTextsConfig,
     Reads,
-    build,
     hits_of,
     interface_of,
     read,
@@ -38,7 +36,7 @@ SITES = (
 
 @pytest.fixture(scope="module")
 def task() -> MarkedTexts:
-    return build(MarkedTextsConfig("two_places/kinds=2,far=2,questions=2", rows=4, examples=8, probed=2), Path())
+    return MarkedTexts(MarkedTextsConfig("two_places/kinds=2,far=2,questions=2", rows=4, examples=8, probed=2))
 
 
 def of_model(logits: Any, weights: Any = None) -> View:
@@ -97,7 +95,7 @@ def test_a_text_is_right_if_all_its_answers_are(task: MarkedTexts) -> None:
 
 def test_no_text_is_both_trained_on_and_held_out() -> None:
     """Of the 15,600 texts of three letters a third is drawn in 100 steps."""
-    sorting = build(MarkedTextsConfig("sorting/letters=3", rows=64, examples=64), Path())
+    sorting = MarkedTexts(MarkedTextsConfig("sorting/letters=3", rows=64, examples=64))
     held_out = {
         bytes(row) for each in sorting.evaluations for batch in each.batches for row in np.asarray(batch["tokens"])
     } | {bytes(row) for row in np.asarray(sorting.probed["tokens"])}
@@ -186,7 +184,7 @@ def test_links_name_what_a_head_reads_that_follows_them(task: MarkedTexts) -> No
 
 def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_antecedent() -> None:
     """As many texts are mapped as tell them apart, though the nearest noun is right in three of ten."""
-    task = build(MarkedTextsConfig(rows=1, examples=1), Path())
+    task = MarkedTexts(MarkedTextsConfig(rows=1, examples=1))
     corpus, site, labels = task.corpus, SITES[0], task.labels(SITES)
     texts, length = labels.tokens["tokens"], corpus.longest
     weights = np.zeros((len(texts), 2, 2, length, length), np.float32)
@@ -226,7 +224,7 @@ def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> N
     with pytest.raises(UserError, match=r"config\.task\.reads=whole"):
         MarkedTextsConfig("coreference_by_clue")
     config = MarkedTextsConfig("coreference_by_clue", Reads.WHOLE, rows=2, examples=2)
-    assert build(config, Path()).interface.output == "hidden tokens"
+    assert MarkedTexts(config).interface.output == "hidden tokens"
     for name in ("rows", "examples", "probed"):
         with pytest.raises(UserError, match=f"config.task.{name}=0"):
             MarkedTextsConfig(**{name: 0})

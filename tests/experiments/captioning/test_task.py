@@ -3,7 +3,6 @@
 import collections
 import functools
 import math
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import pytest
 
 from experiments.captioning.metrics import bleu, caption_report, doubly_stochastic, looking_report, named_places
 from experiments.captioning.model import FAMILY, CaptionerConfig, Looking
-from experiments.captioning.task import Captions, CaptionsConfig, build
+from experiments.captioning.task import Captions, CaptionsConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.sites import Values
 from transformer.config import UserError
@@ -31,7 +30,7 @@ PIXELS = 8
 
 @pytest.fixture(scope="module")
 def task() -> Captions:
-    return build(CaptionsConfig(pixels=PIXELS, rows=8, examples=10, probed=3), Path())
+    return Captions(CaptionsConfig(pixels=PIXELS, rows=8, examples=10, probed=3))
 
 
 @functools.cache

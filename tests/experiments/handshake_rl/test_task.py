@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from transformer.tasks.contract import View
 
 KEY = jax.random.key(1)
 CONFIG = ApproachingPersonConfig(steps=8, worlds=4, rows=6, capacity=6, examples=5, probed=3, discount=0.9)
-TASK_OF_IT = TASK.build(CONFIG, Path(), 1)
+TASK_OF_IT = TASK.synthetic(CONFIG, 1)
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """The task of linear functions: what is fed and asked, its loss by hand, its report beside least squares."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,14 +7,14 @@ import numpy as np
 import pytest
 
 from experiments.in_context_learning.linear_regression import Functions, draw, least_squares
-from experiments.in_context_learning.linear_regression_task import LinearFunctions, LinearFunctionsConfig, build, report
+from experiments.in_context_learning.linear_regression_task import LinearFunctions, LinearFunctionsConfig, report
 from transformer.config import UserError
 from transformer.tasks.contract import View
 
 
 @pytest.fixture(scope="module")
 def task() -> LinearFunctions:
-    return build(LinearFunctionsConfig(dimensions=3, rows=8, examples=24, fewest=1), Path())
+    return LinearFunctions(LinearFunctionsConfig(dimensions=3, rows=8, examples=24, fewest=1))
 
 
 def of_model(answers: Any) -> View:

@@ -1,6 +1,5 @@
 """The task of walking: its batches, what counts as success, its answers, and pictures and links of the page."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import pytest
 from experiments.instruction_following import instructions
 from experiments.instruction_following.maze_images import CELL
 from experiments.instruction_following.model import FAMILY, WalkerConfig
-from experiments.instruction_following.task import WORDS, Walking, WalkingConfig, build, charted, of_one_clause
+from experiments.instruction_following.task import WORDS, Walking, WalkingConfig, charted, of_one_clause
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED
@@ -26,7 +25,7 @@ CONFIG = WalkingConfig(mazes=5, held_out=4, side=3, clauses=2, longest=6, rows=6
 
 @pytest.fixture(scope="module")
 def task() -> Walking:
-    return build(CONFIG, Path())
+    return Walking(CONFIG)
 
 
 def view_of(task: Walking) -> View:

@@ -1,6 +1,5 @@
 """The task of unknown worlds: what is read at each step, its loss by hand, acting in a world, what it refuses."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.meta_rl.data import Lived
-from experiments.meta_rl.task import UnknownWorlds, UnknownWorldsConfig, as_vectors, build, play
+from experiments.meta_rl.task import UnknownWorlds, UnknownWorldsConfig, as_vectors, play
 from transformer.config import UserError, from_config
 from transformer.tasks.contract import View
 
@@ -31,7 +30,7 @@ def config_of(**changes: Any) -> UnknownWorldsConfig:
 
 @pytest.fixture(scope="module")
 def task() -> UnknownWorlds:
-    return build(config_of(), Path())
+    return UnknownWorlds(config_of())
 
 
 def of_model(logits: Any) -> View:
@@ -56,7 +55,7 @@ def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: UnknownWo
     names = task.labels(()).tokens["steps"]
     assert [len(row) for row in names] == [4, 4]
     assert names[0][0] == "1: begins in 0"
-    bandits = build(config_of(states=1, teacher="bayes", probed=1), Path()).labels(())
+    bandits = UnknownWorlds(config_of(states=1, teacher="bayes", probed=1)).labels(())
     assert bandits.titles[0].startswith("arms 0.")
     assert bandits.tokens["steps"][0][1].split()[3] in ("wins", "loses")
 
@@ -107,7 +106,7 @@ def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: Unknow
     assert report["random"] < report["knowing"] <= 4
     assert 0 < report["posterior_sampling"] <= 4
     assert "bayes" not in report
-    bandit = build(config_of(states=1, horizon=1, episodes=3, teacher="bayes"), Path()).evaluations[0]
+    bandit = UnknownWorlds(config_of(states=1, horizon=1, episodes=3, teacher="bayes")).evaluations[0]
     report = bandit.finish({"greedy": 8.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
     # Of two arms and three pulls, by the plans of tests/experiments/meta_rl/test_data.py.
     assert report["bayes"] == pytest.approx(5 / 3)
@@ -122,7 +121,7 @@ def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
         acted, won = vectors[..., 1:3], vectors[..., 3:4]
         return jnp.where(won > 0, acted, 1 - acted) + jnp.asarray([0.1, 0.0])
 
-    (evaluation,) = build(config, Path()).evaluations[2:]
+    (evaluation,) = UnknownWorlds(config).evaluations[2:]
     step = jax.jit(lambda batch: evaluation.step(of_model(stays), batch, None)[0]["greedy_exact"])
     exact = sum(float(step(batch)) for batch in evaluation.batches)
     grid = (np.arange(200) + 0.5) / 200
@@ -133,7 +132,7 @@ def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
     assert exact == pytest.approx((first * (1 + then_first) + (1 - first) * then_second).mean(), abs=1e-4)
     assert len(evaluation.batches) == 2
     assert evaluation.finish({"greedy_exact": 1.5}, None).scalars == {"greedy_exact": 1.5}
-    assert len(build(config_of(states=1, horizon=1, episodes=13), Path()).evaluations) == 2
+    assert len(UnknownWorlds(config_of(states=1, horizon=1, episodes=13)).evaluations) == 2
 
 
 @pytest.mark.parametrize(

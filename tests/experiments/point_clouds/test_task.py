@@ -1,11 +1,9 @@
 """Clouds of points: they lie on the lines of their digits; what is drawn, refused and shown."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from experiments.point_clouds.task import PointCloudsConfig, build
+from experiments.point_clouds.task import PointClouds, PointCloudsConfig
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, draw_clouds
 
@@ -22,7 +20,7 @@ def test_points_lie_on_the_lines_anywhere_alike() -> None:
 
 
 def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
-    task = build(PointCloudsConfig(fewest=3, most=7, rows=64, examples=64), Path())
+    task = PointClouds(PointCloudsConfig(fewest=3, most=7, rows=64, examples=64))
     batch = task.source(0)[0]
     assert set(batch["lengths"]) == set(range(3, 8))
     real = np.arange(7) < batch["lengths"][:, None]

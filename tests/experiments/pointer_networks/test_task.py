@@ -1,7 +1,6 @@
 """Problems of points in the plane: batches, rules, measures, and what a run answers."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from experiments.pointer_networks.data import hull, tours, triangulation
 from experiments.pointer_networks.decoding import Problem, indices_of, point_out
 from experiments.pointer_networks.metrics import measure
 from experiments.pointer_networks.model import FAMILY, SITE, PointerConfig
-from experiments.pointer_networks.task import Planar, PlanarConfig, PointOrder, batch_of, build, synthetic
+from experiments.pointer_networks.task import Planar, PlanarConfig, PointOrder, batch_of
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
@@ -30,7 +29,7 @@ SQUARE = np.float32([[0, 0], [1, 1], [0, 1], [1, 0], [0.4, 0.3]])
 
 def task_of(problem: Problem, **values: Any) -> Planar:
     values = {"fewest": 4, "most": 6, "rows": 8, "tested": (4, 5), "examples": 3, "probed": 2} | values
-    return build(PlanarConfig(problem, **values), Path())
+    return Planar(PlanarConfig(problem, **values))
 
 
 def view_of(task: Planar, loudness: float = 3.0) -> View:
@@ -286,7 +285,7 @@ def test_what_a_run_cannot_do_is_refused() -> None:
     with pytest.raises(UserError, match="tours of 20 points"):
         task_of(Problem.TOUR, tested=(5, 20))
     with pytest.raises(UserError, match="rows=9 cannot be cut into 2 equal parts"):
-        synthetic(PlanarConfig(rows=9), 2)
+        Planar(PlanarConfig(rows=9), 2)
 
 
 def test_gold_links_lie_where_each_step_points() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.sagan.data import NearestDrawing, draw_pairs, halves
 from experiments.sagan.metrics import Judged, consistent, frechet, measure
-from experiments.sagan.task import PairedCanvasesConfig, build, wall_of
+from experiments.sagan.task import PairedCanvases, PairedCanvasesConfig, wall_of
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
 from transformer.models.contract import by_path
@@ -59,7 +59,7 @@ def first(assembly: Assembly) -> TrainState:
 
 
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
-    task = build(PairedCanvasesConfig(digits="38", pixels=16, rows=64), Path())
+    task = PairedCanvases(PairedCanvasesConfig(digits="38", pixels=16, rows=64))
     batch = task.source(0)[0]
     assert batch["picture"].shape == (64, 16, 32, 1)
     assert set(batch["labels"]) == {3, 8}

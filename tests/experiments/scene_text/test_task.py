@@ -1,14 +1,13 @@
 """Pictures of text: their batches, places, evaluations and answers, and their measures by hand."""
 
 import functools
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
-from experiments.scene_text.task import TextPictures, TextPicturesConfig, build
+from experiments.scene_text.task import TextPictures, TextPicturesConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -25,7 +24,7 @@ GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 
 @pytest.fixture(scope="module")
 def task() -> TextPictures:
-    return build(TextPicturesConfig(pixels=32, rows=8, examples=10, probed=3), Path())
+    return TextPictures(TextPicturesConfig(pixels=32, rows=8, examples=10, probed=3))
 
 
 def model_of(task: TextPictures, attention: Attended = Attended.NEIGHBOURS) -> Model:
@@ -87,7 +86,7 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextPictures
 
 @pytest.mark.parametrize(("share", "bent"), [(0.0, 0), (1.0, 8)])
 def test_the_share_of_curved_strings_is_kept(share: float, bent: int) -> None:
-    task = build(TextPicturesConfig(pixels=32, rows=8, examples=1, curved=share), Path())
+    task = TextPictures(TextPicturesConfig(pixels=32, rows=8, examples=1, curved=share))
     turns, sides = (task.source(0)[0][name] for name in ("turns", "sides"))
     spread = [np.ptp(turn[side > 0]) for turn, side in zip(turns, sides, strict=True)]
     assert sum(each > 0 for each in spread) == bent

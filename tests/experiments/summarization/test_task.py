@@ -1,7 +1,6 @@
 """The summaries task: its batches, what models that copy and models that do not are asked, and its answers."""
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.summarization.data import KINDS, is_held_out, summary
-from experiments.summarization.task import UNKNOWN, Summaries, SummariesConfig, Unseen, build
+from experiments.summarization.task import UNKNOWN, Summaries, SummariesConfig, Unseen
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
@@ -24,7 +23,7 @@ SMALL: dict[str, Any] = {"most": 2, "fillers": 1, "tested": (3,), "rows": 4, "ex
 
 @functools.cache
 def task_of(unseen: Unseen = Unseen.COPIED) -> Summaries:
-    return build(SummariesConfig(unseen=unseen, **SMALL), Path())
+    return Summaries(SummariesConfig(unseen=unseen, **SMALL))
 
 
 @functools.cache
@@ -169,7 +168,7 @@ def test_articles_that_cannot_be_drawn_are_refused(wrong: dict, said: str) -> No
 
 def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> None:
     """Summaries have room to say more than is true, which articles of facts alone are too short to show."""
-    task = build(SummariesConfig(most=8, fillers=0, tested=(8,), rows=1, examples=1, unseen=Unseen.UNKNOWN), Path())
+    task = Summaries(SummariesConfig(most=8, fillers=0, tested=(8,), rows=1, examples=1, unseen=Unseen.UNKNOWN))
     shortest = max(given.positions or 0 for given in task.interface.inputs.values())
     family = FAMILIES["encoder_decoder"]
     with pytest.raises(UserError, match=f"more than config.model.max_length={shortest}"):
