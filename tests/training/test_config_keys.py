@@ -1,15 +1,18 @@
 """Overrides against a config's own schema: what chooses the keys, and what studies set that no file says."""
 
 import copy
+import dataclasses
+import typing
 
 import pytest
 
 from tests.studies.tiny import BASE
 from transformer.config import UserError, flatten
+from transformer.exports import Exports
 from transformer.models.published import PUBLISHED as SIZES
-from transformer.models.registry import model_config
+from transformer.models.registry import FAMILIES, model_config
 from transformer.overrides import Group, find, leaves
-from transformer.tasks.registry import task_config
+from transformer.tasks.registry import TASKS, task_config
 from transformer.training.config import resolve, schema_of, show, with_overrides
 
 SIZED = {**BASE, "model": {"size": "transformer-base"}}
@@ -64,6 +67,16 @@ def test_what_a_task_makes_one_by_one_has_a_greatest_number(task: str, key: str)
 def test_heads_are_no_more_than_their_maps_can_name(family: str, key: str) -> None:
     with pytest.raises(UserError, match=rf"config\.model\.{key}=1000000000 must be at most"):
         model_config({"family": family, key: 10**9})
+
+
+@pytest.mark.parametrize("table", [FAMILIES, TASKS], ids=["families", "tasks"])
+def test_a_field_that_is_declared_again_keeps_its_range(table: Exports):
+    for name in table.all_names():
+        config = table[name].config
+        own = typing.get_type_hints(config, include_extras=True)
+        for base in filter(dataclasses.is_dataclass, config.__mro__[1:]):
+            for field, hint in typing.get_type_hints(base, include_extras=True).items():
+                assert own[field] == hint or "Annotated" not in str(hint), f"{config.__name__}.{field} is {own[field]}"
 
 
 def test_an_override_may_set_what_the_config_does_not_say():
