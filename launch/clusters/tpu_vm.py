@@ -25,6 +25,7 @@ from launch.clusters.training import (
 )
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
+from transformer.installation import command_words
 from transformer.runs.exit_codes import RESTARTABLE
 
 COMMAND = Command(
@@ -86,7 +87,8 @@ def main(arguments: Arguments, training: Training) -> None:
     if tpu.shape != default_shape(tpu.name, tpu.chips):
         raise UserError(
             f"{tpu.name}:{tpu.topology} is no TPU VM: {tpu.accelerator_type} stands for "
-            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; take that, or the command clusters.gke"
+            f"{'x'.join(map(str, default_shape(tpu.name, tpu.chips)))}; take that, or "
+            f"{shlex.join(command_words('clusters.gke'))}"
         )
     calls = make_calls(arguments, training, tpu, run_name(arguments.name, training.workdir))
     if arguments.dry_run:

@@ -248,7 +248,7 @@ def test_what_cannot_be_used_is_told_in_one_line(engines, capsys, describe, says
     [
         (
             ("--topology=v5p:4x4x16",),
-            "v5p:4x4x16 is no TPU VM: v5p-512 stands for 4x8x8; take that, or launch.clusters.gke",
+            "v5p:4x4x16 is no TPU VM: v5p-512 stands for 4x8x8; take that, or python -m launch.clusters.gke",
         ),
         (("--restarts=-1",), "--restarts=-1 must be at least 0"),
         (("--zone=",), "clusters.tpu_vm needs --zone=VALUE"),

@@ -94,7 +94,7 @@ const commandCell = (command, { directory }) =>
 
 /** What writes the page of a run's heads, beside those of the reference with the same seed and values. */
 function mapsOf({ arm, task, seed, tuned, directory, state, trust }) {
-  if (!directory || !["done", "stuck"].includes(state)) return "";
+  if (!directory || !data.about?.maps_command || !["done", "stuck"].includes(state)) return "";
   const alike = JSON.stringify(tuned);
   const other = data.cells.find(
     (each) =>
