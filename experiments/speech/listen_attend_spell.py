@@ -143,12 +143,12 @@ class ListenAttendSpell(AttentionDecoder):
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, Carry]:
         """h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, parts of what is heard are hidden."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
-        hearing, hidden_by = self.config.hearing, self.stream(key, "hearing")
-        frames_BxFxM, frames_B = heard(sound, lengths_B, hearing, dtype=self.dtype, key=hidden_by)
+        hearing, masked_by = self.config.hearing, self.stream(key, "hearing")
+        frames_BxFxM, frames_B = heard(sound, lengths_B, hearing, dtype=self.dtype, key=masked_by)
         h_BxUxC, lengths_B = self.listener(frames_BxFxM, frames_B)
         memory = self.attention.prepare(jnp.tanh(self.psi(h_BxUxC)), lengths_B)
-        draws = key is not None and self.config.sampled
-        said_B = jnp.asarray(inputs["target"])[:, 0] if draws else None
+        samples = key is not None and self.config.sampled
+        said_B = jnp.asarray(inputs["target"])[:, 0] if samples else None
         states = self.speller.initial(len(lengths_B), self.dtype)
         first = Carry(states, jnp.zeros((len(lengths_B), h_BxUxC.shape[-1]), self.dtype), said_B)
         return memory._replace(values=h_BxUxC[:, :, None]), first

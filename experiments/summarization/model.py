@@ -1,7 +1,6 @@
 """A pointer-generator: a recurrent decoder that writes words and copies those of its source (See et al. 2017)."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,15 +13,16 @@ from transformer.attention.masks import Mask
 from transformer.attention.rng import check_rate, dropout
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.padding import real_lengths, real_positions, target_lengths
+from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
-from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree, Stateless
+from transformer.models.attention_decoder import SITE, AttentionDecoder, Given, Steps
+from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import COPYING, TRANSLATION, Interface
 
@@ -55,7 +55,7 @@ def read_again(weights_RxK: Float[Array, "R K"], coverage_RxK: Float[Array, "R K
     return jnp.sum(jnp.minimum(weights_RxK, coverage_RxK), axis=-1)
 
 
-SITE, SWITCH = "decoder/attention", "decoder/switch"
+SWITCH = "decoder/switch"
 # The logit of a word that can be neither written nor copied: finite, so that no gradient through it is NaN.
 NO_WORD = -1e9
 
@@ -96,12 +96,17 @@ class PointerGeneratorConfig:
         return RecurrentConfig(width=self.width)
 
 
-class Source(NamedTuple):
+class Article(NamedTuple):
     """What every step reads: the annotations, the source's words, and the numbers under which they are copied."""
 
     memory: AttentionMemory
     words: Int[Array, "B S"]
     copied: Int[Array, "B S"] | None
+
+    @property
+    def lengths(self) -> Int[Array, " B"]:
+        """How many words each source has."""
+        return self.memory.lengths
 
 
 class Carry(NamedTuple):
@@ -121,7 +126,7 @@ class Told(NamedTuple):
     again: Float[Array, " *B"]
 
 
-class PointerGenerator(Stateless):
+class PointerGenerator(AttentionDecoder):
     """P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i (equation 9).
 
     s_t = LSTM([x_t ; h*_{t-1}], s_{t-1}), e_i = v' tanh(W_h h_i + W_s s_t + w_c c_i), a = softmax(e), h*_t = sum_i
@@ -132,15 +137,16 @@ class PointerGenerator(Stateless):
     them in `source`. Outputs: log P of both kinds of words; without `copied` the logits of P_vocab.
     """
 
+    streams = ("source", "target", "readout")
+
     def __init__(self, config: PointerGeneratorConfig, interface: Interface, builder: Builder):
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("a pointer-generator needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
+        super().__init__(interface, builder)
+        self.config = config
         self.extended = interface.vocabularies["joint"]
-        self.words = interface.vocabularies.get("source", self.extended)
+        self.vocabulary = interface.vocabularies.get("source", self.extended)
         self.copies = "copied" in interface.inputs
         width, embedding, annotations = config.width, config.embedding, config.encoder.output_width
-        self.embedding = Embedding(self.words, embedding, builder=builder)
+        self.embedding = Embedding(self.vocabulary, embedding, builder=builder)
         self.encoder = RecurrentLayer(config.encoder, embedding, builder=builder)
 
         def linear(inputs: int, name: str, outputs: int) -> Linear:
@@ -152,125 +158,36 @@ class PointerGenerator(Stateless):
         self.covered = None if config.coverage is None else CoveredKeys(1, width, builder=builder)
         self.decoder = RecurrentLayer(config.decoder, embedding + annotations, builder=builder)
         self.readout = linear(width + annotations, "embed", width)
-        self.output = Linear((("embed", width),), (("vocabulary", self.words),), bias=True, builder=builder)
+        self.output = Linear((("embed", width),), (("vocabulary", self.vocabulary),), bias=True, builder=builder)
         self.switch = linear(annotations + width + embedding, "features", 1) if self.copies else None
 
-    def encode(self, inputs: Inputs, key: Key[Array, ""] | None = None) -> tuple[Source, Carry]:
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Article, Carry]:
         """What every step reads of the source, and s_0: tanh of a linear map of the states in which it was read."""
         words_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(words_BxS, self.pad)
-        h_BxSxC, last = self.encoder(self._embedded(words_BxS, key), lengths_B)
+        h_BxSxC, last = self.encoder(self._embedded(words_BxS, self.stream(key, "source")), lengths_B)
         memory = self.attention.prepare(h_BxSxC, lengths_B)
         assert last.memory is not None
         first = CellState(jnp.tanh(self.first_hidden(last.hidden)), jnp.tanh(self.first_memory(last.memory)))
         coverage_BxS = None if self.covered is None else jnp.zeros(words_BxS.shape, h_BxSxC.dtype)
         copied_BxS = jnp.asarray(inputs["copied"]) if self.copies else None
-        return Source(memory, words_BxS, copied_BxS), Carry(first, jnp.zeros_like(h_BxSxC[:, 0]), coverage_BxS)
+        return Article(memory, words_BxS, copied_BxS), Carry(first, jnp.zeros_like(h_BxSxC[:, 0]), coverage_BxS)
 
-    def hidden(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
-        """What `logits` scores the words of the vocabulary from, over a known target: all that there is without copies.
+    def words(self, state: PyTree, inputs: Inputs, source: Article, key: Key[Array, ""] | None) -> Given:
+        """Each word before; of a copy, what stands in the source."""
+        target_BxT = self._in_vocabulary(jnp.asarray(inputs["target"]), source.words, source.copied)
+        return Given(self._embedded(target_BxT, self.stream(key, "target")))
 
-        Errors: ValueError where copies are scored as well, as `forward` does.
-        """
-        if self.copies:
-            raise ValueError("copies are scored from the attention: call forward")
-        read_BxTxE, aux, *_ = self._over(state, inputs, train, key, capture)
-        return read_BxTxE, aux
-
-    def logits(self, read: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every word of the vocabulary from what was read out, in at least float32."""
-        logits = self.output(read)
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-    def forward(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T V"], Aux]:
-        """Teacher forcing: the score of every word at every position of the target.
-
-        Where it copies, `extras` has `p_gen` [B, T]. An attention that covers adds the loss `coverage`, a sum over the
-        positions of the target.
-        """
-        read_BxTxE, aux, told, word_BxTxE, source = self._over(state, inputs, train, key, capture)
-        if source.copied is None:
-            return self.logits(read_BxTxE), aux
-        switch_BxT = self._switch(told, word_BxTxE)
-        lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.memory.lengths, self.pad)
-        maps = {**aux.maps, **_origins(switch_BxT, lengths_B, capture)}
-        scores_BxTxV = self._mixed(read_BxTxE, switch_BxT, told.weights, source.copied)
-        return scores_BxTxV, aux._replace(maps=maps, extras={"p_gen": jax.nn.sigmoid(switch_BxT)})
-
-    def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Rows are examples x beams, each with a coverage of its own; the source lies in `examples`."""
-        source, carry = self.encode(inputs)
-        rows = repeat_rows(carry, beams)
-        return Cache(layers=(), rows=rows, examples=source), jnp.full(len(rows.context), self.begin, jnp.int32)
-
-    def step(
-        self,
-        state: PyTree,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The same step as in training, on the words that were chosen, copies among them."""
-        source: Source = cache.examples
+    def chosen(self, tokens_R: Int[Array, " R"], source: Article, carry: Carry) -> Given:
+        """The same of the words that were chosen, copies among them."""
         words_RxS, copied_RxS = repeat_rows((source.words, source.copied), len(tokens_R) // len(source.words))
-        word_RxE = self._embedded(self._known(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0]
-        rows, told, alignment = self._step(cache.rows, word_RxE, None, source=source)
-        weights, asked = alignment.weights[:, :, None], capture_at(SITE, capture)
-        maps = captured_at(SITE, capture_weights(weights, asked, logits=alignment.logits[:, :, None]), capture)
-        read_RxE = self._read_out(told, None)
-        if copied_RxS is None:
-            return self.logits(read_RxE), cache._replace(rows=rows), Aux(maps, {}, state)
-        switch_Rx1 = self._switch(told, word_RxE)[:, None]
-        scores_Rx1xV = self._mixed(read_RxE[:, None], switch_Rx1, told.weights[:, None], copied_RxS)
-        maps = {**maps, **_origins(switch_Rx1, jnp.ones(len(tokens_R), jnp.int32), capture)}
-        return scores_Rx1xV[:, 0], cache._replace(rows=rows), Aux(maps, {}, state)
+        return Given(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
 
-    def _over(
-        self, state: PyTree, inputs: Inputs, train: bool, key: Key[Array, ""] | None, capture: Capture | None
-    ) -> tuple[Float[Array, "B T E"], Aux, Told, Float[Array, "B T W"], Source]:
-        """All steps of a known target: what words are scored from, what was told beside it, the words, the source."""
-        source_key, target_key, read_key = (None,) * 3 if key is None or not train else jax.random.split(key, 3)
-        target_BxT = jnp.asarray(inputs["target"])
-        source, first = self.encode(inputs, source_key)
-        lengths_B = target_lengths(target_BxT, source.memory.lengths, self.pad)
-        word_BxTxE = self._embedded(self._known(target_BxT, source.words, source.copied), target_key)
-        _, told, captured = scan_steps(
-            functools.partial(self._step, source=source),
-            first,
-            word_BxTxE,
-            mask=Mask(query_lengths=lengths_B, key_lengths=source.memory.lengths),
-            capture=capture_at(SITE, capture),
-        )
-        losses = {}
-        if self.config.coverage is not None:
-            total, count = jnp.sum(told.again), jnp.sum(lengths_B).astype(told.again.dtype)
-            losses["coverage"] = AuxiliaryLoss(total, count, self.config.coverage)
-        aux = Aux({} if captured is None else {SITE: captured}, {}, state, losses)
-        return self._read_out(told, read_key), aux, told, word_BxTxE, source
-
-    def _step(
-        self, carry: Carry, word_RxE: Array, key: Key[Array, ""] | None, *, source: Source
+    def advance(
+        self, source: Article, carry: Carry, given: Given, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, Told, Alignment]:
-        """One word further: s_t reads the word and what was read before it, and attends."""
-        state = self.decoder.step(jnp.concatenate([word_RxE, carry.context], axis=-1), carry.state)
+        """s_t reads the word and what was read before it, and attends."""
+        state = self.decoder.step(jnp.concatenate([given.word, carry.context], axis=-1), carry.state)
         if self.covered is None or carry.coverage is None:
             context_RxC, alignment = self.attention.step(state.hidden, source.memory)
             weights_RxS = alignment.weights[:, 0]
@@ -283,9 +200,56 @@ class PointerGenerator(Stateless):
         told = Told(state.hidden, context_RxC, weights_RxS, again_R)
         return Carry(state, context_RxC, coverage_RxS), told, alignment
 
-    def _read_out(self, told: Told, key: Key[Array, ""] | None) -> Float[Array, "*B E"]:
+    def read_out(self, given: Given, told: Told) -> Float[Array, "*B E"]:
         """V [s_t ; h*_t] + b of equation 4."""
-        return dropout(self.readout(jnp.concatenate([told.hidden, told.context], axis=-1)), self.config.dropout, key)
+        return self.readout(jnp.concatenate([told.hidden, told.context], axis=-1))
+
+    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Steps, Aux]:
+        """An attention that covers adds the loss `coverage`, a sum over the positions of the target."""
+        steps, aux = super().unroll(state, inputs, **options)
+        if self.config.coverage is None:
+            return steps, aux
+        total, count = jnp.sum(steps.told.again), jnp.sum(steps.lengths).astype(steps.told.again.dtype)
+        return steps, aux._replace(losses={"coverage": AuxiliaryLoss(total, count, self.config.coverage)})
+
+    def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
+        """What `logits` scores the words of the vocabulary from: all that there is without copies.
+
+        Errors: ValueError where copies are scored as well, as `forward` does.
+        """
+        if self.copies:
+            raise ValueError("copies are scored from the attention: call forward")
+        steps, aux = self.unroll(state, inputs, **options)
+        return self._read(steps), aux
+
+    def forward(
+        self, state: PyTree, inputs: Inputs, *, capture: Capture | None = None, **options: Any
+    ) -> tuple[Float[Array, "B T V"], Aux]:
+        """The score of every word at every position of the target; where it copies, `extras` has `p_gen` [B, T]."""
+        if not self.copies:
+            return super().forward(state, inputs, capture=capture, **options)
+        steps, aux = self.unroll(state, inputs, capture=capture, **options)
+        switch_BxT = self._switch(steps.told, steps.given.word)
+        scores_BxTxV = self._mixed(self._read(steps), switch_BxT, steps.told.weights, steps.source.copied)
+        maps = {**aux.maps, **_origins(switch_BxT, steps.lengths, capture)}
+        return scores_BxTxV, aux._replace(maps=maps, extras={"p_gen": jax.nn.sigmoid(switch_BxT)})
+
+    def step(
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], *, capture: Capture | None = None, **options: Any
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """The score of every next word, copies among them."""
+        if not self.copies:
+            return super().step(state, cache, tokens_R, capture=capture, **options)
+        steps, cache, aux = self.extend(state, cache, tokens_R, capture=capture, **options)
+        switch_Rx1 = self._switch(steps.told, steps.given.word)[:, None]
+        copied_RxS = repeat_rows(steps.source.copied, len(tokens_R) // len(steps.source.copied))
+        scores_Rx1xV = self._mixed(self._read(steps)[:, None], switch_Rx1, steps.told.weights[:, None], copied_RxS)
+        maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, capture)}
+        return scores_Rx1xV[:, 0], cache, aux._replace(maps=maps)
+
+    def _read(self, steps: Steps) -> Float[Array, "*B E"]:
+        """What is read out, parts of it dropped in training."""
+        return dropout(self.read_out(steps.given, steps.told), self.config.dropout, self.stream(steps.key, "readout"))
 
     def _switch(self, told: Told, word: Array) -> Float[Array, " *B"]:
         """The logit of p_gen (equation 8), in at least float32."""
@@ -296,7 +260,7 @@ class PointerGenerator(Stateless):
     def _mixed(self, read_BxTxE: Array, switch_BxT: Array, weights_BxTxS: Array, copied_BxS: Array) -> Array:
         """The logarithm of equation 9."""
         written_BxTxV = jax.nn.log_softmax(self.logits(read_BxTxE)) + jax.nn.log_sigmoid(switch_BxT)[..., None]
-        beyond = self.extended - self.words
+        beyond = self.extended - self.vocabulary
         written_BxTxV = jnp.pad(written_BxTxV, ((0, 0), (0, 0), (0, beyond)), constant_values=NO_WORD)
 
         def copied(weights_TxS: Array, copied_S: Array) -> Array:
@@ -307,13 +271,13 @@ class PointerGenerator(Stateless):
         log_share_BxTxV = jnp.log(jnp.where(some, share_BxTxV, 1)) + jax.nn.log_sigmoid(-switch_BxT)[..., None]
         return jnp.logaddexp(written_BxTxV, jnp.where(some, log_share_BxTxV, NO_WORD))
 
-    def _known(self, tokens_BxT: Array, words_BxS: Array, copied_BxS: Array | None) -> Array:
+    def _in_vocabulary(self, tokens_BxT: Array, words_BxS: Array, copied_BxS: Array | None) -> Array:
         """The tokens, and for those beyond the vocabulary what stands in the source where they are copied from."""
         if copied_BxS is None:
             return tokens_BxT
         place_BxT = jnp.argmax(tokens_BxT[:, :, None] == copied_BxS[:, None], axis=-1)
         there_BxT = jnp.take_along_axis(words_BxS, place_BxT, axis=1)
-        return jnp.where(tokens_BxT < self.words, tokens_BxT, there_BxT)
+        return jnp.where(tokens_BxT < self.vocabulary, tokens_BxT, there_BxT)
 
     def _embedded(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)

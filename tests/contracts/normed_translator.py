@@ -3,6 +3,7 @@
 import dataclasses
 
 from tests.contracts.bahdanau import Bahdanau, model_of
+from transformer.layers.padding import real_positions
 from transformer.layers.stateful_norm import BatchNorm
 from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION
@@ -21,10 +22,16 @@ class Normed(Bahdanau):
     def initial_state(self, key):
         return {"norm": self.norm.initial_state(key)}
 
-    def read_out(self, state, read, *, train, real=None):
-        read, norm = self.norm(read, state["norm"], train=train, mask=real)
-        hidden, _ = super().read_out(state, read, train=train)
-        return hidden, {"norm": norm}
+    def hidden(self, state, inputs, *, train, **options):
+        steps, aux = self.unroll(state, inputs, train=train, **options)
+        real = real_positions(steps.lengths, steps.told.shape[1])
+        told, norm = self.norm(steps.told, state["norm"], train=train, mask=real)
+        return self.read_out(steps.given, told), aux._replace(state={"norm": norm})
+
+    def step(self, state, cache, tokens, **options):
+        steps, cache, aux = self.extend(state, cache, tokens, **options)
+        told, _ = self.norm(steps.told, state["norm"], train=False)
+        return self.logits(self.read_out(steps.given, told)), cache, aux
 
 
 def build(config, interface, precision):

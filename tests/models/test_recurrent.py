@@ -21,10 +21,10 @@ from transformer.layers.attention_cell import Extent, Projection
 from transformer.layers.initialization import Initialisation
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, SkipConnections
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface
 from transformer.models.recurrent import (
-    SITE,
     Bridge,
     Context,
     Order,

@@ -56,7 +56,7 @@ class Steps(NamedTuple):
     source: Any
     given: Any
     told: Any
-    lengths: Int[Array, " B"] | None = None
+    lengths: Int[Array, " B"]
     key: Key[Array, ""] | None = None
 
 
@@ -65,10 +65,9 @@ class AttentionDecoder(Stateless):
 
     inputs: `target` [B, T], the words behind a begin token, padded at the end, and what `encode` reads.
 
-    `site` names its maps. `streams` names the places that draw in training; each has a key of its own (`stream`).
+    `streams` names the places that draw in training; each has a key of its own (`stream`).
     """
 
-    site: ClassVar[str] = SITE
     streams: ClassVar[tuple[str, ...]] = ()
     embedding: Embedding
     output: Linear
@@ -123,9 +122,9 @@ class AttentionDecoder(Stateless):
         source, carry = self.encode(inputs, key)
         given = self.words(state, inputs, source, key)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.lengths, self.pad)
-        mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_at(self.site, capture)
+        mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_at(SITE, capture)
         told, captured = self.all_steps(source, carry, given, mask, key, train=train, capture=asked)
-        maps = {} if captured is None else {self.site: captured}
+        maps = {} if captured is None else {SITE: captured}
         return Steps(source, given, told, lengths_B, key), Aux(maps, {}, state)
 
     def all_steps(
@@ -182,9 +181,10 @@ class AttentionDecoder(Stateless):
         rows, told, alignment = self.advance(source, cache.rows, given, None, train=False)
         if alignment is not None:
             weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
-            captured = capture_weights(weights, capture_at(self.site, capture), logits=logits)
-            maps = captured_at(self.site, captured, capture)
-        return Steps(source, given, told), cache._replace(rows=rows), Aux(maps, {}, state)
+            captured = capture_weights(weights, capture_at(SITE, capture), logits=logits)
+            maps = captured_at(SITE, captured, capture)
+        lengths_R = jnp.ones(len(tokens_R), jnp.int32)
+        return Steps(source, given, told, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
 
     def step(
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any

@@ -2,56 +2,42 @@
 
 import dataclasses
 import enum
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at, one_layer
+from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLERS, Normaliser, Reweighting
 from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import Config, Count, Heads, Layers, Positive, Rate, UserError
-from transformer.layers.attention_cell import (
-    Alignment,
-    AttentionCell,
-    AttentionCellConfig,
-    AttentionMemory,
-    Extent,
-    Projection,
-    scan_steps,
-)
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, Extent, Projection
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialization import Initialisation, Initialise, ScoreInitialisation
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.padding import real_lengths, target_lengths
+from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.padding import real_lengths
 from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
-from transformer.models.contract import Aux, Cache, Inputs, Model
+from transformer.models.attention_decoder import (
+    SITE,
+    AttentionDecoder,
+    Given,
+    Source,
+    Steps,
+    captured_at_once,
+    draws,
+    own_words,
+    read,
+    soft_examples,
+)
+from transformer.models.contract import Aux, Inputs, Model, PyTree
 from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION, Interface, check_length
-
-SITE = "decoder/attention"
-
-_STREAMS = (
-    "source",
-    "encoder",
-    "target",
-    "own",
-    "steps",
-    "said",
-    "attention",
-    "decoder",
-    "readout",
-    "which",
-    "draw",
-    "soft",
-)
 
 
 class Context(enum.Enum):
@@ -247,23 +233,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         )
 
 
-class EncodedSource(NamedTuple):
-    """What of the source every step reads: the memory of an attention, or one vector for all steps, or nothing."""
-
-    lengths: Int[Array, " B"]
-    memory: AttentionMemory | None = None
-    vector: Float[Array, "B M"] | None = None
-
-
-class StepInput(NamedTuple):
-    """What a step is given: the word, and, where drawn, whether it reads its own instead, and the source softly."""
-
-    word: Float[Array, "*B E"]
-    own: Bool[Array, "*B"] | None = None
-    soft: Bool[Array, "*B"] | None = None
-
-
-class DecoderCarry(NamedTuple):
+class Carry(NamedTuple):
     """What a step hands to the next: the states, with input feeding the readout, and the model's own last word."""
 
     states: tuple[CellState, ...]
@@ -272,18 +242,39 @@ class DecoderCarry(NamedTuple):
     said: Int[Array, " R"] | None = None
 
 
-class RecurrentEncoderDecoder(Module):
+class Told(NamedTuple):
+    """What a step hands out: its readout, and of a draw that learns by REINFORCE what `extras` has."""
+
+    read: Float[Array, "*B E"]
+    draws: dict[str, Array]
+
+
+class RecurrentEncoderDecoder(AttentionDecoder):
     """Encoder, attention and decoder over one joint vocabulary.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
     token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
+    streams = (
+        "source",
+        "encoder",
+        "target",
+        "own",
+        "steps",
+        "said",
+        "attention",
+        "decoder",
+        "readout",
+        "which",
+        "draw",
+        "soft",
+    )
+
     def __init__(self, config: RecurrentEncoderDecoderConfig, interface: Interface, builder: Builder):
+        super().__init__(interface, builder)
+        self.config = config
         builder = builder.with_rule(Initialise(config.initialisation))
-        if interface.pad is None or interface.begin is None:
-            raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
-        self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
         vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
         width, embedding = config.width, config.embedding
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
@@ -310,217 +301,144 @@ class RecurrentEncoderDecoder(Module):
         """The training steps that scheduled sampling counts; nothing without it."""
         return {"steps": jnp.int32(0)} if self.config.scheduled_sampling else {}
 
-    def encode(
-        self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None
-    ) -> tuple[EncodedSource, tuple[CellState, ...]]:
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Source, Carry]:
         """What the steps read of the source, and the decoder's first states."""
-        lengths_B, context = real_lengths(source_BxS, self.pad), self.config.context
-        words_BxSxE = self._embedded(source_BxS, _stream(key, "source"))
-        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=_stream(key, "encoder"))
-        first = self._first(last)
-        match context:
+        source_BxS = jnp.asarray(inputs["source"])
+        lengths_B = real_lengths(source_BxS, self.pad)
+        words_BxSxE = self._embedded(source_BxS, self.stream(key, "source"))
+        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=self.stream(key, "encoder"))
+        states = self._first(last)
+        fed_BxE = jnp.zeros_like(states[-1].hidden) if self.config.order is Order.INPUT_FEEDING else None
+        samples = key is not None and self.config.scheduled_sampling
+        said_B = jnp.asarray(inputs["target"])[:, 0] if samples else None
+        first = Carry(states, jnp.zeros(len(lengths_B), jnp.int32), fed_BxE, said_B)
+        match self.config.context:
             case Context.NONE:
-                return EncodedSource(lengths_B), first
+                return Source(lengths_B), first
             case Context.LAST:
-                return EncodedSource(lengths_B, vector=last[-1].hidden), first
+                return Source(lengths_B, vector=last[-1].hidden), first
             case Context.SUM:
-                return EncodedSource(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
+                return Source(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
             case Context.MEAN:
-                return EncodedSource(lengths_B, vector=_divide_by_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
+                return Source(lengths_B, vector=_over_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
             case Context.ATTENTION | Context.ATTENTION_OVER_LENGTH:
                 assert self.attention is not None
-                return EncodedSource(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
+                return Source(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
-        """Teacher forcing: what `logits` scores the words of a known target from.
+    def words(self, state: PyTree, inputs: Inputs, source: Source, key: Key[Array, ""] | None) -> Given:
+        """The words, and in training where the decoder reads its own instead, and which examples are read softly."""
+        target_BxT, config = jnp.asarray(inputs["target"]), self.config
+        own_BxT, soft_BxT = None, None
+        if key is not None and config.scheduled_sampling:
+            share = jnp.minimum(state["steps"] / config.scheduled_sampling_steps, 1) * config.scheduled_sampling
+            own_BxT = own_words(self._which(key, "own"), share, target_BxT)
+        if key is not None and config.soft_share:
+            soft_BxT = soft_examples(self._which(key, "soft"), config.soft_share, target_BxT)
+        return Given(self._embedded(target_BxT, self.stream(key, "target")), own_BxT, soft_BxT)
 
-        Of hard attention, whose draws learn by REINFORCE, `extras` has `attention_log_prob` [B, T, H], the
-        log-probability of each draw, and `attention_entropy`, that of what it was drawn from.
-        """
-        key = key if train else None
-        target_BxT = jnp.asarray(inputs["target"])
-        source, first = self.encode(jnp.asarray(inputs["source"]), key)
-        lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
-        mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
-        asked = capture_at(SITE, capture)
-        own_BxT, state = self._own_words(state, target_BxT, train, _stream(key, "own"))
-        words_BxTxE = self._embedded(target_BxT, _stream(key, "target"))
-        given = StepInput(words_BxTxE, own_BxT, self._soft(target_BxT, train, _stream(key, "soft")))
-        if self.config.order is Order.CURRENT and own_BxT is None:
-            read_BxTxE, draws, captured = self._at_once(source, first, given, mask, train, key, asked)
-        else:
-            carry = self._carry(first, target_BxT[:, 0] if own_BxT is not None else None)
-            _, (read_BxTxE, draws), captured = scan_steps(
-                functools.partial(self._step, source=source, train=train),
-                carry,
-                given,
-                mask=mask,
-                key=_stream(key, "steps"),
-                capture=asked,
-            )
-        return read_BxTxE, Aux({} if captured is None else {SITE: captured}, draws, state)
-
-    def logits(self, read: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
-        """The score of every word from what was read out, in at least float32."""
-        logits = self.output(read)
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
-        """The score of every word at every position of the target."""
-        read_BxTxE, aux = self.hidden(state, inputs, **options)
-        return self.logits(read_BxTxE), aux
-
-    def init_cache(self, state: dict, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Encode the source once; every row begins with the first states and the begin token."""
-        source, first = self.encode(jnp.asarray(inputs["source"]), None)
-        rows = repeat_rows(self._carry(first, None), beams)
-        begin_R = jnp.full(len(rows.position), self.begin, jnp.int32)
-        return Cache(layers=(), rows=rows, examples=source), begin_R
-
-    def step(
-        self,
-        state: dict,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """The same step as in training, on the words that were chosen."""
-        words_RxE = self._embedded(tokens_R, None)
-        rows, (read_RxE, _), alignment = self._step(
-            cache.rows, StepInput(words_RxE), None, source=cache.examples, train=False
-        )
-        maps, asked = {}, capture_at(SITE, capture)
-        if alignment is not None and asked is not None:
-            maps = captured_at(SITE, capture_weights(alignment.weights[:, :, None], asked), capture)
-        return self.logits(read_RxE), cache._replace(rows=rows), Aux(maps, {}, state)
-
-    def _step(
-        self,
-        carry: DecoderCarry,
-        given: StepInput,
-        key: Key[Array, ""] | None,
-        *,
-        source: EncodedSource,
-        train: bool,
-    ) -> tuple[DecoderCarry, tuple[Array, dict[str, Array]], Alignment | None]:
-        """One word further: the carry, the readout and what is told of a draw, and the alignment."""
+    def advance(
+        self, source: Source, carry: Carry, given: Given, key: Key[Array, ""] | None, *, train: bool
+    ) -> tuple[Carry, Told, Alignment | None]:
+        """One word further, as `Order` says."""
         word_RxE = given.word
         if given.own is not None:
             assert carry.said is not None
-            word_RxE = jnp.where(given.own[:, None], self._embedded(carry.said, _stream(key, "said")), word_RxE)
-        read = functools.partial(
-            self._read, source=source, position_R=carry.position, soft_R=given.soft, train=train, key=key
-        )
-        query = carry.states[-1].hidden
+            word_RxE = jnp.where(given.own[:, None], self._embedded(carry.said, self.stream(key, "said")), word_RxE)
+        drawn_by = self.stream(key, "attention")
+        facts: dict[str, Any] = {"position_R": carry.position, "soft_R": given.soft, "key": drawn_by, "train": train}
         if self.config.order is Order.PREVIOUS:
-            context, alignment = read(query)
-            entering = _concatenate(word_RxE, context)
+            context, alignment = self._context(source, carry.states[-1].hidden, **facts)
+            entering = _joined(word_RxE, context)
         else:
-            entering = _concatenate(word_RxE, carry.read)
-        output_RxE, states = self.decoder.step(entering, carry.states, key=_stream(key, "decoder"))
+            entering = _joined(word_RxE, carry.read)
+        output_RxE, states = self.decoder.step(entering, carry.states, key=self.stream(key, "decoder"))
         if self.config.order is not Order.PREVIOUS:
-            context, alignment = read(output_RxE)
-        read_RxE = self._read_out(output_RxE, word_RxE, context, _stream(key, "readout"))
+            context, alignment = self._context(source, output_RxE, **facts)
+        read_RxE = self._readout(output_RxE, word_RxE, context, self.stream(key, "readout"))
 
-        said = carry.said
+        said_R = carry.said
         if given.own is not None:
-            said = jax.random.categorical(_require_stream(key, "draw"), self.logits(jax.lax.stop_gradient(read_RxE)))
-        fed = read_RxE if self.config.order is Order.INPUT_FEEDING else None
-        after = DecoderCarry(states, carry.position + 1, fed, None if said is None else said.astype(jnp.int32))
-        return after, (read_RxE, _sampling_extras(alignment, self.config.normaliser)), alignment
+            draw = self.stream(key, "draw")
+            assert draw is not None
+            said_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(read_RxE))).astype(jnp.int32)
+        fed_RxE = read_RxE if self.config.order is Order.INPUT_FEEDING else None
+        after = Carry(states, carry.position + 1, fed_RxE, said_R)
+        return after, Told(read_RxE, self._draws(alignment)), alignment
 
-    def _at_once(
+    def all_steps(
         self,
-        source: EncodedSource,
-        first: tuple[CellState, ...],
-        given: StepInput,
+        source: Source,
+        carry: Carry,
+        given: Given,
         mask: Mask,
-        train: bool,
         key: Key[Array, ""] | None,
+        *,
+        train: bool,
         capture: Capture | None,
-    ) -> tuple[Float[Array, "B T E"], dict[str, Array], Captured | None]:
-        """All steps of a known target whose states do not depend on what is read: one attention for all of them."""
-        words_BxTxE = given.word
-        output_BxTxE, _ = self.decoder(words_BxTxE, mask.query_lengths, first, key=_stream(key, "decoder"))
-        captured, draws = None, {}
-        if self.attention is None:
-            context = (
-                None
-                if source.vector is None
-                else jnp.broadcast_to(source.vector[:, None], (*words_BxTxE.shape[:2], source.vector.shape[-1]))
-            )
-        else:
+    ) -> tuple[Told, Captured | None]:
+        """One after another, or, where no state depends on what is read, one attention for all of them."""
+        if self.config.order is not Order.CURRENT or given.own is not None:
+            return super().all_steps(source, carry, given, mask, key, train=train, capture=capture)
+        decoder_key, read_key = self.stream(key, "decoder"), self.stream(key, "readout")
+        output_BxTxE, _ = self.decoder(given.word, mask.query_lengths, carry.states, key=decoder_key)
+        captured, drawn, context = None, {}, None
+        if self.attention is not None:
             assert source.memory is not None
             context, alignment = self.attention(
                 output_BxTxE,
                 source.memory,
-                mask=Mask(query_lengths=mask.query_lengths),
+                mask=mask,
                 soft_BxQ=given.soft,
-                key=_stream(key, "attention"),
+                key=self.stream(key, "attention"),
                 train=train,
             )
-            context = self._over_length(context, source)
-            draws = {
-                name: jnp.moveaxis(each, 1, 2)
-                for name, each in _sampling_extras(alignment, self.config.normaliser).items()
-            }
-            if capture is not None:
-                kept = alignment.logits if capture.statistics else None
-                of_layer = capture_weights(alignment.weights, capture, logits=kept, mask=mask)
-                captured = None if of_layer is None else one_layer(of_layer)
-        return self._read_out(output_BxTxE, words_BxTxE, context, _stream(key, "readout")), draws, captured
+            context = self._scaled(context, source)
+            drawn = {name: jnp.moveaxis(each, 1, 2) for name, each in self._draws(alignment).items()}
+            captured = captured_at_once(alignment, capture, mask)
+        elif source.vector is not None:
+            shape = (*given.word.shape[:2], source.vector.shape[-1])
+            context = jnp.broadcast_to(source.vector[:, None], shape)
+        return Told(self._readout(output_BxTxE, given.word, context, read_key), drawn), captured
 
-    def _read(
-        self,
-        query_RxE: Array,
-        *,
-        source: EncodedSource,
-        position_R: Array,
-        soft_R: Array | None,
-        train: bool,
-        key: Key[Array, ""] | None,
-    ) -> tuple[Array | None, Alignment | None]:
+    def read_out(self, given: Given, told: Told) -> Float[Array, "*B E"]:
+        """The readout, which with input feeding the step itself needs."""
+        return told.read
+
+    def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[Steps, Aux]:
+        """Hard attention tells its draws in `extras`; scheduled sampling counts the steps of training."""
+        if train and options.get("key") is None and (self.config.scheduled_sampling or self.config.soft_share):
+            raise TypeError("a model that draws in training needs a key")
+        steps, aux = super().unroll(state, inputs, train=train, **options)
+        if train and self.config.scheduled_sampling:
+            state = {"steps": state["steps"] + 1}
+        return steps, aux._replace(extras=steps.told.draws, state=state)
+
+    def _context(self, source: Source, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
         """The context that a state reads, and how."""
-        if self.attention is not None:
-            assert source.memory is not None
-            context_RxC, alignment = self.attention.step(
-                query_RxE,
-                source.memory,
-                position_R=position_R,
-                soft_R=soft_R,
-                train=train,
-                key=_stream(key, "attention"),
-            )
-            return self._over_length(context_RxC, source), alignment
-        if source.vector is None:
+        if self.config.context is Context.NONE:
             return None, None
-        return repeat_rows(source.vector, len(query_RxE) // len(source.vector)), None
+        context_RxC, alignment = read(self.attention, source, query_RxE, **facts)
+        return self._scaled(context_RxC, source), alignment
 
-    def _over_length(self, context: Array, source: EncodedSource) -> Array:
+    def _scaled(self, context: Array, source: Source) -> Array:
         """Divided by the length of the source where the context is to be."""
         if self.config.context is not Context.ATTENTION_OVER_LENGTH:
             return context
-        return _divide_by_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
+        return _over_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
 
-    def _read_out(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
+    def _readout(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """r_t of the readout."""
         match self.config.readout:
             case Readout.MAXOUT:
-                pairs = self.readout(_concatenate(output, word, context))
+                pairs = self.readout(_joined(output, word, context))
                 read = jnp.max(pairs.reshape(*pairs.shape[:-1], -1, 2), axis=-1)
             case Readout.TANH:
-                read = jnp.tanh(self.readout(_concatenate(context, output)))
+                read = jnp.tanh(self.readout(_joined(context, output)))
         return dropout(read, self.config.dropout, key)
+
+    def _draws(self, alignment: Alignment | None) -> dict[str, Array]:
+        """What REINFORCE is made of; straight-through draws have a gradient without it."""
+        return draws(alignment) if self.config.normaliser is Normaliser.HARD else {}
 
     def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
         """The decoder's first states, by the bridge."""
@@ -534,60 +452,23 @@ class RecurrentEncoderDecoder(Module):
         memory_LxBxF = jnp.moveaxis(self.first_memory(top.memory), 1, 0)
         return tuple(map(CellState, jnp.unstack(hidden_LxBxF), jnp.unstack(memory_LxBxF)))
 
-    def _carry(self, first: tuple[CellState, ...], said_R: Array | None) -> DecoderCarry:
-        hidden_RxF = first[-1].hidden
-        fed = jnp.zeros_like(hidden_RxF) if self.config.order is Order.INPUT_FEEDING else None
-        return DecoderCarry(first, jnp.zeros(len(hidden_RxF), jnp.int32), fed, said_R)
-
     def _embedded(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
-    def _soft(self, target_BxT: Array, train: bool, key: Key[Array, ""] | None) -> Bool[Array, "B T"] | None:
-        """Which examples are read by the probabilities, none outside of training."""
-        if not (self.config.soft_share and train):
-            return None
-        drawn_Bx1 = jax.random.bernoulli(_require_stream(key, "which"), self.config.soft_share, (len(target_BxT), 1))
-        return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
-
-    def _own_words(
-        self, state: dict, target_BxT: Array, train: bool, key: Key[Array, ""] | None
-    ) -> tuple[Bool[Array, "B T"] | None, dict]:
-        """Which words the decoder reads of its own draws, none outside of training; and the next state."""
-        if not (self.config.scheduled_sampling and train):
-            return None, state
-        share = jnp.minimum(state["steps"] / self.config.scheduled_sampling_steps, 1) * self.config.scheduled_sampling
-        own_BxT = jax.random.bernoulli(_require_stream(key, "which"), share, target_BxT.shape)
-        return own_BxT.at[:, 0].set(False), {"steps": state["steps"] + 1}
+    def _which(self, key: Key[Array, ""], name: str) -> Key[Array, ""]:
+        which = self.stream(self.stream(key, name), "which")
+        assert which is not None
+        return which
 
 
-def _sampling_extras(alignment: Alignment | None, normaliser: Normaliser) -> dict[str, Array]:
-    """What REINFORCE is made of, by the names of `extras`."""
-    if normaliser is not Normaliser.HARD or alignment is None or alignment.log_prob is None:
-        return {}
-    assert alignment.entropy is not None
-    return {"attention_log_prob": alignment.log_prob, "attention_entropy": alignment.entropy}
-
-
-def _concatenate(*parts: Array | None) -> Array:
+def _joined(*parts: Array | None) -> Array:
     """Features side by side, of the parts that there are."""
     return jnp.concatenate([part for part in parts if part is not None], axis=-1)
 
 
-def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
+def _over_length(x: Array, lengths: Int[Array, " R"]) -> Array:
     """The quotient x / N; of an empty source nothing."""
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
-
-
-def _stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
-    """The key of one of the places that draw; None without a key."""
-    return None if key is None else jax.random.fold_in(key, _STREAMS.index(name))
-
-
-def _require_stream(key: Key[Array, ""] | None, name: str) -> Key[Array, ""]:
-    of_name = _stream(key, name)
-    if of_name is None:
-        raise TypeError("a model that draws in training needs a key")
-    return of_name
 
 
 def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.summarization.model import FAMILY, NO_WORD, SITE, SWITCH, PointerGeneratorConfig
+from experiments.summarization.model import FAMILY, NO_WORD, SWITCH, PointerGeneratorConfig
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
@@ -16,6 +16,7 @@ from transformer.costs.flops import forward_flops
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
 from transformer.layers.module import Precision
+from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import COPYING, TRANSLATION, Input, Interface
 
