@@ -10,10 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.normalizers import Normaliser
-from transformer.attention.rng import check_rate
 from transformer.attention.sites import Axis, Site, Values
 from transformer.axes import place
-from transformer.config import UserError
+from transformer.config import Amount, Config, Positive, Rate, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -50,7 +49,7 @@ class Looking(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionerConfig:
+class CaptionerConfig(Config, path="config.model"):
     """A grid of annotations, and an LSTM over words that looks at it.
 
     `positions` tell the annotations apart; none, as in the paper: by the edges that convolutions see. `embedding`: of
@@ -58,25 +57,19 @@ class CaptionerConfig:
     `doubly_stochastic` is the weight of equation 14's penalty on places that soft attention leaves out or dwells on.
     Of hard attention `soft_share` is the probability that a training example is read softly (section 4.1).
 
-    Errors: UserError for sizes below 1, and for what the choice of `looking` has no use for.
+    Errors: UserError for what the choice of `looking` has no use for.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
-    width: int = 256
-    embedding: int = 128
+    width: Positive = 256
+    embedding: Positive = 128
     looking: Looking = Looking.SOFT
     gated: bool = True
-    doubly_stochastic: float = 0.0
-    soft_share: float = 0.0
+    doubly_stochastic: Amount = 0.0
+    soft_share: Rate = 0.0
 
-    def __post_init__(self) -> None:
-        for name in ("width", "embedding"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("soft_share", self.soft_share)
-        if not self.doubly_stochastic >= 0:
-            raise UserError(f"config.model.doubly_stochastic={self.doubly_stochastic} must be at least 0")
+    def _check(self) -> None:
         if self.soft_share and self.looking is not Looking.HARD:
             raise UserError(
                 f"config.model.soft_share={self.soft_share} is for an attention that draws: say looking=hard, or "

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from experiments.instruction_following.transition_tables import moved, seen, walked
 from transformer.attention.sites import Axis, Site
-from transformer.config import UserError
+from transformer.config import Config, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.beams import as_rows, by_example
 from transformer.layers.embedding import Embedding, rows_for
@@ -50,26 +50,19 @@ class Aligner(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class WalkerConfig:
+class WalkerConfig(Config, path="config.model"):
     """An LSTM over words, an aligner, and an LSTM over what is seen on the way.
 
     `width`: of each of the encoder's cells and of the decoder; `embedding`: of words, of sights, and of what the
     next action is scored from. `direction` is the encoder's. `embedding_rows`: of the words' table, None for as many as
     the task has words.
-
-    Errors: UserError for sizes below 1.
     """
 
-    width: int = 128
-    embedding: int = 64
+    width: Positive = 128
+    embedding: Positive = 64
     aligner: Aligner = Aligner.MULTI_LEVEL
     direction: Direction = Direction.BIDIRECTIONAL
     embedding_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("width", "embedding"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
 
     @property
     def encoder(self) -> RecurrentConfig:

@@ -14,7 +14,7 @@ from transformer.attention.capture import Capture, Captured, capture_at, capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
-from transformer.config import Layers, UserError
+from transformer.config import Config, Layers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
 from transformer.layers.module import Builder, Functional, Precision
@@ -42,14 +42,14 @@ class Fed(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class PointerConfig:
+class PointerConfig(Config, path="config.model"):
     """A recurrent encoder over the points, and a decoder that points at them.
 
     `encoder`: its cell, width, layers and direction. The decoder has the same cell and the width of the encoder's
     outputs; its `decoder_layers` begin with the states in which the topmost of the encoder's ended (section 2.3).
     `fed`: what it reads at each step.
 
-    Errors: UserError for less than one layer, for more than the encoder has, and for one that begins with a state of
+    Errors: UserError for more layers than the encoder has, and for one that begins with a state of
     another width.
     """
 
@@ -57,8 +57,8 @@ class PointerConfig:
     decoder_layers: Layers = 1
     fed: Fed = Fed.POINT
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.decoder_layers <= self.encoder.layers:
+    def _check(self) -> None:
+        if self.decoder_layers > self.encoder.layers:
             raise UserError(
                 f"config.model.decoder_layers={self.decoder_layers} must be 1 to {self.encoder.layers}, "
                 "config.model.encoder.layers: each begins with the state of one of those"

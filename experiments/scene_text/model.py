@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
-from transformer.config import Layers, UserError
+from transformer.config import Config, Layers, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
@@ -43,24 +43,17 @@ class Attended(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextReaderConfig:
+class TextReaderConfig(Config, path="config.model"):
     """Convolutions that make a grid of features, an LSTM over its columns, and one over the glyphs that looks at it.
 
     `width` and `layers` are those of both LSTMs, `width` also that of glyphs' vectors and of the attention's hidden
     layer.
-
-    Errors: UserError for sizes below 1.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    width: int = 512
+    width: Positive = 512
     layers: Layers = 2
     attention: Attended = Attended.NEIGHBOURS
-
-    def __post_init__(self) -> None:
-        for name in ("width", "layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
 
     @property
     def recurrent(self) -> RecurrentConfig:

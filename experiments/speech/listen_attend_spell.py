@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.rng import check_rate
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import Layers, UserError
+from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.audio import RATE, HearingConfig, heard
 from transformer.layers.embedding import Embedding, rows_for
@@ -27,7 +26,7 @@ from transformer.models.interface import TRANSCRIPTION, Interface
 
 
 @dataclasses.dataclass(frozen=True)
-class ListenAttendSpellConfig:
+class ListenAttendSpellConfig(Config, path="config.model"):
     """A listener, a pyramid over log-mel frames, and a speller; the defaults are those of the paper, section 4.
 
     `listener`: the width of each direction of every LSTM of the listener. Above its lowest layer each of `pyramid`
@@ -35,29 +34,17 @@ class ListenAttendSpellConfig:
     `speller` and `speller_layers`: of the LSTMs that write; `attention`: features of the space that states and frames
     are compared in. In training each character that the speller reads is its own draw with the probability `sampled`.
     `embedding_rows`: of the vocabulary, None for as many as the task has tokens.
-
-    Errors: UserError for sizes below 1, and for a probability that is none.
     """
 
     hearing: HearingConfig = dataclasses.field(default_factory=HearingConfig)
-    listener: int = 256
-    pyramid: tuple[int, ...] = (2, 2, 2)
-    speller: int = 512
+    listener: Positive = 256
+    pyramid: tuple[Positive, ...] = (2, 2, 2)
+    speller: Positive = 512
     speller_layers: Layers = 2
-    embedding: int = 64
-    attention: int = 128
-    sampled: float = 0.1
+    embedding: Positive = 64
+    attention: Positive = 128
+    sampled: Rate = 0.1
     embedding_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("listener", "speller", "speller_layers", "embedding", "attention"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        if any(factor < 1 for factor in self.pyramid):
-            raise UserError(
-                f"config.model.pyramid={self.pyramid} must be numbers of frames that become one, at least 1"
-            )
-        check_rate("sampled", self.sampled)
 
     @property
     def reduction(self) -> int:

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
 from transformer.attention.masks import Mask
-from transformer.attention.rng import check_rate, dropout
+from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.config import UserError
+from transformer.config import Amount, Config, Positive, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding
@@ -61,29 +61,19 @@ NO_WORD = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
-class PointerGeneratorConfig:
+class PointerGeneratorConfig(Config, path="config.model"):
     """A bidirectional LSTM over the source, and an LSTM that attends to it; the paper's are 256 and 128 wide.
 
     `width`: of the decoder's state and of each direction of the encoder; `embedding`: of words. `coverage`: the weight
     of the loss sum_i min(a_i, c_i) (equation 13), of an attention whose score knows what it has read (equation 11);
     None without that. `dropout` is of embeddings and of what words are scored from. It copies where the task says what
     a copy would say (`COPYING`), and writes alone where it does not.
-
-    Errors: UserError for sizes below 1, a weight below 0, and a dropout outside of [0, 1).
     """
 
-    width: int = 256
-    embedding: int = 128
-    coverage: float | None = None
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("width", "embedding"):
-            if getattr(self, name) < 1:
-                raise UserError(f"config.model.{name}={getattr(self, name)} must be at least 1")
-        check_rate("dropout", self.dropout)
-        if self.coverage is not None and not self.coverage >= 0:
-            raise UserError(f"config.model.coverage={self.coverage} must be at least 0, or None")
+    width: Positive = 256
+    embedding: Positive = 128
+    coverage: Amount | None = None
+    dropout: Rate = 0.0
 
     @property
     def encoder(self) -> RecurrentConfig:

@@ -177,9 +177,9 @@ def test_the_flops_are_two_for_each_matrix_element_and_position(case: Case) -> N
     assert forward_flops(model, INPUTS) == rows * total
 
 
-@pytest.mark.parametrize("layers", [0, 3])
-def test_decoder_layers_without_a_state_to_begin_with_are_refused(layers: int) -> None:
-    with pytest.raises(UserError, match=f"decoder_layers={layers} must be 1 to 2, config.model.encoder.layers"):
+@pytest.mark.parametrize(("layers", "said"), [(0, "at least 1"), (3, "1 to 2, config.model.encoder.layers")])
+def test_decoder_layers_without_a_state_to_begin_with_are_refused(layers: int, said: str) -> None:
+    with pytest.raises(UserError, match=f"config.model.decoder_layers={layers} must be {said}"):
         PointerConfig(RecurrentConfig(layers=2), layers)
 
 

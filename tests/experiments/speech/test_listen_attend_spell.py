@@ -182,7 +182,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place() -> None:
     ("wrong", "said"),
     [
         ({"listener": 0}, "listener=0 must be at least 1"),
-        ({"pyramid": (2, 0)}, "pyramid=.2, 0."),
+        ({"pyramid": (2, 0)}, r"pyramid\[1\]=0 must be at least 1"),
         ({"sampled": 1.5}, "sampled"),
     ],
 )

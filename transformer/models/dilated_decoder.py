@@ -1,0 +1,197 @@
+"""What ByteNet's two families share: causal sets of residual blocks, run over whole texts or a token at a time."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from transformer.attention.capture import Capture
+from transformer.attention.rng import dropout
+from transformer.axes import place
+from transformer.config import Config, Positive, Rate, UserError
+from transformer.layers.convolution import Convolution1D, Padding, Window
+from transformer.layers.embedding import Embedding
+from transformer.layers.initialization import Initialisation
+from transformer.layers.linear import Linear
+from transformer.layers.module import Builder, Module, layer_of, scan
+from transformer.layers.norm import LayerNorm
+from transformer.models.contract import Aux, Cache, Inputs, PyTree, Stateless
+
+
+@dataclasses.dataclass(frozen=True)
+class DilatedConfig(Config, path="config.model"):
+    """Residual blocks that carry 2 `width` features and convolve `width`, in sets.
+
+    The dilations of a set's blocks are 1, 2, 4 ... `largest_dilation`; `kernel`: the positions that a convolution
+    reads. `embedding_rows`: rows of the vocabulary, None for as many as the task has tokens. `dropout` acts on what
+    words are scored from.
+
+    Errors: UserError for a largest dilation that is no power of two.
+    """
+
+    width: Positive
+    largest_dilation: Positive = 16
+    kernel: Positive = 3
+    embedding_rows: int | None = None
+    initialisation: Initialisation = Initialisation.XAVIER
+    dropout: Rate = 0.0
+
+    def _check(self) -> None:
+        if self.largest_dilation & (self.largest_dilation - 1):
+            raise UserError(
+                f"config.model.largest_dilation={self.largest_dilation} must be a power of two: dilations double from 1"
+            )
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """Those of a set's blocks: 1, 2, 4 and so on."""
+        return tuple(2**power for power in range(self.largest_dilation.bit_length()))
+
+
+class ResidualBlock(Module):
+    """x + W_3 r(conv(r(W_1 r(x)))), r = ReLU of LayerNorm: 2 d features to d, and back (section 3.6 and figure 3)."""
+
+    def __init__(self, config: DilatedConfig, window: Window, builder: Builder):
+        inner, outer = config.width, 2 * config.width
+        self.first_norm = LayerNorm(outer, builder=builder)
+        self.contract = Linear((("embed", outer),), (("features", inner),), bias=True, builder=builder)
+        self.second_norm = LayerNorm(inner, builder=builder)
+        self.convolution = Convolution1D(inner, ("embed", inner), window, builder=builder)
+        self.third_norm = LayerNorm(inner, builder=builder)
+        self.expand = Linear((("features", inner),), (("embed", outer),), bias=True, builder=builder)
+
+    def __call__(self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
+        """Whole sequences; nothing reads what stands beyond their lengths."""
+        convolved = self.convolution(self._before(x_BxTxF), lengths_B)
+        return place(x_BxTxF + self._behind(convolved), "batch", "length", None)
+
+    def step(
+        self, x_RxF: Float[Array, "R F"], past_RxPxI: Float[Array, "R P I"]
+    ) -> tuple[Float[Array, "R F"], Float[Array, "R P I"]]:
+        """One more position of every row, and the convolution's inputs that later ones read."""
+        convolved, past_RxPxI = self.convolution.step(self._before(x_RxF), past_RxPxI)
+        return x_RxF + self._behind(convolved), past_RxPxI
+
+    def _before(self, x: Array) -> Array:
+        return jax.nn.relu(self.second_norm(self.contract(jax.nn.relu(self.first_norm(x)))))
+
+    def _behind(self, convolved: Array) -> Array:
+        return self.expand(jax.nn.relu(self.third_norm(convolved)))
+
+
+class ResidualSet(Module):
+    """One block for each dilation, the smallest first (section 3.4)."""
+
+    def __init__(self, config: DilatedConfig, padding: Padding, builder: Builder):
+        self.dilations = config.dilations
+        for dilation in self.dilations:
+            window = Window(config.kernel, dilation=dilation, padding=padding)
+            setattr(self, f"dilation_{dilation}", ResidualBlock(config, window, builder))
+
+    @property
+    def blocks(self) -> tuple[ResidualBlock, ...]:
+        """The blocks in their order."""
+        return tuple(getattr(self, f"dilation_{dilation}") for dilation in self.dilations)
+
+    def __call__(self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
+        """All blocks, one after another."""
+        for block in self.blocks:
+            x_BxTxF = block(x_BxTxF, lengths_B)
+        return x_BxTxF
+
+
+# What every block reads of the positions before, set by set: as many as its convolution reaches back.
+Past = tuple[tuple[Float[Array, "R _ I"], ...], ...]
+
+
+class Carry(NamedTuple):
+    """What a row carries from step to step: its position, and every block's newest inputs, set by set."""
+
+    position: Int[Array, " R"]
+    past: Past
+
+
+def first_past(sets: Module, weights: Sequence[Any], rows: int, dtype: jax.typing.DTypeLike) -> Past:
+    """What the blocks of causal sets read before the first position: zeros."""
+    return tuple(
+        tuple(block.convolution.initial(rows, dtype) for block in layer_of(sets, of_set).blocks) for of_set in weights
+    )
+
+
+def step_sets(sets: Module, weights: Sequence[Any], x_RxF: Array, past: Past) -> tuple[Float[Array, "R F"], Past]:
+    """One more position of every row through all sets, and what their blocks read at later ones."""
+    after = []
+    for params, of_set in zip(weights, past, strict=True):
+        grown = []
+        for block, of_block in zip(layer_of(sets, params).blocks, of_set, strict=True):
+            x_RxF, of_block = block.step(x_RxF, of_block)
+            grown.append(of_block)
+        after.append(tuple(grown))
+    return x_RxF, tuple(after)
+
+
+def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
+    """Whole sequences through one set after another."""
+    return scan(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
+
+
+class DilatedDecoder(Stateless):
+    """`decoder`, sets of causal blocks over embedded tokens, then the score of the token that follows each.
+
+    A family says what enters the blocks at known positions (`entering`), and at the next one (`next_entering`).
+    """
+
+    config: DilatedConfig
+    dtype: jnp.dtype
+    embedding: Embedding
+    decoder: Module
+
+    def _make_head(self, vocabulary: int, builder: Builder) -> None:
+        outer = 2 * self.config.width
+        self.readout = Linear((("features", outer),), (("embed", outer),), bias=True, builder=builder)
+        self.output = Linear((("embed", outer),), (("vocabulary", vocabulary),), bias=True, builder=builder)
+
+    def entering(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
+        """What the blocks read at every position, and how many positions of each row are real."""
+        raise NotImplementedError
+
+    def next_entering(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
+        """What the blocks read at the next position of every row."""
+        return self.embedding(tokens_R, self.dtype)
+
+    def hidden(
+        self,
+        state: PyTree,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B T F"], Aux]:
+        """What `logits` scores the tokens from."""
+        x_BxTxF = run_sets(self.decoder, *self.entering(inputs))
+        return self._read_out(x_BxTxF, key if train else None), Aux({}, {}, state)
+
+    def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
+        """The score of every token, in at least float32."""
+        logits = self.output(hidden)
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
+        """The logits of every position."""
+        hidden_BxTxF, aux = self.hidden(state, inputs, **options)
+        return self.logits(hidden_BxTxF), aux
+
+    def step(
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
+    ) -> tuple[Float[Array, "R V"], Cache, Aux]:
+        """The same blocks over one more token of every row."""
+        x_RxF, past = step_sets(self.decoder, cache.weights, self.next_entering(tokens_R, cache), cache.rows.past)
+        cache = cache._replace(rows=Carry(cache.rows.position + 1, past))
+        return self.logits(self._read_out(x_RxF, None)), cache, Aux({}, {}, state)
+
+    def _read_out(self, x: Array, key: Key[Array, ""] | None) -> Array:
+        return dropout(jax.nn.relu(self.readout(x)), self.config.dropout, key)
