@@ -24,11 +24,11 @@ from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLa
 from transformer.models.attention_decoder import (
     SITE,
     AttentionDecoder,
-    Given,
-    Source,
+    EncodedSource,
+    StepInput,
     Steps,
-    draws,
     read,
+    sampling_extras,
     soft_examples,
 )
 from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model, PyTree
@@ -98,7 +98,7 @@ class CaptionerConfig(Config, path="config.model"):
         return RecurrentConfig(width=self.width)
 
 
-class Told(NamedTuple):
+class StepOutput(NamedTuple):
     """What a step hands out: h_t, the gated z_t, the weights of the places, and of a draw what `extras` has."""
 
     hidden: Float[Array, "*B F"]
@@ -140,16 +140,16 @@ class Captioner(AttentionDecoder):
         self.of_context = linear(seen, "embed", embedding, bias=False)
         self.output = Linear((("embed", embedding),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
-    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Source, CellState]:
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, CellState]:
         """The annotations as the words read them, or their mean, and h_0 and c_0."""
         annotations_BxLxA = place(self.places(jnp.asarray(inputs["picture"], self.dtype)), "batch", None, None)
         batch, count, _ = annotations_BxLxA.shape
         mean_BxA = jnp.mean(annotations_BxLxA, axis=1)
         memory = None if self.attention is None else self.attention.prepare(annotations_BxLxA)
         first = CellState(jnp.tanh(self.first_hidden(mean_BxA)), jnp.tanh(self.first_memory(mean_BxA)))
-        return Source(jnp.full(batch, count, jnp.int32), memory, mean_BxA), first
+        return EncodedSource(jnp.full(batch, count, jnp.int32), memory, mean_BxA), first
 
-    def words(self, state: PyTree, inputs: Inputs, source: Source, key: Key[Array, ""] | None) -> Given:
+    def words(self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None) -> StepInput:
         """The words, and of hard attention in training which captions are read softly."""
         given, key = super().words(state, inputs, source, key), self.stream(key, "soft")
         if key is None or not self.config.soft_share:
@@ -157,8 +157,8 @@ class Captioner(AttentionDecoder):
         return given._replace(soft=soft_examples(key, self.config.soft_share, jnp.asarray(inputs["target"])))
 
     def advance(
-        self, source: Source, state: CellState, given: Given, key: Key[Array, ""] | None, *, train: bool
-    ) -> tuple[CellState, Told, Alignment | None]:
+        self, source: EncodedSource, state: CellState, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+    ) -> tuple[CellState, StepOutput, Alignment | None]:
         """h_{t-1} looks, and h_t reads the word and what it saw."""
         facts = {"soft_R": given.soft, "key": key, "train": train}
         context_RxA, alignment = read(self.attention, source, state.hidden, **facts)
@@ -166,11 +166,11 @@ class Captioner(AttentionDecoder):
             context_RxA *= jax.nn.sigmoid(self.gate(state.hidden))
         state = self.decoder.step(jnp.concatenate([given.word, context_RxA], axis=-1), state)
         weights_RxL = None if alignment is None else alignment.weights[:, 0]
-        return state, Told(state.hidden, context_RxA, weights_RxL, draws(alignment)), alignment
+        return state, StepOutput(state.hidden, context_RxA, weights_RxL, sampling_extras(alignment)), alignment
 
-    def read_out(self, given: Given, told: Told) -> Float[Array, "*B E"]:
+    def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """E y_{t-1} + L_h h_t + L_z z_t."""
-        return given.word + self.of_state(told.hidden) + self.of_context(told.context)
+        return given.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
     def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Steps, Aux]:
         """Hard attention tells its draws in `extras`; soft attention adds the loss `doubly_stochastic`.
@@ -179,8 +179,8 @@ class Captioner(AttentionDecoder):
         """
         steps, aux = super().unroll(state, inputs, **options)
         if self.config.looking is not Looking.SOFT:
-            return steps, aux._replace(extras=steps.told.draws)
-        over_words_BxL = jnp.sum(steps.told.weights, axis=1)
+            return steps, aux._replace(extras=steps.outputs.draws)
+        over_words_BxL = jnp.sum(steps.outputs.weights, axis=1)
         total, count = jnp.sum(jnp.square(1 - over_words_BxL)), float(len(over_words_BxL))
         loss = AuxiliaryLoss(total, count, self.config.doubly_stochastic)
         return steps, aux._replace(losses={"doubly_stochastic": loss})

@@ -18,7 +18,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
-from transformer.models.attention_decoder import SITE, AttentionDecoder, Source, read
+from transformer.models.attention_decoder import SITE, AttentionDecoder, EncodedSource, read
 from transformer.models.contract import Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import WALKING, Interface
@@ -83,7 +83,7 @@ class WalkerConfig(Config, path="config.model"):
 class World(NamedTuple):
     """What every action reads: an instruction, and the tables of the world that it is followed in."""
 
-    instruction: Source
+    instruction: EncodedSource
     sights: Float[Array, "B P F"]
     moves: Int[Array, "B P V"]
 
@@ -107,7 +107,7 @@ class Carry(NamedTuple):
     place: Int[Array, " R"]
 
 
-class Told(NamedTuple):
+class StepOutput(NamedTuple):
     """What a step hands out: s_t and z_t."""
 
     hidden: Float[Array, "*B F"]
@@ -160,33 +160,33 @@ class Walker(AttentionDecoder):
 
     def advance(
         self, source: World, carry: Carry, given: Sight, key: Key[Array, ""] | None, *, train: bool
-    ) -> tuple[Carry, Told, Alignment | None]:
+    ) -> tuple[Carry, StepOutput, Alignment | None]:
         """s_{t-1} reads the instruction, and s_t what is seen beside it."""
         context_RxM, alignment = read(self.aligner, source.instruction, carry.state.hidden)
         state = self.decoder.step(jnp.concatenate([given.seen, context_RxM], axis=-1), carry.state)
-        return Carry(state, given.place), Told(state.hidden, context_RxM), alignment
+        return Carry(state, given.place), StepOutput(state.hidden, context_RxM), alignment
 
-    def read_out(self, given: Sight, told: Told) -> Float[Array, "*B E"]:
+    def read_out(self, given: Sight, outputs: StepOutput) -> Float[Array, "*B E"]:
         """E y_t + L_s s_t + L_z z_t."""
-        return given.seen + self.of_state(told.hidden) + self.of_context(told.context)
+        return given.seen + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
-    def _listen(self, source_BxS: Int[Array, "B S"]) -> Source:
+    def _listen(self, source_BxS: Int[Array, "B S"]) -> EncodedSource:
         """What the actions read of the instruction."""
         lengths_B = real_lengths(source_BxS, self.pad)
         x_BxSxE = self.embedding(source_BxS, self.dtype)
         h_BxSxM, last = self.encoder(x_BxSxE, lengths_B)
         match self.config.aligner:
             case Aligner.LAST:
-                return Source(lengths_B, vector=last.hidden)
+                return EncodedSource(lengths_B, vector=last.hidden)
             case Aligner.MEAN:
                 real_BxSx1 = real_positions(lengths_B, source_BxS.shape[1])[..., None]
                 words_B = jnp.maximum(lengths_B, 1).astype(self.dtype)
                 sum_BxM = jnp.sum(jnp.where(real_BxSx1, jnp.concatenate([x_BxSxE, h_BxSxM], axis=-1), 0), axis=1)
-                return Source(lengths_B, vector=sum_BxM / words_B[:, None])
+                return EncodedSource(lengths_B, vector=sum_BxM / words_B[:, None])
             case Aligner.MULTI_LEVEL:
                 h_BxSxM = jnp.concatenate([x_BxSxE, h_BxSxM], axis=-1)
         assert self.aligner is not None
-        return Source(lengths_B, self.aligner.prepare(h_BxSxM, lengths_B))
+        return EncodedSource(lengths_B, self.aligner.prepare(h_BxSxM, lengths_B))
 
 
 def build(config: WalkerConfig, interface: Interface, precision: Precision) -> Model:

@@ -20,7 +20,7 @@ from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
-from transformer.models.attention_decoder import SITE, AttentionDecoder, Given, captured_at_once
+from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, captured_at_once
 from transformer.models.contract import Inputs, Model
 from transformer.models.family import Family, Operations
 from transformer.models.interface import CAPTIONING, Interface
@@ -111,7 +111,7 @@ class TextReader(AttentionDecoder):
         self,
         source: AttentionMemory,
         carry: tuple[CellState, ...],
-        given: Given,
+        given: StepInput,
         key: Key[Array, ""] | None,
         *,
         train: bool,
@@ -125,7 +125,7 @@ class TextReader(AttentionDecoder):
         self,
         source: AttentionMemory,
         carry: tuple[CellState, ...],
-        given: Given,
+        given: StepInput,
         mask: Mask,
         key: Key[Array, ""] | None,
         *,
@@ -135,8 +135,8 @@ class TextReader(AttentionDecoder):
         """No state reads what was seen before: the decoder runs over all of the target first."""
         hidden_BxTxF, _ = self.decoder(given.word, mask.query_lengths, carry)
         glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, source, mask=mask)
-        told_BxTxG = jnp.concatenate([hidden_BxTxF, glimpse_BxTxC], axis=-1)
-        return told_BxTxG, captured_at_once(alignment, capture, mask)
+        outputs_BxTxG = jnp.concatenate([hidden_BxTxF, glimpse_BxTxC], axis=-1)
+        return outputs_BxTxG, captured_at_once(alignment, capture, mask)
 
 
 def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:

@@ -19,7 +19,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
-from transformer.models.attention_decoder import SITE, AttentionDecoder, Given, own_words
+from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, own_words
 from transformer.models.contract import Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import TRANSCRIPTION, Interface
@@ -140,7 +140,7 @@ class ListenAttendSpell(AttentionDecoder):
         first = Carry(states, jnp.zeros((len(lengths_B), h_BxUxC.shape[-1]), self.dtype), said_B)
         return memory._replace(values=h_BxUxC[:, :, None]), first
 
-    def words(self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None) -> Given:
+    def words(self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None) -> StepInput:
         """The characters, and in training where the speller reads its own draw in their place."""
         given, key = super().words(state, inputs, source, key), self.stream(key, "own")
         if key is None or not self.config.sampled:
@@ -148,7 +148,7 @@ class ListenAttendSpell(AttentionDecoder):
         return given._replace(own=own_words(key, self.config.sampled, jnp.asarray(inputs["target"])))
 
     def advance(
-        self, source: AttentionMemory, carry: Carry, given: Given, key: Key[Array, ""] | None, *, train: bool
+        self, source: AttentionMemory, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, Float[Array, "R V"], Alignment]:
         """s_i reads the character before and what was heard for it, and attends; it tells the scores."""
         character_RxE = given.word

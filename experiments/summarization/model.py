@@ -21,7 +21,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
-from transformer.models.attention_decoder import SITE, AttentionDecoder, Given, Steps
+from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, Steps
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
 from transformer.models.family import Family, Operations
 from transformer.models.interface import COPYING, TRANSLATION, Interface
@@ -107,7 +107,7 @@ class Carry(NamedTuple):
     coverage: Float[Array, "R S"] | None
 
 
-class Told(NamedTuple):
+class StepOutput(NamedTuple):
     """What a step hands out: the state, the context, the attention, and how much of it was read before."""
 
     hidden: Float[Array, "*B F"]
@@ -163,19 +163,19 @@ class PointerGenerator(AttentionDecoder):
         copied_BxS = jnp.asarray(inputs["copied"]) if self.copies else None
         return Article(memory, words_BxS, copied_BxS), Carry(first, jnp.zeros_like(h_BxSxC[:, 0]), coverage_BxS)
 
-    def words(self, state: PyTree, inputs: Inputs, source: Article, key: Key[Array, ""] | None) -> Given:
+    def words(self, state: PyTree, inputs: Inputs, source: Article, key: Key[Array, ""] | None) -> StepInput:
         """Each word before; of a copy, what stands in the source."""
         target_BxT = self._in_vocabulary(jnp.asarray(inputs["target"]), source.words, source.copied)
-        return Given(self._embedded(target_BxT, self.stream(key, "target")))
+        return StepInput(self._embedded(target_BxT, self.stream(key, "target")))
 
-    def chosen(self, tokens_R: Int[Array, " R"], source: Article, carry: Carry) -> Given:
+    def chosen(self, tokens_R: Int[Array, " R"], source: Article, carry: Carry) -> StepInput:
         """The same of the words that were chosen, copies among them."""
         words_RxS, copied_RxS = repeat_rows((source.words, source.copied), len(tokens_R) // len(source.words))
-        return Given(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
+        return StepInput(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
 
     def advance(
-        self, source: Article, carry: Carry, given: Given, key: Key[Array, ""] | None, *, train: bool
-    ) -> tuple[Carry, Told, Alignment]:
+        self, source: Article, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+    ) -> tuple[Carry, StepOutput, Alignment]:
         """s_t reads the word and what was read before it, and attends."""
         state = self.decoder.step(jnp.concatenate([given.word, carry.context], axis=-1), carry.state)
         if self.covered is None or carry.coverage is None:
@@ -187,19 +187,19 @@ class PointerGenerator(AttentionDecoder):
             weights_RxS = alignment.weights[:, 0]
             again_R = read_again(weights_RxS, carry.coverage)
             coverage_RxS = carry.coverage + weights_RxS.astype(carry.coverage.dtype)
-        told = Told(state.hidden, context_RxC, weights_RxS, again_R)
-        return Carry(state, context_RxC, coverage_RxS), told, alignment
+        outputs = StepOutput(state.hidden, context_RxC, weights_RxS, again_R)
+        return Carry(state, context_RxC, coverage_RxS), outputs, alignment
 
-    def read_out(self, given: Given, told: Told) -> Float[Array, "*B E"]:
+    def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """V [s_t ; h*_t] + b of equation 4."""
-        return self.readout(jnp.concatenate([told.hidden, told.context], axis=-1))
+        return self.readout(jnp.concatenate([outputs.hidden, outputs.context], axis=-1))
 
     def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Steps, Aux]:
         """An attention that covers adds the loss `coverage`, a sum over the positions of the target."""
         steps, aux = super().unroll(state, inputs, **options)
         if self.config.coverage is None:
             return steps, aux
-        total, count = jnp.sum(steps.told.again), jnp.sum(steps.lengths).astype(steps.told.again.dtype)
+        total, count = jnp.sum(steps.outputs.again), jnp.sum(steps.lengths).astype(steps.outputs.again.dtype)
         return steps, aux._replace(losses={"coverage": AuxiliaryLoss(total, count, self.config.coverage)})
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
@@ -219,8 +219,8 @@ class PointerGenerator(AttentionDecoder):
         if not self.copies:
             return super().forward(state, inputs, capture=capture, **options)
         steps, aux = self.unroll(state, inputs, capture=capture, **options)
-        switch_BxT = self._switch(steps.told, steps.given.word)
-        scores_BxTxV = self._mixed(self._read(steps), switch_BxT, steps.told.weights, steps.source.copied)
+        switch_BxT = self._switch(steps.outputs, steps.given.word)
+        scores_BxTxV = self._mixed(self._read(steps), switch_BxT, steps.outputs.weights, steps.source.copied)
         maps = {**aux.maps, **_origins(switch_BxT, steps.lengths, capture)}
         return scores_BxTxV, aux._replace(maps=maps, extras={"p_gen": jax.nn.sigmoid(switch_BxT)})
 
@@ -231,20 +231,22 @@ class PointerGenerator(AttentionDecoder):
         if not self.copies:
             return super().step(state, cache, tokens_R, capture=capture, **options)
         steps, cache, aux = self.extend(state, cache, tokens_R, capture=capture, **options)
-        switch_Rx1 = self._switch(steps.told, steps.given.word)[:, None]
+        switch_Rx1 = self._switch(steps.outputs, steps.given.word)[:, None]
         copied_RxS = repeat_rows(steps.source.copied, len(tokens_R) // len(steps.source.copied))
-        scores_Rx1xV = self._mixed(self._read(steps)[:, None], switch_Rx1, steps.told.weights[:, None], copied_RxS)
+        scores_Rx1xV = self._mixed(self._read(steps)[:, None], switch_Rx1, steps.outputs.weights[:, None], copied_RxS)
         maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, capture)}
         return scores_Rx1xV[:, 0], cache, aux._replace(maps=maps)
 
     def _read(self, steps: Steps) -> Float[Array, "*B E"]:
         """What is read out, parts of it dropped in training."""
-        return dropout(self.read_out(steps.given, steps.told), self.config.dropout, self.stream(steps.key, "readout"))
+        return dropout(
+            self.read_out(steps.given, steps.outputs), self.config.dropout, self.stream(steps.key, "readout")
+        )
 
-    def _switch(self, told: Told, word: Array) -> Float[Array, " *B"]:
+    def _switch(self, outputs: StepOutput, word: Array) -> Float[Array, " *B"]:
         """The logit of p_gen (equation 8), in at least float32."""
         assert self.switch is not None
-        logit = self.switch(jnp.concatenate([told.context, told.hidden, word], axis=-1))[..., 0]
+        logit = self.switch(jnp.concatenate([outputs.context, outputs.hidden, word], axis=-1))[..., 0]
         return logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
 
     def _mixed(self, read_BxTxE: Array, switch_BxT: Array, weights_BxTxS: Array, copied_BxS: Array) -> Array:

@@ -24,14 +24,14 @@ class Normed(Bahdanau):
 
     def hidden(self, state, inputs, *, train, **options):
         steps, aux = self.unroll(state, inputs, train=train, **options)
-        real = real_positions(steps.lengths, steps.told.shape[1])
-        told, norm = self.norm(steps.told, state["norm"], train=train, mask=real)
-        return self.read_out(steps.given, told), aux._replace(state={"norm": norm})
+        real = real_positions(steps.lengths, steps.outputs.shape[1])
+        outputs, norm = self.norm(steps.outputs, state["norm"], train=train, mask=real)
+        return self.read_out(steps.given, outputs), aux._replace(state={"norm": norm})
 
     def step(self, state, cache, tokens, **options):
         steps, cache, aux = self.extend(state, cache, tokens, **options)
-        told, _ = self.norm(steps.told, state["norm"], train=False)
-        return self.logits(self.read_out(steps.given, told)), cache, aux
+        outputs, _ = self.norm(steps.outputs, state["norm"], train=False)
+        return self.logits(self.read_out(steps.given, outputs)), cache, aux
 
 
 def build(config, interface, precision):

@@ -23,7 +23,7 @@ from transformer.models.interface import Interface
 SITE = "decoder/attention"
 
 
-class Source(NamedTuple):
+class EncodedSource(NamedTuple):
     """What every step reads of a source: the memory of an attention, or one vector for all steps.
 
     A family that reads more has a class of its own, with `lengths`: 0 for a row that only fills the batch.
@@ -34,7 +34,7 @@ class Source(NamedTuple):
     vector: Float[Array, "B M"] | None = None
 
 
-class Given(NamedTuple):
+class StepInput(NamedTuple):
     """What a step is given: the word before, and, in training, what was drawn for it.
 
     `own`: whether it reads its own last word instead (`own_words`); `soft`: whether an attention that draws reads by
@@ -49,13 +49,13 @@ class Given(NamedTuple):
 class Steps(NamedTuple):
     """Steps of a decoder: all of a known target [B, T, ...], or one of every row [R, ...].
 
-    `told` is what `advance` handed out, `lengths` how many steps of each row are real, and `key` what is drawn by
+    `outputs` is what `advance` handed out, `lengths` how many steps of each row are real, and `key` what is drawn by
     behind them; None in decoding, as the key is outside of training.
     """
 
     source: Any
     given: Any
-    told: Any
+    outputs: Any
     lengths: Int[Array, " B"]
     key: Key[Array, ""] | None = None
 
@@ -85,11 +85,11 @@ class AttentionDecoder(Stateless):
 
     def words(self, state: PyTree, inputs: Inputs, source: PyTree, key: Key[Array, ""] | None) -> PyTree:
         """What each step over a known target is given, [B, T, ...]: the word before."""
-        return Given(self.embedding(jnp.asarray(inputs["target"]), self.dtype))
+        return StepInput(self.embedding(jnp.asarray(inputs["target"]), self.dtype))
 
     def chosen(self, tokens_R: Int[Array, " R"], source: PyTree, carry: PyTree) -> PyTree:
         """What the next step is given of the tokens that were chosen, [R, ...]."""
-        return Given(self.embedding(tokens_R, self.dtype))
+        return StepInput(self.embedding(tokens_R, self.dtype))
 
     def advance(
         self, source: PyTree, carry: PyTree, given: PyTree, key: Key[Array, ""] | None, *, train: bool
@@ -97,9 +97,9 @@ class AttentionDecoder(Stateless):
         """One step of every row: the next carry, what it tells, and how it attended; rows are examples x beams."""
         raise NotImplementedError
 
-    def read_out(self, given: PyTree, told: PyTree) -> Float[Array, "*B E"]:
-        """What the next word is scored from; for the family that says nothing else, what the step told."""
-        return told
+    def read_out(self, given: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
+        """What the next word is scored from; for the family that says nothing else, what the step outputs."""
+        return outputs
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every word from what was read out, in at least float32."""
@@ -123,9 +123,9 @@ class AttentionDecoder(Stateless):
         given = self.words(state, inputs, source, key)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.lengths, self.pad)
         mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_at(SITE, capture)
-        told, captured = self.all_steps(source, carry, given, mask, key, train=train, capture=asked)
+        outputs, captured = self.all_steps(source, carry, given, mask, key, train=train, capture=asked)
         maps = {} if captured is None else {SITE: captured}
-        return Steps(source, given, told, lengths_B, key), Aux(maps, {}, state)
+        return Steps(source, given, outputs, lengths_B, key), Aux(maps, {}, state)
 
     def all_steps(
         self,
@@ -147,13 +147,13 @@ class AttentionDecoder(Stateless):
             return self.advance(source, carry, given, key, train=train)
 
         of_steps = self.stream(key, "steps") if "steps" in self.streams else None
-        _, told, captured = scan_steps(step, carry, given, mask=mask, key=of_steps, capture=capture)
-        return told, captured
+        _, outputs, captured = scan_steps(step, carry, given, mask=mask, key=of_steps, capture=capture)
+        return outputs, captured
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the words of a known target from."""
         steps, aux = self.unroll(state, inputs, **options)
-        return self.read_out(steps.given, steps.told), aux
+        return self.read_out(steps.given, steps.outputs), aux
 
     def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
         """The score of every word at every position of the target."""
@@ -178,20 +178,20 @@ class AttentionDecoder(Stateless):
         """The same step as in training, on the tokens that were chosen."""
         source, maps = cache.examples, {}
         given = self.chosen(tokens_R, source, cache.rows)
-        rows, told, alignment = self.advance(source, cache.rows, given, None, train=False)
+        rows, outputs, alignment = self.advance(source, cache.rows, given, None, train=False)
         if alignment is not None:
             weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
             captured = capture_weights(weights, capture_at(SITE, capture), logits=logits)
             maps = captured_at(SITE, captured, capture)
         lengths_R = jnp.ones(len(tokens_R), jnp.int32)
-        return Steps(source, given, told, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
+        return Steps(source, given, outputs, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
 
     def step(
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The score of every next word."""
         steps, cache, aux = self.extend(state, cache, tokens_R, **options)
-        return self.logits(self.read_out(steps.given, steps.told)), cache, aux
+        return self.logits(self.read_out(steps.given, steps.outputs)), cache, aux
 
     def stream(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
         """The key of one of the places that draw; None without a key."""
@@ -199,7 +199,7 @@ class AttentionDecoder(Stateless):
 
 
 def read(
-    attention: AttentionCell | None, source: Source, query_RxE: Float[Array, "R E"], **facts: Any
+    attention: AttentionCell | None, source: EncodedSource, query_RxE: Float[Array, "R E"], **facts: Any
 ) -> tuple[Float[Array, "R C"], Alignment | None]:
     """The context that a state reads of a source, and how; `facts` as of `AttentionCell.step`."""
     if attention is not None:
@@ -215,7 +215,7 @@ def captured_at_once(alignment: Alignment, capture: Capture | None, mask: Mask) 
     return None if captured is None else one_layer(captured)
 
 
-def draws(alignment: Alignment | None) -> dict[str, Array]:
+def sampling_extras(alignment: Alignment | None) -> dict[str, Array]:
     """Of an attention that draws and learns by REINFORCE, the entries of `Aux.extras`, [..., H].
 
     `attention_log_prob` of each draw, and `attention_entropy` of what it was drawn from.

@@ -26,13 +26,13 @@ from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentCo
 from transformer.models.attention_decoder import (
     SITE,
     AttentionDecoder,
-    Given,
-    Source,
+    EncodedSource,
+    StepInput,
     Steps,
     captured_at_once,
-    draws,
     own_words,
     read,
+    sampling_extras,
     soft_examples,
 )
 from transformer.models.contract import Aux, Inputs, Model, PyTree
@@ -233,7 +233,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         )
 
 
-class Carry(NamedTuple):
+class DecoderCarry(NamedTuple):
     """What a step hands to the next: the states, with input feeding the readout, and the model's own last word."""
 
     states: tuple[CellState, ...]
@@ -242,7 +242,7 @@ class Carry(NamedTuple):
     said: Int[Array, " R"] | None = None
 
 
-class Told(NamedTuple):
+class StepOutput(NamedTuple):
     """What a step hands out: its readout, and of a draw that learns by REINFORCE what `extras` has."""
 
     read: Float[Array, "*B E"]
@@ -301,7 +301,7 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         """The training steps that scheduled sampling counts; nothing without it."""
         return {"steps": jnp.int32(0)} if self.config.scheduled_sampling else {}
 
-    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Source, Carry]:
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, DecoderCarry]:
         """What the steps read of the source, and the decoder's first states."""
         source_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(source_BxS, self.pad)
@@ -311,21 +311,21 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         fed_BxE = jnp.zeros_like(states[-1].hidden) if self.config.order is Order.INPUT_FEEDING else None
         samples = key is not None and self.config.scheduled_sampling
         said_B = jnp.asarray(inputs["target"])[:, 0] if samples else None
-        first = Carry(states, jnp.zeros(len(lengths_B), jnp.int32), fed_BxE, said_B)
+        first = DecoderCarry(states, jnp.zeros(len(lengths_B), jnp.int32), fed_BxE, said_B)
         match self.config.context:
             case Context.NONE:
-                return Source(lengths_B), first
+                return EncodedSource(lengths_B), first
             case Context.LAST:
-                return Source(lengths_B, vector=last[-1].hidden), first
+                return EncodedSource(lengths_B, vector=last[-1].hidden), first
             case Context.SUM:
-                return Source(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
+                return EncodedSource(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
             case Context.MEAN:
-                return Source(lengths_B, vector=_over_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
+                return EncodedSource(lengths_B, vector=_divide_by_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
             case Context.ATTENTION | Context.ATTENTION_OVER_LENGTH:
                 assert self.attention is not None
-                return Source(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
+                return EncodedSource(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
 
-    def words(self, state: PyTree, inputs: Inputs, source: Source, key: Key[Array, ""] | None) -> Given:
+    def words(self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None) -> StepInput:
         """The words, and in training where the decoder reads its own instead, and which examples are read softly."""
         target_BxT, config = jnp.asarray(inputs["target"]), self.config
         own_BxT, soft_BxT = None, None
@@ -334,11 +334,11 @@ class RecurrentEncoderDecoder(AttentionDecoder):
             own_BxT = own_words(self._which(key, "own"), share, target_BxT)
         if key is not None and config.soft_share:
             soft_BxT = soft_examples(self._which(key, "soft"), config.soft_share, target_BxT)
-        return Given(self._embedded(target_BxT, self.stream(key, "target")), own_BxT, soft_BxT)
+        return StepInput(self._embedded(target_BxT, self.stream(key, "target")), own_BxT, soft_BxT)
 
     def advance(
-        self, source: Source, carry: Carry, given: Given, key: Key[Array, ""] | None, *, train: bool
-    ) -> tuple[Carry, Told, Alignment | None]:
+        self, source: EncodedSource, carry: DecoderCarry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+    ) -> tuple[DecoderCarry, StepOutput, Alignment | None]:
         """One word further, as `Order` says."""
         word_RxE = given.word
         if given.own is not None:
@@ -348,9 +348,9 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         facts: dict[str, Any] = {"position_R": carry.position, "soft_R": given.soft, "key": drawn_by, "train": train}
         if self.config.order is Order.PREVIOUS:
             context, alignment = self._context(source, carry.states[-1].hidden, **facts)
-            entering = _joined(word_RxE, context)
+            entering = _concatenate(word_RxE, context)
         else:
-            entering = _joined(word_RxE, carry.read)
+            entering = _concatenate(word_RxE, carry.read)
         output_RxE, states = self.decoder.step(entering, carry.states, key=self.stream(key, "decoder"))
         if self.config.order is not Order.PREVIOUS:
             context, alignment = self._context(source, output_RxE, **facts)
@@ -362,20 +362,20 @@ class RecurrentEncoderDecoder(AttentionDecoder):
             assert draw is not None
             said_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(read_RxE))).astype(jnp.int32)
         fed_RxE = read_RxE if self.config.order is Order.INPUT_FEEDING else None
-        after = Carry(states, carry.position + 1, fed_RxE, said_R)
-        return after, Told(read_RxE, self._draws(alignment)), alignment
+        after = DecoderCarry(states, carry.position + 1, fed_RxE, said_R)
+        return after, StepOutput(read_RxE, self._draws(alignment)), alignment
 
     def all_steps(
         self,
-        source: Source,
-        carry: Carry,
-        given: Given,
+        source: EncodedSource,
+        carry: DecoderCarry,
+        given: StepInput,
         mask: Mask,
         key: Key[Array, ""] | None,
         *,
         train: bool,
         capture: Capture | None,
-    ) -> tuple[Told, Captured | None]:
+    ) -> tuple[StepOutput, Captured | None]:
         """One after another, or, where no state depends on what is read, one attention for all of them."""
         if self.config.order is not Order.CURRENT or given.own is not None:
             return super().all_steps(source, carry, given, mask, key, train=train, capture=capture)
@@ -398,11 +398,11 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         elif source.vector is not None:
             shape = (*given.word.shape[:2], source.vector.shape[-1])
             context = jnp.broadcast_to(source.vector[:, None], shape)
-        return Told(self._readout(output_BxTxE, given.word, context, read_key), drawn), captured
+        return StepOutput(self._readout(output_BxTxE, given.word, context, read_key), drawn), captured
 
-    def read_out(self, given: Given, told: Told) -> Float[Array, "*B E"]:
+    def read_out(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """The readout, which with input feeding the step itself needs."""
-        return told.read
+        return outputs.read
 
     def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[Steps, Aux]:
         """Hard attention tells its draws in `extras`; scheduled sampling counts the steps of training."""
@@ -411,34 +411,34 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         steps, aux = super().unroll(state, inputs, train=train, **options)
         if train and self.config.scheduled_sampling:
             state = {"steps": state["steps"] + 1}
-        return steps, aux._replace(extras=steps.told.draws, state=state)
+        return steps, aux._replace(extras=steps.outputs.draws, state=state)
 
-    def _context(self, source: Source, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
+    def _context(self, source: EncodedSource, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
         """The context that a state reads, and how."""
         if self.config.context is Context.NONE:
             return None, None
         context_RxC, alignment = read(self.attention, source, query_RxE, **facts)
         return self._scaled(context_RxC, source), alignment
 
-    def _scaled(self, context: Array, source: Source) -> Array:
+    def _scaled(self, context: Array, source: EncodedSource) -> Array:
         """Divided by the length of the source where the context is to be."""
         if self.config.context is not Context.ATTENTION_OVER_LENGTH:
             return context
-        return _over_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
+        return _divide_by_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
 
     def _readout(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """r_t of the readout."""
         match self.config.readout:
             case Readout.MAXOUT:
-                pairs = self.readout(_joined(output, word, context))
+                pairs = self.readout(_concatenate(output, word, context))
                 read = jnp.max(pairs.reshape(*pairs.shape[:-1], -1, 2), axis=-1)
             case Readout.TANH:
-                read = jnp.tanh(self.readout(_joined(context, output)))
+                read = jnp.tanh(self.readout(_concatenate(context, output)))
         return dropout(read, self.config.dropout, key)
 
     def _draws(self, alignment: Alignment | None) -> dict[str, Array]:
         """What REINFORCE is made of; straight-through draws have a gradient without it."""
-        return draws(alignment) if self.config.normaliser is Normaliser.HARD else {}
+        return sampling_extras(alignment) if self.config.normaliser is Normaliser.HARD else {}
 
     def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
         """The decoder's first states, by the bridge."""
@@ -461,12 +461,12 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         return which
 
 
-def _joined(*parts: Array | None) -> Array:
+def _concatenate(*parts: Array | None) -> Array:
     """Features side by side, of the parts that there are."""
     return jnp.concatenate([part for part in parts if part is not None], axis=-1)
 
 
-def _over_length(x: Array, lengths: Int[Array, " R"]) -> Array:
+def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
     """The quotient x / N; of an empty source nothing."""
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
 
