@@ -122,7 +122,7 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
     config, hyper = RULES[name], hyperparameters(RULES[name])
     # The rule of other numbers, every one of them, given those of the config.
     others = dataclasses.replace(
-        config, **{key: value * 0.5 for key, value in hyper.items() if key != "warmup"}, warmup=9
+        config, **{key: float(value) * 0.5 for key, value in hyper.items() if key != "warmup"}, warmup=9
     )
     assert hyperparameters(others).keys() == hyper.keys()
     assert all(hyperparameters(others)[key] != value for key, value in hyper.items())
