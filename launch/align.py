@@ -35,7 +35,7 @@ def main(arguments: Arguments) -> None:
     """Read the pairs, then the run, and print the report."""
     from transformer.tasks.aligned_texts import alignment_of, read_aligned
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.restore import load
+    from transformer.training.trained_run import load
 
     files = [Path(each) for each in (arguments.source, arguments.target, arguments.links)]
     pairs = read_aligned(*files, first=arguments.first_word, reverse=arguments.reverse, language=arguments.language)

@@ -42,7 +42,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate, print."""
     from transformer.training.evaluate import compile_evaluations
-    from transformer.training.restore import load_ensemble, with_language_model
+    from transformer.training.trained_run import load_ensemble, with_language_model
 
     changes = {
         "data_dir": arguments.data_dir,

@@ -61,7 +61,7 @@ def main(arguments: Arguments) -> None:
     from transformer.tasks.contract import Request
     from transformer.training.config import config_hash
     from transformer.training.evaluate import view_of
-    from transformer.training.restore import load_ensemble, with_language_model
+    from transformer.training.trained_run import load_ensemble, with_language_model
 
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}

@@ -11,7 +11,7 @@ from launch.command import TRUST, Arguments, Command, Flag
 from transformer.config import UserError, choice
 
 if TYPE_CHECKING:
-    from transformer.training.restore import RunSizes
+    from transformer.training.trained_run import RunSizes
 
 COMMAND = Command(
     name="sizes",
@@ -68,7 +68,7 @@ def main(arguments: Arguments) -> None:
             raise UserError(f"--{asked[0]} is about published models: leave --workdir out")
         if arguments.name is not None:
             raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
-        from transformer.training.restore import run_sizes
+        from transformer.training.trained_run import run_sizes
 
         trained = run_sizes(arguments.workdir, arguments.trusted)
         print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))

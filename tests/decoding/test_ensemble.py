@@ -19,11 +19,11 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.interface import Input, Interface
 from transformer.models.recurrent import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
-from transformer.training import restore, train
+from transformer.training import train, trained_run
 from transformer.training.config import resolve
 from transformer.training.evaluate import Probe, compile_evaluations, view_of
-from transformer.training.restore import load, load_ensemble
 from transformer.training.run_setup import compile_run_probe
+from transformer.training.trained_run import load, load_ensemble
 
 INTERFACE = Interface({"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens")
 SOURCE = np.array([[3, 4, 5, 2], [6, 2, 0, 0]], np.int32)
@@ -157,7 +157,7 @@ def test_runs_that_do_not_fit_are_refused_in_one_line(
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
     assert "cannot join an ensemble with" in capsys.readouterr().err
     with monkeypatch.context() as patched:
-        patched.setattr(restore, "_tokenizer_file", lambda workdir: str(workdir).encode())
+        patched.setattr(trained_run, "_tokenizer_file", lambda workdir: str(workdir).encode())
         with pytest.raises(UserError, match="its tokenizer is another"):
             load_ensemble(runs[:2])
     kept = (runs[1] / "tokenizer.json").read_text()

@@ -26,7 +26,7 @@ from transformer.models.contract import Aux, Cache, Model, Variables
 from transformer.models.interface import Input, Interface
 from transformer.models.registry import build, model_config
 from transformer.tasks.text_task import TextTask
-from transformer.training import restore
+from transformer.training import trained_run
 from transformer.training.config import resolve
 from transformer.training.train import train
 
@@ -123,10 +123,10 @@ def test_what_cannot_read_along_is_refused(
         task=Mock(spec=TextTask, interface=Interface({}, {}, output="next tokens")),
         model=SimpleNamespace(max_length=8),
     )
-    monkeypatch.setattr(restore, "load", lambda *_, **__: (None, words, None))
+    monkeypatch.setattr(trained_run, "load", lambda *_, **__: (None, words, None))
     heard = SimpleNamespace(task=Transcription(SpokenDigitsConfig(spelling=spelling)), model=None)
     with pytest.raises(UserError, match=said):
-        restore.with_language_model((None, heard, None), "words", weight)
+        trained_run.with_language_model((None, heard, None), "words", weight)
 
 
 @pytest.mark.slow

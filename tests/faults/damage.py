@@ -22,7 +22,7 @@ from transformer.runs.directory import RunDirectory
 from transformer.studies.sweeps.trial_store import Ledger
 from transformer.studies.sweeps.trials import named
 from transformer.training import config as experiment
-from transformer.training.checkpointing import resume
+from transformer.training.restore import resume
 from transformer.training.run_setup import open_runs
 
 KINDS = ("deleted", "halved", "emptied")

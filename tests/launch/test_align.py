@@ -13,8 +13,8 @@ from transformer.data.datasets.translation import open_translation
 from transformer.tasks.aligned_texts import alignment_of, read_aligned
 from transformer.training import build, partitioning, train
 from transformer.training.config import resolve
-from transformer.training.restore import load
 from transformer.training.run_setup import compile_loop_evaluations
+from transformer.training.trained_run import load
 
 DATASET = "reversal/length=4,symbols=6,train=64,validation=8,test=9"
 

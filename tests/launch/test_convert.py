@@ -14,7 +14,7 @@ from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recorded import recording
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
-from transformer.training.restore import load
+from transformer.training.trained_run import load
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow grey cat. " * 20
 # The names of a family's special tokens; the last is the unknown's.

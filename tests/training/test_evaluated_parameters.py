@@ -17,8 +17,8 @@ from transformer.interpret import show
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.training.conversion import export_run
-from transformer.training.restore import load
 from transformer.training.run_setup import compile_run_probe
+from transformer.training.trained_run import load
 
 SITE = "decoder/self"
 AVERAGES = {"slow": {"kind": "exponential", "patterns": ("layers/*", "embedding/*")}}

@@ -25,7 +25,7 @@ from transformer.runs.exit_codes import Failed, Stopped
 from transformer.runs.records import read_records
 from transformer.storage.sealed import sealed
 from transformer.tasks.contract import Report
-from transformer.training import build, checkpointing, partitioning, provenance, restore, run_setup, train
+from transformer.training import build, checkpointing, partitioning, provenance, run_setup, train, trained_run
 from transformer.training import config as experiment
 from transformer.training.rollback import Rewind
 from transformer.training.state import TrainState
@@ -485,7 +485,7 @@ def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str]
     with pytest.raises(UserError, match=says):
         train.train(experiment.resolve(changed), folder)
     with pytest.raises(UserError, match=says):
-        restore.load(folder)
+        trained_run.load(folder)
 
 
 def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[Path, str], tmp_path: Path) -> None:

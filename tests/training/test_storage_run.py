@@ -28,8 +28,8 @@ from transformer.tasks.contract import Report
 from transformer.training import build, partitioning, run_setup, train
 from transformer.training import config as experiment
 from transformer.training.init_from import copy_source_tokenizer, initial_state
-from transformer.training.restore import load
 from transformer.training.state import TrainState
+from transformer.training.trained_run import load
 from transformer.training.writers.console import Console
 
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")

@@ -25,7 +25,7 @@ from transformer.runs.records import read_records
 from transformer.training import build, checkpointing, partitioning, vmapped
 from transformer.training import config as experiment
 from transformer.training import train as training
-from transformer.training.checkpointing import resume_together
+from transformer.training.restore import resume_together
 from transformer.training.run_setup import OpenRun
 from transformer.training.update_guard import Diverged
 from transformer.training.vmapped import StackedBatches

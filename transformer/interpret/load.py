@@ -32,7 +32,7 @@ from transformer.tasks.contract import Reader, Reading, Sentences, View
 from transformer.tasks.plain import look_over
 from transformer.training.config import Experiment, resolve
 from transformer.training.conversion import Fitting, config_of, kept_of
-from transformer.training.restore import open_run
+from transformer.training.trained_run import open_run
 
 Texts = str | Sequence[str]
 TITLE = 200  # characters

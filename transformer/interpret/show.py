@@ -19,7 +19,7 @@ from transformer.storage.failures import disk_failure
 from transformer.storage.locate import locate
 from transformer.training.config import config_hash
 from transformer.training.evaluate import view_of
-from transformer.training.restore import load
+from transformer.training.trained_run import load
 
 _HEIGHT = 820  # pixels of the frame in a notebook
 

@@ -25,7 +25,7 @@ from transformer.training.build import assemble
 from transformer.training.config import Experiment, changeable, resolve
 from transformer.training.partitioning import one_device
 from transformer.training.provenance import run_provenance
-from transformer.training.restore import open_run
+from transformer.training.trained_run import open_run
 
 TASKS = {
     "decoder": "language_modeling",

@@ -1,291 +1,189 @@
-"""Reading a trained run: its experiment, its checkpoints, its state at one of them, and its size."""
+"""Restoring a run that goes on: from its newest sound checkpoint, and only as the run that it was."""
 
-import functools
-import math
-import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from transformer.config import UserError
-from transformer.costs.sizes import active_parameters
-from transformer.data.datasets.preparation import downloads
-from transformer.decoding.ensemble import Ensemble, joined
-from transformer.decoding.shallow_fusion import Fused
-from transformer.installation import command_words
-from transformer.models import registry as models
-from transformer.models.contract import PyTree, with_average
-from transformer.models.interface import CONTINUATION
-from transformer.runs.checkpoint import Checkpoints
+from transformer.maps.checksums import DamagedMaps
+from transformer.maps.store import MapStore
+from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, SoundCheckpoint, saved_last
 from transformer.runs.directory import RunDirectory
-from transformer.tasks import registry as tasks
-from transformer.tasks.symbol_sequences import SymbolSequenceTask
-from transformer.tasks.synthetic import abstract_batch
-from transformer.tasks.text_task import TextTask
-from transformer.training.build import Assembly, assemble, flops_counter
-from transformer.training.config import Experiment, resolve
-from transformer.training.ema import init_average
-from transformer.training.evaluate import view_of
-from transformer.training.partitioning import one_device
-from transformer.training.provenance import check_metadata, differing_config, differing_tokenizer, refuse_difference
-from transformer.training.state import PARAMS, STATE, TrainState
-from transformer.trust import check_trusted, trust_words
+from transformer.runs.distributed import announce, first_message, primary, run_on_primary
+from transformer.runs.records import Extent, departs
+from transformer.storage.locate import storage_of
+from transformer.training.build import Assembly
+from transformer.training.provenance import (
+    allowed_changes,
+    check_metadata,
+    differing_config,
+    differing_data,
+    differing_tokenizer,
+    refuse_difference,
+)
+from transformer.training.rollback import forgotten_batches, passed_batches
+from transformer.training.run_setup import OpenRun
+from transformer.training.state import TrainState
 
-LoadedRun = tuple[Experiment, Assembly, TrainState]
-
-
-class RecordedRun(NamedTuple):
-    """A run directory and the experiment that its config.json describes."""
-
-    directory: RunDirectory
-    experiment: Experiment
-
-    def restored[T](self, step: int | None, read: Callable[[Checkpoints, int], T]) -> tuple[int, T]:
-        """The step that is read, by default of the newest sound checkpoint, and what `read` restores of it.
-
-        What is wrong with newer ones is told.
-
-        Errors: UserError for a run without a checkpoint, or whose config or tokenizer is no longer that of the
-        checkpoint; DamagedCheckpoint for a damaged one that was asked for, or where all are.
-        """
-        path = self.directory.path
-        if not self.directory.checkpoints.is_dir():
-            raise self._untrained()
-        with Checkpoints.reading(self.directory.checkpoints) as checkpoints:
-
-            def read_one(at: int) -> T:
-                metadata = checkpoints.metadata(at)
-                check_metadata(metadata, path, at)
-                config = self.directory.config()
-                refuse_difference(
-                    path, differing_config(metadata, config, at) or differing_tokenizer(metadata, path, at)
-                )
-                return read(checkpoints, at)
-
-            if step is not None:
-                return step, read_one(step)
-            sound = checkpoints.newest_sound(read_one)
-            if sound is None:
-                raise self._untrained()
-            checkpoints.announce_damage(sound, set_aside=False)
-            return sound.step, sound.value
-
-    def _untrained(self) -> UserError:
-        path = self.directory.path
-        words = [*command_words("train"), f"--workdir={path}", *trust_words(self.directory.config())]
-        return UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
-
-    def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
-        """The parameters of these shapes that the run is judged by, at the step `at`: raw, or those of an average.
-
-        Errors: as `Checkpoints.restore_part`.
-        """
-        params = checkpoints.restore_part(at, shapes, ("variables", "params"))
-        name = self.experiment.evaluated_parameters
-        if name == "raw":
-            return params
-        average = jax.eval_shape(functools.partial(init_average, self.experiment.averages[name]), shapes)
-        return with_average(params, checkpoints.restore_part(at, average, ("averages", name)))
+# A fact in environment.json: the step of a checkpoint that a run which was told to stop saved before it reported that
+# step, and how long the records were once a later process had done so. Going on from elsewhere forgets it.
+_REPORTED = "reported"
 
 
-def open_run(
-    workdir: str | Path, trusted: Collection[str] = (), task_changes: Mapping[str, Any] | None = None
-) -> RecordedRun:
-    """A recorded run; `trusted` are the dotted paths of code that its config may name.
+class ResumePoint(NamedTuple):
+    """The state that a run goes on from, how long its records were at that step, and what was under way then.
 
-    `task_changes` replaces fields of the task's config, such as how it decodes.
-
-    Errors: UserError for a directory that is no run, and for code that is not trusted.
-    """
-    directory = RunDirectory.open(workdir)
-    config, changes = directory.config(), task_changes or {}
-    check_trusted(config, trusted, said=[f"task.{name}" for name in changes])
-    config["task"] = {**config.get("task", {}), **changes}
-    return RecordedRun(directory, resolve(config))
-
-
-def load(
-    workdir: str | Path,
-    step: int | None = None,
-    task_changes: Mapping[str, Any] | None = None,
-    trusted: Collection[str] = (),
-) -> tuple[Experiment, Assembly, TrainState]:
-    """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimisers.
-
-    Errors: as `open_run`; UserError for a run without a checkpoint, or without one of the step.
-    """
-    run = open_run(workdir, trusted, task_changes)
-    run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
-    with downloads(trusted):
-        assembly = assemble(run.experiment, run.directory.path, one_device())
-
-    def read(checkpoints: Checkpoints, at: int) -> dict[str, Any]:
-        return {
-            name: checkpoints.restore_part(at, getattr(assembly.abstract, name), (name,))
-            for name in TrainState._fields
-            if name not in ("optimisers", "hyper", "norms")
-        }
-
-    _, parts = run.restored(step, read)
-    return run.experiment, assembly, TrainState(**parts, optimisers={}, hyper={})
-
-
-def load_ensemble(
-    workdirs: Sequence[str | Path],
-    step: int | None = None,
-    task_changes: Mapping[str, Any] | None = None,
-    trusted: Collection[str] = (),
-) -> tuple[Experiment, Assembly, TrainState]:
-    """Several trained runs as one: the first, whose model is the ensemble of all (transformer.decoding.ensemble).
-
-    `step` is that of the first; the others are read at their latest. Each is read by the parameters that its own config
-    evaluates.
-
-    Errors: as `load`; UserError for runs of another interface or tokenizer than the first.
-    """
-    steps = (step, *(None,) * (len(workdirs) - 1))
-    runs = [load(workdir, of_run, task_changes, trusted) for workdir, of_run in zip(workdirs, steps, strict=True)]
-    (experiment, assembly, state), *others = runs
-    if not others:
-        return experiment, assembly, state
-    for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
-        if _model_interface(other) != _model_interface(assembly):
-            raise UserError(
-                f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an "
-                "ensemble is of runs of one task and one tokenizer"
-            )
-        if _tokenizer_file(workdir) != _tokenizer_file(workdirs[0]):
-            raise UserError(
-                f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
-                "by config.initialise_from or a copy of tokenizer.json"
-            )
-    chosen = [
-        view_of(one.model, of_run, of_experiment.evaluated_parameters).variables for of_experiment, one, of_run in runs
-    ]
-    # The average that the first evaluates puts no parameter in the place of those that were chosen.
-    state = state._replace(variables=joined(chosen), averages={experiment.evaluated_parameters: {}})
-    return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
-
-
-def with_language_model(
-    loaded: LoadedRun, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()
-) -> LoadedRun:
-    """A run whose hypotheses the language model of another run weighs as well (transformer.decoding.shallow_fusion).
-
-    That run continues text by a tokenizer that has a token for each symbol of the first run's and for a line's end:
-    what is said is a line of its text. Without a `workdir` the run is what it was.
-
-    Errors: as `load`; UserError for an ensemble, for runs that do not say symbols, one behind the other, or do not
-    continue text, for symbols that the tokenizer lacks, and for a language model that reads fewer than are said.
-    """
-    if workdir is None:
-        return loaded
-    if not 0 <= weight < math.inf:
-        raise UserError(f"--language_weight={weight:g} must be a number of at least 0")
-    experiment, assembly, state = loaded
-    task, model = assembly.task, assembly.model
-    if not isinstance(task, SymbolSequenceTask) or isinstance(model, Ensemble):
-        raise UserError(f"--language_model={workdir} weighs what one run writes symbol by symbol, as from sound")
-    if task.separator:
-        raise UserError(
-            f"--language_model={workdir} would read symbols without the {task.separator!r} that this run's lines have "
-            "between them: say it of a run that writes letters"
-        )
-    language_experiment, language, language_state = load(workdir, trusted=trusted)
-    if not isinstance(language.task, TextTask) or language.task.interface.output != CONTINUATION.output:
-        raise UserError(f"--language_model={workdir} does not continue text: name a run of language_modeling")
-    most = language.model.max_length
-    if most is not None and most < task.steps:
-        raise UserError(
-            f"--language_model={workdir} has {most} positions, and this run's strings have up to {task.steps}: train "
-            "it with a greater config.model.max_length"
-        )
-    tokenizer = language.task.tokenizer
-
-    def number(symbol: str) -> int:
-        ids = tokenizer.encode([symbol])[0]
-        if len(ids) != 1:
-            raise UserError(f"--language_model={workdir} has {len(ids)} tokens for {symbol!r}: train it by characters")
-        return ids[0]
-
-    special = dict.fromkeys(_special_tokens(assembly), "\n")
-    numbers = tuple(number(special.get(place, symbol)) for place, symbol in enumerate(task.symbols))
-    chosen = [
-        view_of(one.model, of_run, of_experiment.evaluated_parameters).variables
-        for of_experiment, one, of_run in (loaded, (language_experiment, language, language_state))
-    ]
-    state = state._replace(variables=joined(chosen), averages={experiment.evaluated_parameters: {}})
-    return experiment, assembly._replace(model=Fused.of(model, language.model, numbers, weight)), state
-
-
-def _special_tokens(assembly: Assembly) -> tuple[int | None, ...]:
-    """The tokens of padding, of the begin and of the end."""
-    interface = assembly.task.interface
-    return interface.pad, interface.begin, interface.end
-
-
-def _model_interface(assembly: Assembly) -> tuple[Any, ...]:
-    """What the models of one ensemble have in common."""
-    interface = assembly.task.interface
-    return interface.signature, dict(interface.vocabularies), _special_tokens(assembly)
-
-
-def _tokenizer_file(workdir: str | Path) -> bytes | None:
-    path = RunDirectory.open(workdir).path / "tokenizer.json"
-    return path.read_bytes() if path.is_file() else None
-
-
-class RunSizes(NamedTuple):
-    """The parameters of a run's checkpoint and the FLOPs of a training step.
-
-    `parts`: parameters by the first name of their path, such as "encoder". `state`: numbers of the model's
-    untrained state, such as a batch norm's statistics. `active`: the parameters that one position meets, fewer than all
-    where it chooses among experts. `flops`: of one training step over the largest batch that the config can make; None
-    where they cannot be counted (transformer.costs.flops).
+    `reported`: whether what was due at the step is in these records, as it is unless the run was told to stop before.
     """
 
-    family: str
-    task: str
     step: int
-    parts: Mapping[str, int]
-    state: int
-    active: int
-    flops: float | None
-
-    @property
-    def parameters(self) -> int:
-        """All of them."""
-        return sum(self.parts.values())
+    state: TrainState
+    records: Mapping[str, Extent]
+    progress: Mapping[str, Any]
+    reported: bool = True
 
 
-def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
-    """The sizes of the run's latest checkpoint: neither its arrays nor its data are read.
+def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
+    """The run's newest sound checkpoint; None for a run that has saved none. All processes call it together.
 
-    `trusted` are the dotted paths of code that the run's config may name.
+    What is newer and damaged is told, and set aside.
 
-    Errors: UserError for a directory without a run or a checkpoint, and for code that is not trusted.
+    Errors: UserError where all are damaged, for a checkpoint of another model, and where the config, the data, the
+    tokenizer or the batches are not those of the checkpoint; nothing is changed then.
     """
-    run = open_run(workdir, trusted)
-    experiment = run.experiment
-    step, leaves = run.restored(None, lambda checkpoints, at: checkpoints.leaves(at))
-    sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
-    assembly = assemble(experiment, Path(), one_device(), synthetic=True)
-    return RunSizes(
-        family=models.name_of(experiment.model),
-        task=tasks.name_of(experiment.task),
-        step=step,
-        parts=_by_part(sizes),
-        state=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),
-        active=active_parameters(experiment.model, sizes),
-        flops=flops_counter(assembly)(abstract_batch(assembly.task)),
+    checkpoints = run.checkpoints
+    sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, assembly.abstract))
+    if sound is None:
+        run_on_primary(lambda: _reported_extents(run.directory, 0))
+        return None
+    state, metadata = sound.value
+    _check_unchanged(run, metadata, sound.step)
+    _announce_missing_checkpoint(run.directory, sound)
+    checkpoints.announce_damage(sound, set_aside=True)
+    run_on_primary(lambda: _set_aside_damaged_maps(run.directory))
+    return _resume_point(run, sound.step, state, metadata)
+
+
+def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, list[ResumePoint]]:
+    """The newest step of which all runs have a sound checkpoint, and their states; 0 where all begin.
+
+    Later checkpoints are deleted: they are saved again. Damaged ones are set aside.
+
+    Errors: as `resume`; UserError where some have checkpoints, but none of one step.
+    """
+    steps = [each.checkpoints.steps() for each in runs]
+    damaged: list[dict[int, DamagedCheckpoint]] = [{} for _ in runs]
+    for step in sorted(set.intersection(*map(set, steps)), reverse=True):
+        restored = []
+        for each, wrong in zip(runs, damaged, strict=True):
+            try:
+                restored.append(each.checkpoints.restore(step, assembly.abstract))
+            except DamagedCheckpoint as error:
+                wrong[step] = error
+        if len(restored) == len(runs):
+            break
+    else:
+        _refuse_no_common(runs, steps, damaged)
+        for each in runs:
+            each.checkpoints.drop_after(0)
+        return 0, []
+    for each, (_, metadata) in zip(runs, restored, strict=True):
+        _check_unchanged(each, metadata, step)
+    for each, wrong in zip(runs, damaged, strict=True):
+        each.checkpoints.announce_damage(SoundCheckpoint(step, None, wrong), set_aside=True)
+        each.checkpoints.drop_after(step)
+        _set_aside_damaged_maps(each.directory)
+    pairs = zip(runs, restored, strict=True)
+    return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
+
+
+def note_reported(directory: RunDirectory, step: int, records: Mapping[str, Extent]) -> None:
+    """Note that what was due at the checkpoint of `step` is in the records, which are so long by now.
+
+    All processes call it together, each once its own part is on the disk.
+    """
+    first_message(None)  # waits until all have come here
+    if primary():
+        directory.record(**{_REPORTED: {"step": step, "records": records}})
+
+
+def _refuse_no_common(
+    runs: Sequence[OpenRun], steps: Sequence[Sequence[int]], damaged: Sequence[Mapping[int, DamagedCheckpoint]]
+) -> None:
+    for wrong in damaged:
+        if wrong:
+            raise DamagedCheckpoint(f"{wrong[max(wrong)]}; no older step is sound in all runs: put back a copy of it")
+    # Killed in the midst of the first save, some have it.
+    if len(set().union(*steps)) > 1:
+        told = "; ".join(f"{each.directory.path} has {own or 'none'}" for each, own in zip(runs, steps, strict=True))
+        raise UserError(
+            f"these runs have no checkpoint of one step: {told}; put back what is missing, or train them alone"
+        )
+
+
+def _check_unchanged(run: OpenRun, metadata: Mapping[str, Any], step: int) -> None:
+    path, now = run.directory.path, run.provenance
+    check_metadata(metadata, path, step)
+    passed = passed_batches(run.directory)
+    what = (
+        differing_config(metadata, run.experiment.to_config(), step)
+        or differing_tokenizer(metadata, path, step)
+        or differing_data(metadata, now, step)
+        or forgotten_batches(metadata, passed, step)
     )
+    refuse_difference(path, first_message(what))
+    for change in allowed_changes(metadata, run.experiment.to_config()) if primary() else ():
+        announce(f"{path}: {change}")
+    before = metadata.get("commit")
+    if primary() and before is not None and before != now["commit"]:
+        announce(f"{path}: trained by commit {before} up to step {step}, and goes on with {now['commit']}")
 
 
-def _by_part(sizes: Mapping[str, int]) -> dict[str, int]:
-    parts: dict[str, int] = {}
-    for path, size in sizes.items():
-        part = path.removeprefix(PARAMS).split("/")[0]
-        parts[part] = parts.get(part, 0) + size
-    return parts
+def _announce_missing_checkpoint(directory: RunDirectory, sound: SoundCheckpoint[Any]) -> None:
+    last = run_on_primary(lambda: saved_last(directory.checkpoints))
+    if primary() and last is not None and last > max([sound.step, *sound.damaged]):
+        announce(f"{directory.checkpoints}: the checkpoint of step {last} is gone; step {sound.step} is used instead")
+
+
+def _set_aside_damaged_maps(directory: RunDirectory) -> None:
+    """Rename a store of maps that cannot be continued: the run goes on with a new one."""
+    path = directory.maps
+    if not path.exists():
+        return
+    try:
+        MapStore.check(path)
+        what = None
+    except DamagedMaps as error:
+        what = str(error)
+    if what is not None:
+        name = next(name for name in _damaged_names() if not path.with_name(name).exists())
+        storage_of(path).move_tree(path, path.with_name(name))
+        announce(f"{path}: {what}; it is kept as {name}, and maps are stored anew from here on")
+
+
+def _damaged_names() -> Iterator[str]:
+    yield f"{DAMAGED_PREFIX}maps"
+    yield from (f"{DAMAGED_PREFIX}maps-{number}" for number in itertools.count(2))
+
+
+def _resume_point(run: OpenRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> ResumePoint:
+    directory, progress = run.directory, metadata.get("progress", {})
+    later_extents = run_on_primary(lambda: _reported_extents(directory, step))
+    reported = progress.get("looked", True)
+    extents = metadata.get("records", {}) if reported or later_extents is None else later_extents
+    records = {name: Extent(*extent) for name, extent in extents.items()}
+    if primary() and step == run.experiment.run.steps:  # else told where they are cut
+        for name, extent in records.items():
+            what = departs(directory.path / name, extent)
+            if what is not None:
+                announce(f"{directory.path / name} is not as step {step} left it: {what}")
+    return ResumePoint(step, state, records, progress, reported or later_extents is not None)
+
+
+def _reported_extents(directory: RunDirectory, step: int) -> Mapping[str, Sequence[Any]] | None:
+    """The extents noted of the checkpoint of `step`, or None; what is noted of another one is forgotten."""
+    noted = directory.facts().get(_REPORTED)
+    if noted is not None and noted["step"] != step:
+        directory.record(**{_REPORTED: None})
+        noted = None
+    return None if noted is None else noted["records"]

@@ -16,12 +16,13 @@ from transformer.tasks.contract import Batch
 from transformer.training.background_compile import compile_in_background
 from transformer.training.batches import BadBatch
 from transformer.training.build import Assembly, compile_step, flops_counter
-from transformer.training.checkpointing import ResumePoint, Saver, WaitForSave, note_reported, resume
+from transformer.training.checkpointing import Saver, WaitForSave
 from transformer.training.config import Experiment, config_hash
 from transformer.training.init_from import begin_run
 from transformer.training.loop import Reporter, train_loop
 from transformer.training.meter import Meter
 from transformer.training.partitioning import on_host_batches
+from transformer.training.restore import ResumePoint, note_reported, resume
 from transformer.training.rollback import (
     Rewind,
     check_parameters_finite,

@@ -34,13 +34,14 @@ from transformer.training.build import (
     hyperparameters_of,
     training_step,
 )
-from transformer.training.checkpointing import Saver, resume_together
+from transformer.training.checkpointing import Saver
 from transformer.training.config import Experiment, config_hash
 from transformer.training.init_from import begin_run, copy_source_tokenizer
 from transformer.training.loop import LoopEvaluation, Reporter, train_loop
 from transformer.training.meter import Meter
 from transformer.training.optimizer import OptimizerConfig, hyperparameters
 from transformer.training.partitioning import make_placement, on_host_batches, traced_on
+from transformer.training.restore import resume_together
 from transformer.training.rollback import explain_divergence, explain_not_finite, training_batches
 from transformer.training.run_setup import (
     OpenRun,
