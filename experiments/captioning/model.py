@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +31,7 @@ from transformer.models.attention_decoder import (
     soft_examples,
 )
 from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model, PyTree
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import CAPTIONING, Interface
 
 
@@ -199,17 +198,4 @@ def build(config: CaptionerConfig, interface: Interface, precision: Precision) -
     return Model(Functional(lambda builder: Captioner(config, interface, builder), precision), sites)
 
 
-def operations(config: CaptionerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    rows, height, across, channels = batch["picture"].shape
-    steps, seen, width, embedding = batch["target"].shape[1], config.encoder.width, config.width, config.embedding
-    grid = config.encoder.stages(height, across)[-1]
-    count = config.encoder.operations(channels, height, across) + 2 * 2 * seen * width
-    if config.attention is not None:
-        count += config.attention.operations(width, seen, queries=steps, keys=grid[0] * grid[1])
-    of_word = config.decoder.operations(embedding + seen) + 2 * width * config.gated
-    of_word += 2 * embedding * (width + seen + vocabularies["target"])
-    return Operations(float(rows * (count + steps * of_word)))
-
-
-FAMILY = Family(CaptionerConfig, build, frozenset({CAPTIONING}), operations)
+FAMILY = Family(CaptionerConfig, build, frozenset({CAPTIONING}))

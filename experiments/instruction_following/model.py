@@ -2,8 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -20,7 +19,7 @@ from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.models.attention_decoder import SITE, AttentionDecoder, EncodedSource, read
 from transformer.models.contract import Inputs, Model, PyTree
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import WALKING, Interface
 
 
@@ -196,20 +195,4 @@ def build(config: WalkerConfig, interface: Interface, precision: Precision) -> M
     return Model(Functional(lambda builder: Walker(config, interface, builder), precision), sites)
 
 
-def operations(config: WalkerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    (rows, words), steps, width, embedding = (
-        batch["source"].shape,
-        batch["target"].shape[1],
-        config.width,
-        config.embedding,
-    )
-    count = words * config.encoder.operations(embedding)
-    if config.aligner.attends:
-        count += AttentionCellConfig().operations(width, config.read, queries=steps, keys=words)
-    of_action = config.decoder.operations(embedding + config.read)
-    of_action += 2 * embedding * (batch["sights"].shape[-1] + width + config.read + vocabularies["target"])
-    return Operations(float(rows * (count + steps * of_action)))
-
-
-FAMILY = Family(WalkerConfig, build, frozenset({WALKING}), operations)
+FAMILY = Family(WalkerConfig, build, frozenset({WALKING}))

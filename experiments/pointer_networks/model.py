@@ -3,8 +3,7 @@
 import dataclasses
 import enum
 import functools
-from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import assert_never
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions, target_lengths
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import END, POINTING, Interface
 
 SITE = "decoder/pointer"
@@ -201,17 +200,4 @@ def build(config: PointerConfig, interface: Interface, precision: Precision) -> 
     return Model(Functional(functools.partial(Pointer, config), precision), (site,))
 
 
-def operations(config: PointerConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass: of the recurrent layers at every position, and of the attention.
-
-    The attention of width E multiplies each query and key by E^2 numbers, and each pair of them by E.
-    """
-    rows, points = batch["points"].shape[:2]
-    steps, width = batch["target"].shape[1], config.encoder.output_width
-    recurrent = points * config.encoder.operations(COORDINATES) + steps * config.decoder.operations(config.fed_width)
-    projections = 2 * width**2 * (steps + points + 1)
-    pairs = 2 * width * steps * (points + 1)
-    return Operations(float(rows * (recurrent + projections + pairs)))
-
-
-FAMILY = Family(PointerConfig, build, frozenset({POINTING}), operations)
+FAMILY = Family(PointerConfig, build, frozenset({POINTING}))

@@ -2,8 +2,6 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +20,7 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
 from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, captured_at_once
 from transformer.models.contract import Inputs, Model
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import CAPTIONING, Interface
 
 # Rows and columns from a place to each of the eight around it.
@@ -177,19 +175,4 @@ def build(config: TextReaderConfig, interface: Interface, precision: Precision) 
     return Model(Functional(lambda builder: TextReader(config, interface, builder), precision), (site,))
 
 
-def operations(config: TextReaderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    rows, height, across, channels = batch["picture"].shape
-    steps, seen, width = batch["target"].shape[1], config.encoder.width, config.width
-    down, along = config.encoder.stages(height, across)[-1]
-    keys = along if config.attention is Attended.COLUMNS else down * along
-    count = config.encoder.operations(channels, height, across) + along * config.recurrent.operations(seen)
-    count += 2 * width**2 + (1 + steps) * config.recurrent.operations(width)
-    count += AttentionCellConfig().operations(width, seen, queries=steps, keys=keys)
-    if config.attention is Attended.NEIGHBOURS:
-        count += 2 * keys * len(_NEIGHBOURS) * seen * width
-    count += steps * 2 * (width + seen) * vocabularies["target"]
-    return Operations(float(rows * count))
-
-
-FAMILY = Family(TextReaderConfig, build, frozenset({CAPTIONING}), operations)
+FAMILY = Family(TextReaderConfig, build, frozenset({CAPTIONING}))

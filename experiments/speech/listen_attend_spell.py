@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
 from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, own_words
 from transformer.models.contract import Inputs, Model, PyTree
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import TRANSCRIPTION, Interface
 
 
@@ -187,23 +186,4 @@ def build(config: ListenAttendSpellConfig, interface: Interface, precision: Prec
     return Model(Functional(lambda builder: ListenAttendSpell(config, interface, builder), precision), (site,))
 
 
-def operations(
-    config: ListenAttendSpellConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]
-) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    (rows, samples), steps = batch["sound"].shape, batch["target"].shape[1]
-    annotations, count = config.listening.output_width, config.hearing.operations(samples)
-    positions, inputs = config.hearing.frames(samples), config.hearing.bands
-    for factor in (1, *config.pyramid):
-        positions = -(-positions // factor)
-        count += positions * config.listening.operations(factor * inputs)
-        inputs = annotations
-    count += positions * 2 * config.attention * annotations  # psi
-    of_step = config.spelling.operations(config.embedding + annotations)
-    of_step += 2 * config.speller * (config.attention + rows_for(vocabularies["joint"], config.embedding_rows))
-    of_step += 2 * (config.speller + annotations) * config.speller
-    of_step += 2 * positions * (config.attention + annotations)
-    return Operations(float(rows * (count + steps * of_step)))
-
-
-FAMILY = Family(ListenAttendSpellConfig, build, frozenset({TRANSCRIPTION}), operations)
+FAMILY = Family(ListenAttendSpellConfig, build, frozenset({TRANSCRIPTION}))

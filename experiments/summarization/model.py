@@ -1,7 +1,6 @@
 """A pointer-generator: a recurrent decoder that writes words and copies those of its source (See et al. 2017)."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +22,7 @@ from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, Steps
 from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import COPYING, TRANSLATION, Interface
 
 
@@ -292,19 +291,4 @@ def build(config: PointerGeneratorConfig, interface: Interface, precision: Preci
     return Model(Functional(lambda builder: PointerGenerator(config, interface, builder), precision), tuple(sites))
 
 
-def operations(config: PointerGeneratorConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    (rows, source), target = batch["source"].shape, batch["target"].shape[1]
-    width, embedding, annotations = config.width, config.embedding, config.encoder.output_width
-    count = source * config.encoder.operations(embedding) + 2 * 2 * annotations * width
-    count += AttentionCellConfig().operations(width, annotations, queries=target, keys=source)
-    if config.coverage is not None:
-        count += 2 * target * source * width
-    of_word = config.decoder.operations(embedding + annotations)
-    of_word += 2 * width * (width + annotations + vocabularies.get("source", vocabularies["joint"]))
-    if "copied" in batch:
-        of_word += 2 * (annotations + width + embedding)
-    return Operations(float(rows * (count + target * of_word)))
-
-
-FAMILY = Family(PointerGeneratorConfig, build, frozenset({COPYING, TRANSLATION}), operations)
+FAMILY = Family(PointerGeneratorConfig, build, frozenset({COPYING, TRANSLATION}))

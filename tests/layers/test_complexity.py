@@ -1,6 +1,6 @@
 """What lectures compare of recurrence, convolution and self-attention, counted in the programs of our own layers.
 
-Operations of one layer over n = 1,000 positions of d = 1,000 features, a multiplication and an addition counting as
+FLOPs of one layer over n = 1,000 positions of d = 1,000 features, a multiplication and an addition counting as
 two; the steps that wait for one another; and how many layers, or steps, the first input needs to reach the last output
 (Vaswani et al. 2017, table 1).
 """
@@ -46,7 +46,7 @@ def core(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return lambda q, k, v: attend(q, k, v, spec=spec)[0], (shape(1, n, 1, d),) * 3
 
 
-def operations(layer: Layer, n: int, d: int) -> int:
+def flops(layer: Layer, n: int, d: int) -> int:
     run, given = layer(n, d)
     return count_products(jax.make_jaxpr(run)(*given).jaxpr)
 
@@ -56,15 +56,15 @@ COUNTS = {"vanilla": 4e9, "gru": 12e9, "lstm": 16e9, "convolution": 6e9, "attent
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_of_a_thousand_by_a_thousand(kind: str) -> None:
-    assert operations(of_kind(kind), 1000, 1000) == COUNTS[kind] == KINDS[kind].flops(1000, 1000)
+    assert flops(of_kind(kind), 1000, 1000) == COUNTS[kind] == KINDS[kind].flops(1000, 1000)
 
 
 def test_attention_without_projections() -> None:
-    assert operations(core, 1000, 1000) == 4e9
+    assert flops(core, 1000, 1000) == 4e9
 
 
 def slope(layer: Layer) -> float:
-    counts = [operations(layer, n, 64) for n in (4096, 16384)]
+    counts = [flops(layer, n, 64) for n in (4096, 16384)]
     return math.log(counts[1] / counts[0]) / math.log(4)
 
 

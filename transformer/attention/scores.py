@@ -34,12 +34,10 @@ class ScoreFunction(Block):
 
     `product`: it is an inner product of a vector of the query's and one of the key's, without trained parameters,
     which kernels that work in blocks can compute; `dot`: of the query and the key themselves. `raw`: keys need no
-    preparation. `scaled`: it has a scale. `hidden`: a hidden layer stands between a query and its logit. `matrices`:
-    of which sides each head's vectors are multiplied with a matrix.
+    preparation. `scaled`: it has a scale. `hidden`: a hidden layer stands between a query and its logit.
     """
 
     product = dot = raw = scaled = hidden = False
-    matrices: tuple[str, ...] = ()
 
     def shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         """The shapes that the parameters must have for queries and keys of these shapes."""
@@ -145,8 +143,6 @@ class General(ScoreFunction):
 
     weight_HxDxC: Float[AnyArray, "H D C"]
 
-    matrices = ("keys",)
-
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:
         return {"weight": _matrix(sizes, sizes.depth, sizes.key_depth)}
@@ -168,7 +164,6 @@ class _HiddenLayer(ScoreFunction):
     score_HxA: Float[AnyArray, "H A"]
 
     hidden = True
-    matrices = ("keys", "queries")
 
     @classmethod
     def weights(cls, sizes: Sizes) -> Mapping[str, Weight]:

@@ -97,26 +97,6 @@ class AttentionCellConfig(Config):
         """The features of a context: those of the values of all heads."""
         return self.heads * self.depths(width, memory_width)[1]
 
-    def operations(self, width: int, memory_width: int, *, queries: int, keys: int) -> int:
-        """Matrix products of one example, 2 for a multiplication and an addition.
-
-        Projections, the score's matrices with its hidden layer or inner product, the predicted centres, and the sums.
-        """
-        depth, key_depth = self.depths(width, memory_width)
-        score, hidden = SCORES[self.score], self.depth or depth
-        count = queries * keys * key_depth
-        if self.projection is Projection.SPLIT:
-            count += depth * (queries * width + 2 * keys * memory_width)
-        if score.indexed:
-            count += queries * depth * keys
-        elif score.hidden:
-            count += hidden * (keys * key_depth + queries * depth + queries * keys)
-        else:
-            count += depth * (keys * key_depth * len(score.matrices) + queries * keys)
-        if self.extent is Extent.PREDICTIVE:
-            count += queries * depth * (depth + 1)
-        return 2 * self.heads * count
-
 
 class AttentionMemory(NamedTuple):
     """A memory as `AttentionCell` reads it, an entry for each example: fit for `Cache.examples`, never tiled.

@@ -71,11 +71,6 @@ class HearingConfig(Config):
         """The frames of so many samples."""
         return -(-samples // self.hop)
 
-    def operations(self, samples: int) -> int:
-        """Matrix products of one example, 2 for a multiplication and an addition."""
-        bins = self.transform // 2 + 1
-        return 2 * self.frames(samples) * bins * (2 * self.window + self.bands)
-
 
 def log_mel(
     sound_BxN: Float[Array, "B N"], lengths_B: Int[Array, " B"], config: HearingConfig

@@ -61,14 +61,6 @@ class GridEncoderConfig(Config):
             )
         return Axis(name, AxisKind.GRID, shape=(height // stride, width // stride), stride=float(stride))
 
-    def operations(self, inputs: int, height: int, width: int) -> int:
-        """Matrix products of one picture of so many channels, 2 for a multiplication and an addition."""
-        count = 0
-        for (rows, columns), outputs in zip(self.stages(height, width), self.channels, strict=True):
-            count += 2 * rows * columns * _KERNEL**2 * outputs * (inputs + 2 * self.blocks * outputs)
-            inputs = outputs
-        return count
-
 
 class ResidualBlock(Module):
     """x + conv(relu(norm(conv(relu(norm(x)))))), each norm over the features of a place.

@@ -249,12 +249,6 @@ class RecurrentConfig(Config):
         """The features of the last layer's outputs, and of its `CellState.hidden`."""
         return self.width_of(self.layers - 1)
 
-    def operations(self, inputs: int) -> int:
-        """The products of all gates with input and state at one position, 2 for a multiplication and an addition."""
-        read = [inputs, *(self.passed_by(layer) for layer in range(self.layers - 1))]
-        products = sum(self.width_of(layer) * (given + self.width) for layer, given in enumerate(read))
-        return 2 * len(self.cell.gates) * products
-
 
 class RecurrentLayer(Module):
     """The layer of this number over a sequence: a cell for each of its orders, one scan over time for all of them.

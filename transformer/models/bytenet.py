@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -18,7 +16,7 @@ from transformer.layers.module import Builder, Functional, Precision, unstacked
 from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.models.contract import Cache, Inputs, Model, PyTree
 from transformer.models.dilated_decoder import Carry, DilatedConfig, DilatedDecoder, ResidualSet, first_past, run_sets
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import TRANSLATION, Interface
 
 
@@ -117,13 +115,4 @@ def build(config: ByteNetConfig, interface: Interface, precision: Precision) -> 
     return Model(Functional(lambda builder: ByteNet(config, interface, builder), precision), ())
 
 
-def operations(config: ByteNetConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass by teacher forcing, 2 for each multiplication and addition."""
-    (rows, source), target = batch["source"].shape, batch["target"].shape[1]
-    outer, of_set = 2 * config.width, len(config.dilations) * (4 + config.kernel) * config.width**2
-    scores = outer * (outer + rows_for(vocabularies["joint"], config.embedding_rows))
-    of_source = max(source, config.unfolded(source)) * config.encoder_sets * of_set
-    return Operations(float(2 * rows * (of_source + target * (config.decoder_sets * of_set + scores))))
-
-
-FAMILY = Family(ByteNetConfig, build, frozenset({TRANSLATION}), operations)
+FAMILY = Family(ByteNetConfig, build, frozenset({TRANSLATION}))

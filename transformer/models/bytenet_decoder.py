@@ -1,8 +1,6 @@
 """ByteNet's decoder alone: a language model of dilated convolutions (Kalchbrenner et al. 2016, sections 3.6 and 4)."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +22,7 @@ from transformer.models.dilated_decoder import (
     first_past,
     step_sets,
 )
-from transformer.models.family import Family, Operations
+from transformer.models.family import Family
 from transformer.models.interface import CONTINUATION, Interface
 
 
@@ -97,12 +95,4 @@ def build(config: ByteNetDecoderConfig, interface: Interface, precision: Precisi
     return Model(Functional(lambda builder: ByteNetDecoder(config, interface, builder), precision), ())
 
 
-def operations(config: ByteNetDecoderConfig, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations:
-    """Matrix products of a forward pass, 2 for each multiplication and addition."""
-    rows, length = batch["tokens"].shape
-    outer, of_set = 2 * config.width, len(config.dilations) * (4 + config.kernel) * config.width**2
-    scores = outer * (outer + rows_for(vocabularies["tokens"], config.embedding_rows))
-    return Operations(float(2 * rows * length * (config.sets * of_set + scores)))
-
-
-FAMILY = Family(ByteNetDecoderConfig, build, frozenset({CONTINUATION}), operations)
+FAMILY = Family(ByteNetDecoderConfig, build, frozenset({CONTINUATION}))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,24 +59,13 @@ class Size:
         return rows, self.side, self.side, 3
 
 
-class Operations(NamedTuple):
-    """Floating-point operations of one batch, a multiplication and an addition counting as two.
-
-    `forward`: the matrix products of one forward pass; `recomputed`: those that the backward pass computes again.
-    """
-
-    forward: float
-    recomputed: float = 0.0
-
-
 @dataclasses.dataclass(frozen=True)
 class Family:
     """Everything that the library knows of a family: what a file of `models/`, or one's own, exports as FAMILY.
 
     `config` is its section's dataclass, `build` makes the model for a task's interface, `serves` says what it predicts
-    from what. `operations(config, batch, vocabularies)` counts by formula, from arrays or their shapes; None where
-    there is no formula. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh
-    axes along which they are divided (none: whole on every device). `sizes` are its published models by name.
+    from what. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh axes along
+    which they are divided (none: whole on every device). `sizes` are its published models by name.
     `check_placement(config, placement)` refuses a placement of arrays on devices that the model cannot have, before
     anything is traced; None where it takes any. `front` are patterns of the parameters that its inputs meet before the
     first of its stacked layers, which layer-wise rates take for the lowest.
@@ -85,7 +74,6 @@ class Family:
     config: type
     build: Callable[[Any, Interface, Precision], Model]
     serves: frozenset[Signature] = frozenset()
-    operations: Callable[[Any, Mapping[str, Any], Mapping[str, int]], Operations] | None = None
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
     check_placement: Callable[[Any, Placement], None] | None = None

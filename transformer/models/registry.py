@@ -7,7 +7,7 @@ from transformer.config import UserError, choice, from_config, to_config
 from transformer.exports import Exports
 from transformer.layers.module import Precision
 from transformer.models.contract import Model
-from transformer.models.family import Family, Operations, Size
+from transformer.models.family import Family, Size
 from transformer.models.interface import Interface
 from transformer.models.published import PUBLISHED
 
@@ -56,12 +56,6 @@ def build(config: Any, interface: Interface, precision: Precision) -> Model:
             + (f"say config.model.family={' or '.join(able)}" if able else "no family serves that")
         )
     return family.build(config, interface, precision)
-
-
-def operations(config: Any, batch: Mapping[str, Any], vocabularies: Mapping[str, int]) -> Operations | None:
-    """The operations of a batch by the formula of the config's family; None where it has none."""
-    formula = FAMILIES[name_of(config)].operations
-    return None if formula is None else formula(config, batch, vocabularies)
 
 
 def name_of(config: Any) -> str:
