@@ -168,5 +168,5 @@ def test_whole_maps_are_kept_where_they_fit_and_thumbnails_anyhow():
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(UserError, match=r"rows=0.* at least 1"):
         MapsConfig(rows=0)
-    with pytest.raises(UserError, match=r"config\.maps has megabytes=0"):
+    with pytest.raises(UserError, match=r"config\.maps\.megabytes=0"):
         MapsConfig(megabytes=0)

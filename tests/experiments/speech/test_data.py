@@ -177,7 +177,7 @@ def test_what_cannot_be_opened_is_said_in_one_line(archive: Path, tmp_path: Path
         ({"name": "fsdd", "data_dir": str(tmp_path)}, "there is no file .*recordings.zip: give the folder"),
         ({"name": "fsdd", "data_dir": str(archive), "held_out": "bern"}, "held_out='bern' is no speaker.*ben"),
         ({"name": "synthetic/speakers=1,takes=3", "held_out": "voice0"}, "is the only speaker"),
-        ({"name": "synthetic/takes=2"}, "takes=2 of synthetic digits"),
+        ({"name": "synthetic/takes=2"}, "takes=2 must be at least 3"),
     ):
         with pytest.raises(UserError, match=said):
             open_spoken(**options)
