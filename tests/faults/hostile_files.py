@@ -75,7 +75,11 @@ def _manifest(document: Any) -> Any:
 
 
 def _trial(document: Any) -> Any:
-    if isinstance(document, dict) and isinstance(document.get("config"), dict) and isinstance(document["name"], str):
+    if (
+        isinstance(document, dict)
+        and isinstance(document.get("config"), dict)
+        and isinstance(document.get("name"), str)
+    ):
         document = {**document, "name": hash_of(document["config"])[:16]}
     return _sealed(document)
 
