@@ -46,7 +46,7 @@ def test_normalisation_is_by_channel() -> None:
     np.testing.assert_allclose(how(PIXELS), (PIXELS / 255 - [0.4, 0.5, 0.6]) / 0.2, atol=1e-5)
     with pytest.raises(UserError, match="has 2 numbers, the pictures have 3 channels"):
         Normalisation(mean=(0.4, 0.5))(PIXELS)
-    with pytest.raises(UserError, match="deviations above 0"):
+    with pytest.raises(UserError, match=r"deviation\[0\]=0.0 must be above 0"):
         Normalisation(deviation=(0.0,))
 
 
