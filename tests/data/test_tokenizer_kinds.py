@@ -143,9 +143,10 @@ def test_one_text_is_not_taken_for_its_letters() -> None:
         lambda: train_bpe([TEXT], 60, "de"),
         lambda: train_byte_bpe("text", 300),
         lambda: stop_table("ab", [b"a", b"b"]),
-        lambda: Decoding(stops="ab"),  # type: ignore[arg-type]
         # Each part of the name would be trusted.
         lambda: check_trusted({"task": {"name": "lab.mi"}}, "lab.mine"),
     ):
         with pytest.raises(TypeError, match=r" is '.*', a single text; give a list of them, \['.*'\]"):
             act()
+    with pytest.raises(UserError, match="stops='ab' is a str; it must be a tuple"):
+        Decoding(stops="ab")  # type: ignore[arg-type]

@@ -188,7 +188,7 @@ def test_failed_runs_are_named_and_tried_again_when_asked(capsys, tmp_path, stud
 
 WRONG = {
     "one arm": ({"arms": {"post": {}}}, (), "ablation.arms has 1 of them"),
-    "seed twice": ({"seeds": (1, 1)}, (), "ablation.seeds=(1, 1) has 1 twice"),
+    "seed twice": ({"seeds": (1, 1)}, (), "ablation.seeds=(1, 1) must hold different values"),
     "seed missing": ({}, ("--seeds=1,,2",), "--seeds='1,,2' lacks a seed"),
     "override": (
         {"arms": {"post": {"model.norm_placement": "post"}, "pre": {"model.norms": 1}}},
