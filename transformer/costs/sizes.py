@@ -1,5 +1,6 @@
 """Parameters and operations of the named sizes, counted from abstract shapes: no array is ever made."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ class Counted(NamedTuple):
     flops_a_token: float
 
 
+@functools.cache
 def count(name: str) -> Counted:
     """The counts of a named size: of its own parameters, and of the operations of its family's training."""
     size = sizes()[name]
