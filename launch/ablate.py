@@ -73,7 +73,7 @@ def main(arguments: Arguments) -> None:
     _checks_on_cpu()
     from transformer.studies.ablations.arms import plan
     from transformer.studies.ablations.initial_gradients import check_stacks
-    from transformer.training.writers.tracking import requested_trackers
+    from transformer.training.writers.trackers import requested_trackers
 
     requested_trackers(arguments.trackers)
     planned = plan(spec, arguments.config)
@@ -90,7 +90,7 @@ def _work(arguments: Arguments) -> None:
     from transformer.storage.locate import locate
     from transformer.studies.sweeps.trial_store import Ledger
     from transformer.studies.sweeps.trials import check_recorded
-    from transformer.training.writers.tracking import requested_trackers
+    from transformer.training.writers.trackers import requested_trackers
     from transformer.trust import names_in
 
     ledger = Ledger.existing(locate(arguments.workdir))

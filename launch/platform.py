@@ -70,7 +70,7 @@ def leave(code: int) -> NoReturn:
     elif several and jax.process_index() == 0:
         # The others end with the first process: first let those that fail too report it.
         time.sleep(1)
-    trackers = sys.modules.get("transformer.training.writers.tracking")
+    trackers = sys.modules.get("transformer.training.writers.trackers")
     if code or (trackers is not None and trackers.any_tracker_hangs()):
         # Without waiting for threads: some still compile, those of a failed save may wait for ever, and the library of
         # a tracker may hang.

@@ -67,7 +67,7 @@ def main(arguments: Arguments) -> None:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.records import parse_metric
     from transformer.studies.sweeps.progress import best_done, look, summarise, write_csv
-    from transformer.training.writers.tracking import requested_trackers
+    from transformer.training.writers.trackers import requested_trackers
 
     metric = parse_metric(arguments.metric)
     trackers = requested_trackers(arguments.trackers)

@@ -62,7 +62,7 @@ def main(arguments: Arguments) -> None:
     from transformer.runs.distributed import announce
     from transformer.runs.lifecycle import run_lifecycle
     from transformer.storage.locate import locate
-    from transformer.training.writers.tracking import open_trackers, requested_trackers
+    from transformer.training.writers.trackers import open_trackers, requested_trackers
 
     if arguments.watchdog is not None and not arguments.watchdog >= 0:
         raise UserError(f"--watchdog={arguments.watchdog} must be a number of seconds, or 0 for none")

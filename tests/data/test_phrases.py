@@ -13,7 +13,7 @@ from num2words import num2words
 from transformer.config import UserError
 from transformer.data.datasets.aligned_slots import Links, Phrase, align, fill
 from transformer.data.phrases import lexicon, number_words
-from transformer.data.phrases.dataset import SPLITS, Drawn, PhrasesConfig, draw, split_of, write
+from transformer.data.phrases.generate import SPLITS, Drawn, PhrasesConfig, draw, split_of, write
 from transformer.data.phrases.kinds import KINDS
 
 

@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 
 from transformer.config import UserError
 from transformer.data.datasets.translation import Pair, open_translation
-from transformer.data.phrases.dataset import draw, write
+from transformer.data.phrases.generate import draw, write
 
 SMALL = "phrases/train=40,validation=5,test=10,seed=3"
 

@@ -470,7 +470,7 @@ def test_a_process_that_failed_waits_for_no_thread(root):
 def test_a_process_that_has_trained_ends_well(root):
     program = (
         "import jax, sys\n"
-        "import transformer.training.writers.tracking\n"  # whose trackers are asked whether they hang
+        "import transformer.training.writers.trackers\n"  # whose trackers are asked whether they hang
         "from launch.platform import leave\n"
         "leave(0)\n"
     )

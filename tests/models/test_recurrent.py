@@ -24,14 +24,7 @@ from transformer.layers.recurrent import Cell, Direction, SkipConnections
 from transformer.models.attention_decoder import SITE
 from transformer.models.contract import Model, Variables
 from transformer.models.interface import Input, Interface
-from transformer.models.recurrent import (
-    Bridge,
-    Context,
-    Order,
-    Readout,
-    RecurrentEncoderDecoderConfig,
-    build,
-)
+from transformer.models.recurrent import Bridge, Context, Order, Readout, RecurrentEncoderDecoderConfig, build
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11
 SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)

@@ -17,8 +17,7 @@ from transformer.runs.records import read_records
 from transformer.training.config import resolve
 from transformer.training.train import train
 from transformer.training.writers.contract import Sinks
-from transformer.training.writers.trackers import ToMlflow, TrackedRun
-from transformer.training.writers.tracking import open_trackers
+from transformer.training.writers.trackers import ToMlflow, TrackedRun, open_trackers
 
 Curves = dict[str, list[tuple[int, float]]]
 # The second start goes on behind step 4, and sends nothing twice.

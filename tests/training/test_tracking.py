@@ -19,9 +19,15 @@ from transformer.config import UserError
 from transformer.runs.directory import RunDirectory, write_json
 from transformer.runs.exit_codes import Stopped
 from transformer.studies.sweeps.training import ModelTrainer
-from transformer.training.writers import tracking
-from transformer.training.writers.trackers import TrackedRun
-from transformer.training.writers.tracking import Library, ReportThread, Trackers, any_tracker_hangs, requested_trackers
+from transformer.training.writers import trackers as tracking
+from transformer.training.writers.trackers import (
+    Library,
+    ReportThread,
+    TrackedRun,
+    Trackers,
+    any_tracker_hangs,
+    requested_trackers,
+)
 
 # The folder of compiled programs stays that of the tests.
 COMMAND = dataclasses.replace(train.COMMAND, before_jax=None)

@@ -43,13 +43,7 @@ from transformer.training.optimizer import OptimizerConfig, hyperparameters
 from transformer.training.partitioning import make_placement, on_host_batches, traced_on
 from transformer.training.restore import resume_together
 from transformer.training.rollback import explain_divergence, explain_not_finite, training_batches
-from transformer.training.run_setup import (
-    OpenRun,
-    cadence_of,
-    compile_loop_evaluations,
-    compile_run_probe,
-    open_runs,
-)
+from transformer.training.run_setup import OpenRun, cadence_of, compile_loop_evaluations, compile_run_probe, open_runs
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
 from transformer.training.update_guard import Diverged, SkippedSteps

@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.attention_probes import by_family as corpora
-from experiments.attention_probes.task import (
-    TASK,
-    MarkedTexts,
-    MarkedTextsConfig,
-    Reads,
-    hits_of,
-    interface_of,
-    read,
-)
+from experiments.attention_probes.task import TASK, MarkedTexts, MarkedTextsConfig, Reads, hits_of, interface_of, read
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.module import Precision

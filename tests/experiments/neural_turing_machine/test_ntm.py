@@ -11,15 +11,7 @@ from jax.test_util import check_grads
 
 from experiments.neural_turing_machine import lstm_controller as controller_only
 from experiments.neural_turing_machine.lstm_controller import ControllerOnlyConfig
-from experiments.neural_turing_machine.ntm import (
-    READ,
-    WRITE,
-    Beginning,
-    Controller,
-    TuringConfig,
-    TuringMachine,
-    build,
-)
+from experiments.neural_turing_machine.ntm import READ, WRITE, Beginning, Controller, TuringConfig, TuringMachine, build
 from tests import programs
 from tests.oracles import recurrent
 from tests.oracles import turing as oracle

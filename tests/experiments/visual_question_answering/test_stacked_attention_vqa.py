@@ -7,12 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.visual_question_answering.stacked_attention_vqa import (
-    FAMILY,
-    SITE,
-    StackedGlimpsesConfig,
-    unit,
-)
+from experiments.visual_question_answering.stacked_attention_vqa import FAMILY, SITE, StackedGlimpsesConfig, unit
 from tests.experiments.visual_question_answering.questions import (
     INTERFACE,
     LENGTHS,

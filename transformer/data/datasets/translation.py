@@ -27,9 +27,8 @@ from transformer.data.datasets.user_files import (
     read_fields,
     read_lines,
 )
-from transformer.data.phrases.dataset import PHRASES as PHRASES
-from transformer.data.phrases.dataset import phrases
-from transformer.data.phrases.lexicon import PHRASE_LANGUAGES as PHRASE_LANGUAGES
+from transformer.data.phrases.generate import PHRASES, phrases
+from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 
 _FIELDS = ("source", "target")
 PAIR_FILES = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"

@@ -12,7 +12,7 @@ from transformer.studies.sweeps.worker import Report
 from transformer.training.config import Experiment, resolve
 from transformer.training.train import train
 from transformer.training.writers.contract import NullSink, Number, Sink, Sinks
-from transformer.training.writers.tracking import open_trackers
+from transformer.training.writers.trackers import open_trackers
 from transformer.trust import check_trusted
 
 

@@ -1,15 +1,26 @@
-"""W&B, MLflow and Trackio: a run of theirs for each of ours."""
+"""Trackers that people use already (W&B, MLflow, Trackio): beside a run's own records, and never in its way."""
 
+import contextlib
 import dataclasses
+import functools
 import os
+import queue
 import re
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Protocol
 
-from transformer.config import flatten
-from transformer.training.writers.contract import Sample
+from transformer.config import UserError, choice, flatten
+from transformer.maps.report.page import render
+from transformer.runs.directory import RunDirectory
+from transformer.runs.exit_codes import Stopped
+from transformer.storage.locate import locate
+from transformer.training.writers.contract import NullSink, Number, Sample, Sink
 
 _STEP = "step"
 _ID, _GROUP = "headwise.id", "group"
@@ -205,3 +216,220 @@ class ToTrackio:
 
     def close(self, complete: bool) -> None:
         self._run.finish()
+
+
+QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
+_PREFIX = "tracker "
+GRACE_SECONDS = 30.0  # seconds that the trackers have for what is left when a run has ended
+GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and has been stopped: who stopped it kills it soon
+_TRACKED_AS = "tracked_as"  # the fact of a run by which its trackers know it again
+_PAGE = "report.html"
+
+
+class Library(NamedTuple):
+    """What a tracker needs: the module to import, the package to install, and what opens it."""
+
+    module: str
+    package: str
+    open: Callable[[TrackedRun], Tracker]
+
+
+TRACKERS: Mapping[str, Library] = {
+    "wandb": Library("wandb", "wandb", ToWandb),
+    "mlflow": Library("mlflow", "mlflow-skinny", ToMlflow),
+    "trackio": Library("trackio", "trackio", ToTrackio),
+}
+
+
+def requested_trackers(flag: str | None) -> tuple[str, ...]:
+    """The trackers that --trackers=A,B names, each once.
+
+    Errors: UserError for an unknown name, and for one whose library is not installed.
+    """
+    names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
+    for name in names:
+        library = choice(name, TRACKERS, "--trackers")
+        if find_spec(library.module) is None:
+            raise UserError(f"--trackers={name} needs a library: pip install {library.package}")
+    return names
+
+
+@contextlib.contextmanager
+def open_trackers(
+    names: Sequence[str],
+    workdir: Path,
+    say: Callable[[str], None],
+    *,
+    group: str | None = None,
+) -> Iterator[tuple[Sink, ...]]:
+    """The sink of a run's trackers; none where it has none.
+
+    At the end of the context the trackers have `GRACE_SECONDS`, `GRACE_SECONDS_WHEN_STOPPED` where the run is stopped;
+    what they did not take is said, a line a tracker.
+    """
+    if not names:
+        yield ()
+        return
+    trackers, seconds = Trackers(names, workdir, group), GRACE_SECONDS
+    try:
+        yield (trackers,)
+    except (Stopped, KeyboardInterrupt):
+        seconds = GRACE_SECONDS_WHEN_STOPPED
+        raise
+    finally:
+        for line in trackers.wait(seconds):
+            say(line)
+
+
+class Trackers(NullSink):
+    """The sink that tells trackers, each in a thread of its own, and opens them at the first report.
+
+    By then the run directory is this process's. No call waits for a tracker and none raises what one raises.
+    """
+
+    def __init__(self, names: Sequence[str], workdir: Path, group: str | None = None):
+        self._names, self._workdir, self._group = names, workdir, group
+        self._threads: list[ReportThread] = []
+        self._complete = self._closed = False
+        self._page = _Page(workdir)
+
+    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+        plain = {name: float(value) for name, value in values.items()}
+        self._tell(lambda tracker: tracker.scalars(step, split, plain))
+
+    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        kept = [dict(sample) for sample in samples]
+        self._tell(lambda tracker: tracker.samples(step, split, kept))
+
+    def progress(self, step: int, total: int) -> None:
+        self._complete = step == total
+
+    def close(self) -> None:
+        """Let the trackers end, and come back: `wait` waits for them."""
+        if self._closed:
+            return
+        complete, self._closed = self._complete, True
+        for thread in self._threads:
+            thread.tell(self._page.give)
+            thread.end(lambda tracker: tracker.close(complete))
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait for what is left, at most so long; what each tracker did not take, a line each."""
+        self.close()
+        told = ReportThread.joined(self._threads, seconds)
+        self._page.remove()
+        return told
+
+    def _tell(self, report: Callable[[Any], None]) -> None:
+        if not self._threads:
+            run = self._tracked()
+            self._threads = [ReportThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
+        for thread in self._threads:
+            thread.tell(report)
+
+    def _tracked(self) -> TrackedRun:
+        """The run by the name that it has had since it was first tracked."""
+        directory, made = RunDirectory(locate(self._workdir)), uuid.uuid4().hex[:12]
+        known, config = None, {}
+        # Where its own records cannot be read or written, the run says so itself.
+        with contextlib.suppress(OSError, UserError, IndexError):
+            config, known = directory.config(), directory.facts().get(_TRACKED_AS)
+            if known is None:
+                directory.record(**{_TRACKED_AS: made})
+        return TrackedRun(known or made, directory.path.name, self._group, config, known is not None)
+
+
+class ReportThread:
+    """A thread that opens something and gives it, in order, what it is told.
+
+    What raises is counted and the next is tried; what hangs holds up its own thread alone.
+    """
+
+    def __init__(self, name: str, open_it: Callable[[], Any]):
+        self._name, self._open = name, open_it
+        self._queue: queue.Queue[tuple[Callable[[Any], None], bool]] = queue.Queue(QUEUE_SIZE)
+        self._told = self._done = 0
+        self._error = ""
+        # Not waited for when the process ends.
+        self._thread = threading.Thread(target=self._run, name=f"{_PREFIX}{name}", daemon=True)
+        self._thread.start()
+
+    def tell(self, report: Callable[[Any], None]) -> None:
+        """Put it into the queue, if there is room, and come back at once."""
+        self._put(report, last=False)
+
+    def end(self, close: Callable[[Any], None]) -> None:
+        """Let the thread end behind what it was told."""
+        if not self._put(close, last=True):
+            # Of a full queue one report makes room: the thread, if it ever gets on, must end.
+            with contextlib.suppress(queue.Empty):
+                self._queue.get_nowait()
+            self._queue.put_nowait((close, True))
+
+    @staticmethod
+    def joined(threads: Sequence["ReportThread"], seconds: float) -> list[str]:
+        """Wait for the ends of all, at most so long together; a line for each that did not do all that it was told."""
+        until = time.monotonic() + seconds
+        for each in threads:
+            each._thread.join(max(until - time.monotonic(), 0))
+        return [each._left_out(seconds) for each in threads if each._told != each._done]
+
+    def _left_out(self, seconds: float) -> str:
+        hangs = f"no answer within {seconds:.0f} s" if self._thread.is_alive() else ""
+        why = "; ".join(filter(None, (hangs, self._error))) or "more reports than it took"
+        return f"{self._name} did not take {self._told - self._done} of {self._told} reports ({why})"
+
+    def _put(self, report: Callable[[Any], None], *, last: bool) -> bool:
+        self._told += 1
+        try:
+            self._queue.put_nowait((report, last))
+        except queue.Full:
+            return False
+        return True
+
+    def _run(self) -> None:
+        opened = self._tried(self._open)
+        last = not opened
+        while not last:
+            report, last = self._queue.get()
+            if self._tried(functools.partial(report, opened[0])):
+                self._done += 1
+
+    def _tried(self, act: Callable[[], Any]) -> list[Any]:
+        """What it returns, in a list; an empty one where it raises, whatever it raises."""
+        try:
+            return [act()]
+        except BaseException as error:
+            self._error = self._error or " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            return []
+
+
+def any_tracker_hangs() -> bool:
+    """Whether a thread of this kind is still at work: a process that ends as usual may then wait for its library."""
+    return any(thread.name.startswith(_PREFIX) and thread.is_alive() for thread in threading.enumerate())
+
+
+class _Page:
+    """The page of the run's maps in a file of its own, made once, by the first thread that wants it."""
+
+    def __init__(self, workdir: Path):
+        self._workdir, self._lock = workdir, threading.Lock()
+        self._folder: TemporaryDirectory[str] | None = None
+        self._path: Path | None = None
+
+    def give(self, tracker: Tracker) -> None:
+        """Give it to a tracker; a run without maps has none."""
+        with self._lock:
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True)
+                with contextlib.suppress(UserError):
+                    text = render(locate(self._workdir))
+                    self._path = Path(self._folder.name) / _PAGE
+                    self._path.write_text(text, encoding="utf-8")
+        if self._path is not None:
+            tracker.page(self._path)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self._folder is not None:
+            self._folder.cleanup()
