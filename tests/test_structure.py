@@ -110,9 +110,15 @@ def sources(files: Sequence[File], *folders: str) -> list[File]:
 
 
 @functools.cache
+def tree_of(file: File) -> ast.Module:
+    """The file as a tree, parsed once for all rules."""
+    return ast.parse(file.text or "")
+
+
+@functools.cache
 def import_statements(file: File) -> tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]:
     """Each with whether it stands outside functions and all else; several rules ask for them."""
-    tree = ast.parse(file.text or "")
+    tree = tree_of(file)
     outer = {id(node) for node in tree.body}
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     return tuple((node, id(node) in outer) for node in found)
@@ -237,7 +243,7 @@ def forbidden(files: Sequence[File]) -> list[str]:
         if found.package in FORBIDDEN and not file.path.startswith((*RECORDS, PEERS)):
             faults.append(f"{file.path}:{found.line} imports {found.module}")
     for file in sources(files, "transformer", "launch", "experiments", "tests"):
-        for node in ast.walk(ast.parse(file.text or "")):
+        for node in ast.walk(tree_of(file)):
             # By its last name first: to write every expression out takes seconds.
             near = isinstance(node, ast.Call) and last_name(node.func) in FORBIDDEN_ENDS
             if near and (called := ast.unparse(node.func)) in FORBIDDEN_CALLS:
@@ -260,7 +266,7 @@ def names_and_docstrings(files: Sequence[File]) -> list[str]:
     for file in sources(files, "transformer", "launch", "experiments", "tests"):
         if Path(file.path).name in ("utils.py", "util.py"):
             faults.append(f"{file.path}: name what it does")
-        if not ast.get_docstring(ast.parse(file.text or "")):
+        if not ast.get_docstring(tree_of(file)):
             faults.append(f"{file.path} has no docstring")
     return faults
 
@@ -284,7 +290,7 @@ def sizes(files: Sequence[File]) -> list[str]:
 def one_block_a_variant(files: Sequence[File]) -> list[str]:
     """A score or a position scheme is one class: besides exports and huggingface, at most two files name it in code."""
     trees = {
-        file.path: ast.parse(file.text or "")
+        file.path: tree_of(file)
         for file in sources(files, "transformer")
         if file.group != "huggingface" and not file.path.endswith("__init__.py")
     }

@@ -52,7 +52,9 @@ def arrays() -> list[jax.Array]:
     return [jnp.asarray(random.normal(size=(2, LENGTH, 2, 8)), jnp.float32) for _ in range(3)]
 
 
-@pytest.mark.parametrize("named", MASKS)
+@pytest.mark.parametrize(
+    "named", [name if name in ("causal", "padded") else pytest.param(name, marks=pytest.mark.slow) for name in MASKS]
+)
 def test_attention_raises_the_rank_of_no_array_in_silence(named: str) -> None:
     """Of every backend that a CPU has, with its gradient and what is captured; nothing is compiled."""
     mask = MASKS[named]

@@ -472,6 +472,7 @@ def assembled(name: str) -> Assembly:
     return assemble(case.experiment(Algorithm.SGD, 0.1), Path("nowhere"), synthetic=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_every_family_has_the_products_of_its_formula(name: str) -> None:
     assembly = assembled(name)

@@ -13,7 +13,7 @@ from tests.faults.failing_disk import NEVER, Commands, Ended, Fault, Operation, 
 from tests.faults.groups import together
 from tests.faults.subject import differences, result
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
 STATE = "run/checkpoints/#.orbax-checkpoint-tmp/state.orbax-checkpoint-tmp"
 # By TensorStore in C++; by Python; where a failure leaves threads of a save behind.
@@ -61,19 +61,16 @@ def test_a_disk_that_is_full_in_a_save_is_told_in_one_line_and_the_run_goes_on_b
     assert faults_of(trained, IN_A_SAVE) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_write_that_fails_is_told_in_one_line_and_the_run_goes_on_bit_for_bit(trained: Trained, fault: Fault) -> None:
     assert faults_of(trained, fault) == []
 
 
-@pytest.mark.slow
 def test_events_that_cannot_be_written_stop_no_run(trained: Trained) -> None:
     events = [each for each in trained.clean.operations if each.name == "write" and "tfevents" in each.file]
     assert faults_of(trained, Fault(events[2], "EIO", lasting=False)) == []
 
 
-@pytest.mark.slow
 def test_a_full_disk_beside_the_standard_output_stops_no_run(trained: Trained) -> None:
     shutil.rmtree(trained.run)
     ended = trained.commands("launch.train", trained.words, output="/dev/full")
@@ -82,7 +79,6 @@ def test_a_full_disk_beside_the_standard_output_stops_no_run(trained: Trained) -
     assert differences(trained.reference, result(trained.run)) == []
 
 
-@pytest.mark.slow
 def test_a_save_that_can_start_no_threads_ends_the_run_at_once(tmp_path: Path) -> None:
     plan = {"process": 0, "unit": "the checkpoint of step 20", "act": "threads", "delay": 0.0}
     (ended,) = together(tmp_path / "run", 1, plan)

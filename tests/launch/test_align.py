@@ -16,6 +16,8 @@ from transformer.training.config import resolve
 from transformer.training.run_setup import compile_loop_evaluations
 from transformer.training.trained_run import load
 
+pytestmark = pytest.mark.slow
+
 DATASET = "reversal/length=4,symbols=6,train=64,validation=8,test=9"
 
 

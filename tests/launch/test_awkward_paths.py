@@ -102,6 +102,7 @@ def _without_names(path: Path) -> str:
     return re.sub(r"[0-9a-f]{16,}|tfevents\..*|\d+\.new", "", str(path))
 
 
+@pytest.mark.slow
 def test_a_path_of_many_special_characters_is_one_as_any(plain: dict[str, Any], folder: Path) -> None:
     assert found_under(MANY) == plain
     # Nothing was made beside it.

@@ -17,6 +17,8 @@ from transformer.maps.store import MapStore
 from transformer.studies.sweeps.trial_store import Ledger, State
 from transformer.training import build, partitioning
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}
 SMALL = ("--config.steps=4", "--config.log_every=1", "--config.checkpoint_every=2", "--config.head_statistics_every=2")
@@ -82,7 +84,6 @@ def translating(folder: Path) -> str:
     return "--workdir=translating"
 
 
-@pytest.mark.slow
 def test_an_own_task_trains_on_an_own_family_and_goes_on_where_it_stopped(folder: Path) -> None:
     for steps in (2, 4):
         words = [*SORTING, f"--config.steps={steps}", "--workdir=stopped"]
@@ -115,7 +116,6 @@ def test_evaluate_measures_what_training_measured(sorting: str, capsys: pytest.C
     assert f"loss                               {recorded['loss']:.4f}" in said
 
 
-@pytest.mark.slow
 def test_generate_answers_by_the_task(
     sorting: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +131,6 @@ def test_generate_answers_by_the_task(
     assert call(capsys, "generate", sorting, TRUST) == "\n\n"
 
 
-@pytest.mark.slow
 def test_generate_searches_with_beams_too(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = call(capsys, "generate", sorting, TRUST, "--text=hkdba", "--beams=2", "--no-maps")
     assert set(said.strip()) <= set(string.ascii_lowercase)
@@ -191,7 +190,6 @@ def test_code_that_only_a_run_names_is_not_followed_without_the_flag(
 
 
 # tests/contracts trains the family on translation in every test run.
-@pytest.mark.slow
 def test_the_familys_translations_are_searched_measured_and_mapped(
     translating: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,7 +203,6 @@ def test_the_familys_translations_are_searched_measured_and_mapped(
     assert Path("translating", "generated", "0001", "report.html").is_file()
 
 
-@pytest.mark.slow
 def test_a_sweep_trains_two_trials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one worker, in this process: test_sweep.py starts one as the command does."""
     monkeypatch.setattr(sweep, "become_worker", lambda: None)

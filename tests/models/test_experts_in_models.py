@@ -201,6 +201,7 @@ def test_flops_are_those_that_a_position_uses(every: int, expected: int) -> None
         assert found == expected == dense + blocks * positions * (of_network + 4 * 16 * 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("placement", "remat", "expected"),
     [

@@ -11,6 +11,8 @@ from transformer.studies.ablations.results import Cell
 from transformer.studies.ablations.statistics import t_test
 from transformer.studies.ablations.tuned_selection import arrange
 
+pytestmark = pytest.mark.slow
+
 RATES = (1e-4, 1e-3, 1e-2)
 
 

@@ -20,6 +20,8 @@ from transformer.training.conversion import export_run
 from transformer.training.run_setup import compile_run_probe
 from transformer.training.trained_run import load
 
+pytestmark = pytest.mark.slow
+
 SITE = "decoder/self"
 AVERAGES = {"slow": {"kind": "exponential", "patterns": ("layers/*", "embedding/*")}}
 AVERAGED = CONFIG | {"averages": AVERAGES, "task": {**CONFIG["task"], "evaluated_parameters": "slow"}}

@@ -223,6 +223,7 @@ def test_narrower_parameters_are_cast_and_said_to_be(source: Path, tmp_path: Pat
     assert report.facts()["cast"]["norm/scale"] == ["float32", "bfloat16"]
 
 
+@pytest.mark.slow
 def test_a_whole_run_begins_there_once_and_goes_on_without(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

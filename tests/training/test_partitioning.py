@@ -200,6 +200,7 @@ def test_the_state_begins_divided() -> None:
         np.testing.assert_allclose(by_path(state.variables)[path], leaf, rtol=1e-6, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.slow
 def test_every_parameter_lies_where_it_is_recorded_to() -> None:
     recorded = json.loads(make_specs.FILE.read_text(encoding="utf-8"))
     for rules, models in make_specs.all_specs().items():

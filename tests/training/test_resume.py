@@ -183,7 +183,7 @@ class KilledMaps(Maps):
     ("name", "killed"),
     [
         ("Console", (train, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
-        ("Maps", (files, KilledMaps)),  # in the midst of reporting
+        pytest.param("Maps", (files, KilledMaps), marks=pytest.mark.slow),  # in the midst of reporting
     ],
 )
 def test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_reports_it(
@@ -277,6 +277,7 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
         RunDirectory.open(folder)
 
 
+@pytest.mark.slow
 def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(half, folder)

@@ -32,7 +32,7 @@ from transformer.training.state import TrainState
 from transformer.training.trained_run import load
 from transformer.training.writers.console import Console
 
-pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")]
 
 STEPS, SAVED, STOPPED = 4, 2, 4
 CONFIG: dict[str, Any] = {
@@ -93,7 +93,6 @@ def run(server: BucketServer) -> Path:
     return run
 
 
-@pytest.mark.slow
 def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Path, run: Path) -> None:
     assert [record["step"] for record in without_clock(disk, "train")] == [1, 2, 3, 4]
     assert without_clock(disk) == without_clock(run)
@@ -108,7 +107,6 @@ def test_stopped_and_resumed_in_a_bucket_equals_uninterrupted_on_a_disk(disk: Pa
         np.testing.assert_array_equal(one.statistics(site.name).values, other.statistics(site.name).values)
 
 
-@pytest.mark.slow
 def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
     leaves = []
     for at in (disk, run):
@@ -162,7 +160,6 @@ def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
     assert tokenizer == server.objects["bucket", "runs/written/tokenizer.json"].content
 
 
-@pytest.mark.slow
 def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path: Path) -> None:
     assert str(run).startswith("gs:")
     made = experiment.resolve(CONFIG | {"initialise_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
@@ -179,7 +176,6 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
         initial_state(made.initialise_from, setting, jax.random.key(0), run)
 
 
-@pytest.mark.slow
 def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
