@@ -34,8 +34,7 @@ LARGEST = 10_000_000  # parameters of a model that is run as it is
 ARGUMENTS = {
     "gpt1.py": ("lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"),
     "weak_scaling.py": ("v5p:8x8x4",),
-    "rewarded.py": ("minimum_risk",),
-    "recurrent/copy.py": ("last",),
+    "sequence_level.py": ("minimum_risk",),
     "recurrent_copy.py": ("last",),
     "captions.py": ("hard", "none"),
     "approaching_person.py": ("mean", "all"),
