@@ -17,6 +17,8 @@ from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = 2
 
 

@@ -18,7 +18,7 @@ from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels, Link
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 WORDS = ("▁a", "▁red", "▁disc", "▁top", "▁left", "▁and", "▁a", "▁blue", "▁ring", "▁below", "▁it", "</s>")
 GOLD = {2: (Link(2, 5, True), Link(2, 6, False)), 8: (Link(8, 11, True),)}

@@ -15,7 +15,7 @@ from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SITE = "#site=encoder/self&example=2&layer=1&head=2&step=800"
 
 

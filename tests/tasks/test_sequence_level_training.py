@@ -23,6 +23,8 @@ from transformer.tasks.sequence_level_training import Expectation, different, ex
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode
 
+pytestmark = pytest.mark.slow
+
 
 def counted_gleu(output: list[int], reference: list[int]) -> float:
     """From Counters of n-grams, as the paper's sentence says it."""
