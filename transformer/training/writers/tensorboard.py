@@ -59,7 +59,7 @@ class TensorBoard(NullSink):
         folder = self._stack.enter_context(storage_of(directory).stage(directory))
         folder.mkdir(parents=True, exist_ok=True)
         self._file = storage_of(folder).append_to(
-            folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+            folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         )
         # Their writer has a thread, which a single failed write ends, and a queue that then fills and blocks the run.
         self._event, self._summary = _tensorboardx("proto.event_pb2"), _tensorboardx("summary")
