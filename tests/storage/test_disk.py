@@ -1,8 +1,10 @@
 """Files of a run on a disk whose operations fail: whole before, or whole after."""
 
+import concurrent.futures
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,23 @@ def full_after(count: int) -> Callable[[int, Any], int]:
         return write(descriptor, content[:fits])
 
     return write_what_fits
+
+
+def test_two_threads_that_append_to_one_file_are_no_other_process(tmp_path: Path):
+    """The maps of a run are written by a thread of its own, into the events that its metrics go to as well."""
+    file = Disk().append_to(tmp_path / "m")
+    write = os.write
+
+    def slow_write(descriptor: int, content: Any) -> int:
+        written = write(descriptor, content)
+        time.sleep(0.001)  # the other thread asks how long the file is
+        return written
+
+    with operation("write", slow_write), concurrent.futures.ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(file.append, b"%d\n" % number) for number in range(40)]:
+            done.result()
+    file.close()
+    assert sorted(map(int, (tmp_path / "m").read_bytes().split())) == list(range(40))
 
 
 def test_a_line_is_written_whole_although_the_system_takes_it_by_parts(tmp_path: Path):

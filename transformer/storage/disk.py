@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,16 +146,21 @@ class AppendedFile:
 
     def __init__(self, disk: Disk, path: Path):
         self._disk, self._path = disk, path
+        self._appending = threading.Lock()
         self._end = 0
         self._torn = False  # whether what follows the end is a part of a line that was not written whole
         self._open()
         _sync_folder(path.parent)
 
     def append(self, content: bytes) -> None:
-        """Errors: OSError, with the file as it was, also where a part had been written; Lost where another wrote it."""
+        """Append, from any thread.
+
+        Errors: OSError, with the file as it was, also where a part had been written; Lost where another wrote it.
+        """
         self._disk.check(self._path)
-        descriptor = self._file.fileno()
-        with naming(self._path):
+        # A thread that came between the writing and the counting would take what this one wrote for another's.
+        with self._appending, naming(self._path):
+            descriptor = self._file.fileno()
             size = os.fstat(descriptor).st_size
             if size > self._end and not self._torn:
                 raise Lost(
@@ -171,7 +177,7 @@ class AppendedFile:
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, self._end)
                 raise
-        self._end += len(content)
+            self._end += len(content)
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
         self._disk.check(self._path)
