@@ -146,7 +146,7 @@ class AppendedFile:
 
     def __init__(self, disk: Disk, path: Path):
         self._disk, self._path = disk, path
-        self._appending = threading.Lock()
+        self._appending = threading.RLock()  # a signal may come in the midst of its own thread
         self._end = 0
         self._torn = False  # whether what follows the end is a part of a line that was not written whole
         self._open()
