@@ -91,6 +91,12 @@ def recorded_config(workdir: str | None) -> dict[str, Any] | None:
     return directory.config()
 
 
+def config_files_under(folder: Path) -> list[Path]:
+    """The config files in a folder and in those beneath it, in order."""
+    files = sorted(folder.rglob("*.py"))
+    return [path for path in files if "def get_config(" in path.read_text(encoding="utf-8")]
+
+
 def _existing_files(missing: str) -> str:
     root = checkout()
     if root is None:
@@ -100,9 +106,8 @@ def _existing_files(missing: str) -> str:
                 "name a Python file of your own that has get_config()"
             )
         return "name a Python file of your own that has get_config()"
-    files = [p for p in (root / "experiments").rglob("*.py") if "def get_config(" in p.read_text(encoding="utf-8")]
-    current = Path.cwd()
-    names = [str(path.relative_to(current) if path.is_relative_to(current) else path) for path in sorted(files)]
+    files, current = config_files_under(root / "experiments"), Path.cwd()
+    names = [str(path.relative_to(current) if path.is_relative_to(current) else path) for path in files]
     alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.8)
     return (f"did you mean {alike[0]!r}? " if alike else "") + f"There are {', '.join(names)}"
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.compile import mesh_text
-from launch.config_files import load_config
+from launch.config_files import config_files_under, load_config
 from transformer.config import Amount, Positive, Range, UserError
 from transformer.installation import checkout, process_words
 
@@ -127,8 +127,7 @@ def main(arguments: Arguments) -> None:
 
 def configs(folder: Path) -> list[str]:
     """Every config file with its arguments, as `--config` takes them, by their path from the root."""
-    files = [path for path in sorted(folder.rglob("*.py")) if "def get_config(" in path.read_text(encoding="utf-8")]
-    names = [path.relative_to(folder.parent).as_posix() for path in files]
+    names = [path.relative_to(folder.parent).as_posix() for path in config_files_under(folder)]
     return [f"{name}{argument}" for name in names for argument in _arguments(name)]
 
 

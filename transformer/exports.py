@@ -81,7 +81,7 @@ class Exports[T]:
             import_projects(f"{self._key}={name!r}")
         try:
             # Of the checkout nothing is imported by name but what defines the attribute.
-            found = not is_project(name) or self._is_defined(name)
+            found = not is_project(name) or self._is_defined_in(_file_of(name))
             exported = getattr(importlib.import_module(module), self._attribute, None) if found else None
         except ModuleNotFoundError as error:
             if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
@@ -114,10 +114,8 @@ class Exports[T]:
     def names_of_projects(self) -> list[str]:
         """The dotted paths of all that the projects of this checkout export; none in an installed library."""
         root = checkout()
-        said = re.compile(rf"^{self._attribute} = {self._kind.__name__}\b", re.MULTILINE)
         files = () if root is None else sorted((root / "experiments").glob("*/*.py"))
-        exporting = [file for file in files if said.search(file.read_text(encoding="utf-8"))]
-        return [f"experiments.{file.parent.name}.{file.stem}" for file in exporting]
+        return [f"experiments.{file.parent.name}.{file.stem}" for file in files if self._is_defined_in(file)]
 
     def name_of(self, config: Any) -> str:
         """The name by which the object whose config class this is an instance of is exported.
@@ -136,16 +134,10 @@ class Exports[T]:
             raise TypeError(f"{type(config).__name__} is the config of no {self._attribute}; known: {self.names()}")
         return self._names[type(config)]
 
-    def _is_defined(self, project: str) -> bool:
-        """Whether the file of a project that this dotted path names assigns the attribute.
-
-        Errors: ModuleNotFoundError where no project has that file.
-        """
-        root, parts = checkout(), project.split(".")
-        file = None if root is None or len(parts) != 3 else root.joinpath(*parts).with_suffix(".py")
-        if file is None or not file.is_file():
-            raise ModuleNotFoundError(f"no project has {project}", name=project)
-        return re.search(rf"^{self._attribute}\b", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+    def _is_defined_in(self, file: Path) -> bool:
+        """Whether a file of a project says that it exports this: nothing of it is run to know."""
+        said = rf"^{self._attribute} = {self._kind.__name__}\b"
+        return re.search(said, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
     def _exports(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")
@@ -159,3 +151,15 @@ class Exports[T]:
         return (
             f"{meant}known: {known}; or a dotted path such as lab.mine: a module of your own with a {self._attribute}"
         )
+
+
+def _file_of(project: str) -> Path:
+    """The file of a project that this dotted path names.
+
+    Errors: ModuleNotFoundError where no project has that file.
+    """
+    root, parts = checkout(), project.split(".")
+    file = None if root is None or len(parts) != 3 else root.joinpath(*parts).with_suffix(".py")
+    if file is None or not file.is_file():
+        raise ModuleNotFoundError(f"no project has {project}", name=project)
+    return file

@@ -8,7 +8,6 @@ plain machine is shrunk first, and says so. The rest is what `launch.train` comp
 """
 
 import argparse
-import ast
 import hashlib
 import json
 import re
@@ -23,24 +22,13 @@ import jax
 import numpy as np
 
 from launch.config_files import load_config
+from tests.experiments.variants import CHECKOUT, FILES, variants_of
 from transformer.config import UserError, flatten
 from transformer.training.build import Assembly, assemble, compile_step, flops_counter
 from transformer.training.config import resolve, with_overrides
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 STEPS = 5
 LARGEST = 10_000_000  # parameters of a model that is run as it is
-# Arguments of config files whose parameter is any text.
-ARGUMENTS = {
-    "gpt1.py": ("lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"),
-    "weak_scaling.py": ("v5p:8x8x4",),
-    "sequence_level.py": ("minimum_risk",),
-    "recurrent_copy.py": ("last",),
-    "captions.py": ("hard", "none"),
-    "approaching_person.py": ("mean", "all"),
-    "curved_text.py": ("columns", "plain"),
-    "one_thing.py": ("agreement", "two_places", "retrieval", "sorting", "brackets", "motifs"),
-}
 # The folder of each data set that is not generated, under the folder of all data.
 FOLDERS = {
     "multi30k": "multi30k",
@@ -77,25 +65,7 @@ ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
 
 def configs() -> list[str]:
     """Every config file of the experiments, with every argument that it takes."""
-    names = []
-    for file in sorted((CHECKOUT / "experiments").rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and node.name == "get_config":
-                name = str(file.relative_to(CHECKOUT))
-                annotation = node.args.args[0].annotation if node.args.args else None
-                listed = re.fullmatch(r"Literal\[(.*)\]", ast.unparse(annotation)) if annotation else None
-                if listed:
-                    names += [f"{name}:{argument}" for argument in ast.literal_eval(f"({listed[1]},)")]
-                else:
-                    names += [
-                        name,
-                        *(
-                            f"{name}:{argument}"
-                            for argument in next((words for end, words in ARGUMENTS.items() if name.endswith(end)), ())
-                        ),
-                    ]
-    return names
+    return [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in variants_of(file)]
 
 
 def assembled(values: Mapping[str, Any], data: Path | None, folder: Path) -> tuple[Any, Assembly, str]:

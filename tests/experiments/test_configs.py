@@ -15,32 +15,11 @@ import pytest
 
 from launch.command import split_override
 from launch.config_files import load_config
+from tests.experiments.variants import CHECKOUT, FILES, arguments_of
 from transformer.config import UserError, flatten
 from transformer.models.published import PUBLISHED as SIZES
 from transformer.overrides import Leaf, find, flag, leaves
 from transformer.training.config import resolve, schema_of, show, with_words
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-FILES = sorted(
-    path for path in (CHECKOUT / "experiments").rglob("*.py") if "\ndef get_config(" in path.read_text(encoding="utf-8")
-)
-# Arguments of config files whose parameter is any text, of which these are some.
-ARGUMENTS = {
-    "gpt1.py": ("", ":lstm", ":SST-2", ":CoLA", ":acceptability", ":entailment", ":similarity", ":choice"),
-    "weak_scaling.py": ("", ":v5p:8x8x4"),
-}
-
-
-def arguments_of(file: Path) -> tuple[str, ...]:
-    """What a config file may be followed by: nothing, and each word that its parameter's `Literal` lists."""
-    module = ast.parse(file.read_text(encoding="utf-8"))
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "get_config" and node.args.args:
-            listed = re.fullmatch(r"Literal\[(.*)\]", ast.unparse(node.args.args[0].annotation or ast.Constant("")))
-            if listed:
-                return ("", *(f":{word}" for word in ast.literal_eval(f"({listed[1]},)")))
-    return ARGUMENTS.get(file.name, ("",))
-
 
 NAMES = [f"{file.relative_to(CHECKOUT)}{argument}" for file in FILES for argument in arguments_of(file)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.config_files import load_config
-from tests.experiments.test_configs import CHECKOUT, FILES, arguments_of
+from tests.experiments.variants import CHECKOUT, FILES, arguments_of
 from transformer.config import flatten
 from transformer.overrides import leaves
 from transformer.training.config import schema_of
@@ -57,7 +57,8 @@ def test_a_readme_names_every_file_argument_task_and_family(project: Path) -> No
 
 def test_what_a_readme_does_not_name_is_found() -> None:
     project = CHECKOUT / "experiments" / "captioning"
-    page = "[model.py](model.py) is `experiments.captioning.model`. [captions.py](captions.py) [data.py](data.py)"
+    configs = "[captions.py](captions.py), `captions.py:hard`, `captions.py:none`"
+    page = f"[model.py](model.py) is `experiments.captioning.model`. {configs} [data.py](data.py)"
     assert unnamed(project, page) == ["metrics.py", "task.py", "experiments.captioning.task"]
     sagan = CHECKOUT / "experiments" / "sagan"
     assert "sagan.py:judge" in unnamed(sagan, readme(sagan).replace(":judge`", "`"))

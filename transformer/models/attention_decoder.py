@@ -80,7 +80,7 @@ class AttentionDecoder(Stateless):
     # What a family says.
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree]:
-        """The source as all steps read it (`Source`, or what has `lengths`), and the carry before the first step."""
+        """The source as all steps read it (`EncodedSource`, or what has `lengths`), and the carry before the first."""
         raise NotImplementedError
 
     def words(self, state: PyTree, inputs: Inputs, source: PyTree, key: Key[Array, ""] | None) -> PyTree:
@@ -94,7 +94,7 @@ class AttentionDecoder(Stateless):
     def advance(
         self, source: PyTree, carry: PyTree, given: PyTree, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[PyTree, PyTree, Alignment | None]:
-        """One step of every row: the next carry, what it tells, and how it attended; rows are examples x beams."""
+        """One step of every row: the next carry, its outputs, and how it attended; rows are examples x beams."""
         raise NotImplementedError
 
     def read_out(self, given: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
@@ -138,7 +138,7 @@ class AttentionDecoder(Stateless):
         train: bool,
         capture: Capture | None,
     ) -> tuple[PyTree, Captured | None]:
-        """What all steps tell, and what was captured of them: one after another.
+        """The outputs of all steps, and what was captured of them: one after another.
 
         A family whose states read nothing of the source may attend for all of them at once, which is faster.
         """

@@ -22,6 +22,12 @@ from transformer.runs.exit_codes import Stopped
 from transformer.storage.locate import locate
 from transformer.training.writers.contract import NullSink, Number, Sample, Sink
 
+QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
+_PREFIX = "tracker "
+GRACE_SECONDS = 30.0  # seconds that the trackers have for what is left when a run has ended
+GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and has been stopped: who stopped it kills it soon
+_TRACKED_AS = "tracked_as"  # the fact of a run by which its trackers know it again
+_PAGE = "report.html"
 _STEP = "step"
 _ID, _GROUP = "headwise.id", "group"
 _URI, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
@@ -216,14 +222,6 @@ class ToTrackio:
 
     def close(self, complete: bool) -> None:
         self._run.finish()
-
-
-QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
-_PREFIX = "tracker "
-GRACE_SECONDS = 30.0  # seconds that the trackers have for what is left when a run has ended
-GRACE_SECONDS_WHEN_STOPPED = 5.0  # ... and has been stopped: who stopped it kills it soon
-_TRACKED_AS = "tracked_as"  # the fact of a run by which its trackers know it again
-_PAGE = "report.html"
 
 
 class Library(NamedTuple):
