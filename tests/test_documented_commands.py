@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.parsing import parse
-from tests.experiments.test_configs import FILES
+from tests.experiments.variants import FILES
 from tests.markdown import PAGES, ROOT, commands, commands_of
 from transformer.config import UserError
 
