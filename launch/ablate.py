@@ -52,7 +52,7 @@ COMMAND = Command(
         TRACKERS,
         TRUST,
         Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
-        Flag("vectorise", "train runs of one program together, where that is faster", default=False, kind=bool),
+        Flag("vectorize", "train runs of one program together, where that is faster", default=False, kind=bool),
         Flag("retry-failed", "make failed runs pending again", default=False, kind=bool),
         Flag("report", "train nothing: write the page of the finished runs", default=False, kind=bool),
         Flag("worker", "be one worker of a study that was begun, in this process", default=False, kind=bool),
@@ -102,7 +102,7 @@ def _work(arguments: Arguments) -> None:
         None,
         total=len(ledger.trials()),
         metric=str(ledger.facts().get("metric", "")),
-        vectorise=arguments.vectorise,
+        vectorize=arguments.vectorize,
         data_dir=arguments.data_dir,
         vouched=vouched,
         trackers=requested_trackers(arguments.trackers),
@@ -167,7 +167,7 @@ def _train(
     ledger: "Ledger",
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    """Train the unfinished trials, then measure the gradients at initialisation."""
+    """Train the unfinished trials, then measure the gradients at initialization."""
     from transformer.studies.ablations.metadata import measure_initial_gradients, write_about
     from transformer.trust import names_in
 
@@ -196,7 +196,7 @@ def _train(
         better=spec.better.value,
     )
     if spec.initial_gradients:
-        print("measuring the gradients at initialisation", flush=True)
+        print("measuring the gradients at initialization", flush=True)
     about = measure_initial_gradients(spec, arguments.config, about, arguments.data_dir)
     write_about(ledger.path, about)
     return about
@@ -209,10 +209,10 @@ def _report(
     ledger: "Ledger",
     about: dict[str, Any],
 ) -> None:
-    """Analyse the ended runs, write page, JSON and CSV, print the table and their paths."""
+    """Analyze the ended runs, write page, JSON and CSV, print the table and their paths."""
     import datetime
 
-    from transformer.studies.ablations.analysis import analyse
+    from transformer.studies.ablations.analysis import analyze
     from transformer.studies.ablations.collect import collect, provenance
     from transformer.studies.ablations.metadata import write_result
     from transformer.studies.ablations.page import render
@@ -221,7 +221,7 @@ def _report(
     ended = _ended(arguments, planned, ledger)
     if not ended:
         raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
-    result = analyse(
+    result = analyze(
         spec,
         collect(spec, ended),
         {

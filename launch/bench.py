@@ -28,7 +28,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Measure, telling what is run, and print the table."""
-    from transformer.benchmarks.catalogue import BENCHMARKS, OF_A_CONFIG
+    from transformer.benchmarks.catalog import BENCHMARKS, OF_A_CONFIG
     from transformer.benchmarks.in_turn import run_in_turn
     from transformer.benchmarks.report import record, table
     from transformer.config import UserError, nearest

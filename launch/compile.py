@@ -38,7 +38,7 @@ COMMAND = Command(
     example="--config=experiments/pods/gpt3.py --topology=v5p:8x8x16",
     flags=(
         Flag("topology", "v4:, v5e:, v5p:, v6e: with the sides of a slice, cpu:N or gpu:N (default: the config's pod)"),
-        Flag("search", "try meshes and rematerialisation, and print those that fit best", default=False, kind=bool),
+        Flag("search", "try meshes and rematerialization, and print those that fit best", default=False, kind=bool),
         Flag("tries", "of a search: compile so many programs at most", default=6, kind=int),
         Flag("json", "print one JSON object", default=False, kind=bool),
     ),
@@ -116,7 +116,7 @@ def entry(proof: "Proof") -> dict[str, Any]:
         "compute_seconds": None if expected is None else expected.compute,
         "memory_seconds": None if expected is None else expected.memory,
         "link_seconds": None if expected is None else expected.links,
-        "utilisation": None if expected is None else expected.utilisation,
+        "utilization": None if expected is None else expected.utilization,
         "collective_share": None if expected is None else expected.collective_share,
         "waiting_share": None if expected is None else expected.waiting_share,
         "compile_seconds": None if program is None else round(proof.seconds, 1),
@@ -207,12 +207,12 @@ def _speed(proof: "Proof") -> list[str]:
     if expected is not None:
         if expected.again:
             lines.append(
-                f"  computed again {expected.again:.3e} operations, by remat: in the step, not in the utilisation"
+                f"  computed again {expected.again:.3e} operations, by remat: in the step, not in the utilization"
             )
         lines += [
             f"  a step        {expected.step:.4f} s by the roofline: compute {expected.compute:.4f}, "
             f"memory {expected.memory:.4f}, links {expected.links:.4f}",
-            f"  utilisation   {100 * expected.utilisation:.1f} % of the operations that the chips could do",
+            f"  utilization   {100 * expected.utilization:.1f} % of the operations that the chips could do",
             f"  collectives   {100 * expected.collective_share:.1f} % of the step, of it waited for "
             f"{100 * expected.waiting_share:.1f} %",
         ]
@@ -236,14 +236,14 @@ def searched(candidates: Sequence["Tried"]) -> str:
         expected = tried.proof.estimate
         return not tried.proof.fits, unlimited if expected is None else expected.step
 
-    rows = [("mesh", "remat", "GB a device", "step", "utilisation", "collectives", "")]
+    rows = [("mesh", "remat", "GB a device", "step", "utilization", "collectives", "")]
     for tried in sorted(candidates, key=order):
         proof, expected = tried.proof, tried.proof.estimate
         speed = ("-", "-", "-")
         if expected is not None:
             speed = (
                 f"{expected.step:.4f} s",
-                f"{100 * expected.utilisation:.1f} %",
+                f"{100 * expected.utilization:.1f} %",
                 f"{100 * expected.collective_share:.1f} %",
             )
         needed = "-" if proof.needed is None else f"{proof.needed / GB:.2f}"

@@ -70,7 +70,7 @@ class PodRecord:
     compute_seconds: Amount | None
     memory_seconds: Amount | None
     link_seconds: Amount | None
-    utilisation: Amount | None
+    utilization: Amount | None
     collective_share: Amount | None
     waiting_share: Amount | None
     compile_seconds: Amount | None
@@ -212,13 +212,13 @@ Compiled with {said}; {commits}.
 
 """
     page += _table(
-        "config, pod, parameters, mesh, micro-batches, remat, GB of, a device, step, utilisation, in collectives, "
+        "config, pod, parameters, mesh, micro-batches, remat, GB of, a device, step, utilization, in collectives, "
         "compiled in",
         ((_short(name), *_cells(entry)) for name, entry in records.items() if name not in weak),
     )
     if weak:
         page += WEAK_SCALING + _table(
-            "pod, chips, rows, GB a device, compute, memory, links, step, in collectives, waited, utilisation",
+            "pod, chips, rows, GB a device, compute, memory, links, step, in collectives, waited, utilization",
             (_scaled(entry) for entry in weak.values()),
         )
     return page
@@ -235,7 +235,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
         "-" if entry["needed"] is None else f"{entry['needed'] / GB:,.2f}",
         memory + ("" if entry["fits"] else ": does not fit"),
         _seconds(entry["step_seconds"]),
-        _percent(entry["utilisation"]),
+        _percent(entry["utilization"]),
         _percent(entry["collective_share"]),
         "-" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:,.0f} s",
     )
@@ -251,7 +251,7 @@ def _scaled(entry: Mapping[str, Any]) -> tuple[str, ...]:
         *map(_seconds, seconds),
         _percent(entry["collective_share"]),
         _percent(entry["waiting_share"]),
-        _percent(entry["utilisation"]),
+        _percent(entry["utilization"]),
     )
 
 

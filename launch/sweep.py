@@ -51,7 +51,7 @@ COMMAND = Command(
         TRACKERS,
         TRUST,
         Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
-        Flag("vectorise", "train trials of one program together, where that is faster", default=False, kind=bool),
+        Flag("vectorize", "train trials of one program together, where that is faster", default=False, kind=bool),
         Flag("retry-failed", "make failed trials pending again", default=False, kind=bool),
         Flag("worker", "be one worker, in this process", default=False, kind=bool),
     ),
@@ -66,7 +66,7 @@ def main(arguments: Arguments) -> None:
     if not arguments.worker:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.records import parse_metric
-    from transformer.studies.sweeps.progress import best_done, look, summarise, write_csv
+    from transformer.studies.sweeps.progress import best_done, look, summarize, write_csv
     from transformer.training.writers.trackers import requested_trackers
 
     metric = parse_metric(arguments.metric)
@@ -79,7 +79,7 @@ def main(arguments: Arguments) -> None:
             sweep.proposer,
             total=total,
             metric=arguments.metric,
-            vectorise=arguments.vectorise,
+            vectorize=arguments.vectorize,
             data_dir=arguments.data_dir,
             vouched=sweep.vouched,
             trackers=trackers,
@@ -102,8 +102,8 @@ def main(arguments: Arguments) -> None:
     rows = look(ledger, ledger.trials()[:total], metric)
     table = write_csv(ledger, rows, metric)
     if not arguments.worker:
-        best = best_done(rows, maximise=arguments.better == "higher")
-        print(summarise(ledger, rows, metric, best, "" if best is None else _once_more(arguments, ledger, best.trial)))
+        best = best_done(rows, maximize=arguments.better == "higher")
+        print(summarize(ledger, rows, metric, best, "" if best is None else _once_more(arguments, ledger, best.trial)))
         print(f"all trials: {page.path} and {table}")
 
 
@@ -180,8 +180,8 @@ def _sweep(arguments: Arguments) -> _Sweep:
         return _Sweep(ledger, total, None, vouched)  # each worker asks the engine itself
     from transformer.studies.sweeps.optuna_search import connect
 
-    maximise = arguments.better == "higher"
-    proposer = connect(engine, ledger, base, space, seed=seed, maximise=maximise, url=arguments.storage)
+    maximize = arguments.better == "higher"
+    proposer = connect(engine, ledger, base, space, seed=seed, maximize=maximize, url=arguments.storage)
     return _Sweep(ledger, total, proposer, vouched)
 
 
@@ -215,9 +215,9 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
         raise UserError("--seed draws nothing from a grid: leave it away, or say --engine=random")
     if not optuna and arguments.storage is not None:
         raise UserError(f"--storage is Optuna's, and --engine={engine} does without: leave it away")
-    if optuna and arguments.vectorise:
+    if optuna and arguments.vectorize:
         raise UserError(
-            f"--vectorise needs many trials that are known at once, and --engine={engine} proposes one after another: "
+            f"--vectorize needs many trials that are known at once, and --engine={engine} proposes one after another: "
             "leave one away"
         )
     if optuna and arguments.storage is None and not isinstance(locate(arguments.workdir), Path):

@@ -18,7 +18,7 @@ COMMAND = Command(
         "Train the model of a config file in a run directory, logging metrics and the attention maps of every "
         "head. The same command on the same directory resumes the run, then without --config if you like. On "
         "several processes or machines start it on each: TPU pods, Slurm and Open MPI (5 or newer: with "
-        "mpi4py) are recognised; elsewhere give "
+        "mpi4py) are recognized; elsewhere give "
         "--coordinator, --processes and --process, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
     ),
     example="--config=experiments/demo.py --workdir=runs/demo",

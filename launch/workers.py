@@ -150,7 +150,7 @@ def work_here(
     *,
     total: int,
     metric: str,
-    vectorise: bool,
+    vectorize: bool,
     data_dir: str | None,
     vouched: Collection[str],
     trackers: Sequence[str] = (),
@@ -170,7 +170,7 @@ def work_here(
     workers = int(os.environ.get(_WORKERS, "1"))
     trainer = ModelTrainer(data_dir, vouched, trackers)
     try:
-        work(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorise=vectorise, workers=workers)
+        work(ledger, proposer, total=total, metric=metric, trainer=trainer, vectorize=vectorize, workers=workers)
     except Unfit as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(UNFIT) from None

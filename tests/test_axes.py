@@ -74,7 +74,7 @@ def test_a_misspelt_axis_is_refused_not_replicated_and_the_nearest_named_first(
 def test_names_are_judged_by_the_rules_that_are_asked() -> None:
     with pytest.raises(ValueError, match=r"'heads' has no rule"):
         resolve(("embed", "heads"), {"embed": WHOLE})
-    assert resolve(("colour",), {**RULES["dp"], "colour": ("tensor",)}) == PartitionSpec("tensor")
+    assert resolve(("color",), {**RULES["dp"], "color": ("tensor",)}) == PartitionSpec("tensor")
 
 
 def on_devices(count: int) -> Placement:

@@ -32,7 +32,7 @@ from transformer.config import (
 )
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     GREEN = "green"
 
@@ -40,7 +40,7 @@ class Colour(enum.Enum):
 @dataclasses.dataclass(frozen=True)
 class Inner:
     rate: float
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Outer:
 
 FULL = {
     "count": 3,
-    "inner": {"rate": 0.5, "colour": "green"},
+    "inner": {"rate": 0.5, "color": "green"},
     "name": "other",
     "on": True,
     "sizes": [4, 5, 6],
-    "inners": [{"rate": 1.0, "colour": "red"}],
+    "inners": [{"rate": 1.0, "color": "red"}],
     "limit": 2.5,
     "table": {"any": [1, {"thing": None}]},
     "either": [3],
@@ -77,7 +77,7 @@ def test_a_nested_mapping_becomes_frozen_dataclasses() -> None:
     built = from_config(Outer, FULL)
     assert built == Outer(
         count=3,
-        inner=Inner(0.5, Colour.GREEN),
+        inner=Inner(0.5, Color.GREEN),
         name="other",
         on=True,
         sizes=(4, 5, 6),
@@ -100,9 +100,9 @@ def test_integers_serve_as_floats_and_become_them() -> None:
 
 
 def test_what_is_already_built_is_taken_as_it_is() -> None:
-    built = from_config(Outer, {"count": 1, "inner": Inner(0.5, Colour.GREEN), "sizes": (7,), "limit": None})
-    assert (built.inner, built.sizes, built.limit) == (Inner(0.5, Colour.GREEN), (7,), None)
-    assert from_config(Inner, {"rate": 1.0, "colour": Colour.GREEN}).colour is Colour.GREEN
+    built = from_config(Outer, {"count": 1, "inner": Inner(0.5, Color.GREEN), "sizes": (7,), "limit": None})
+    assert (built.inner, built.sizes, built.limit) == (Inner(0.5, Color.GREEN), (7,), None)
+    assert from_config(Inner, {"rate": 1.0, "color": Color.GREEN}).color is Color.GREEN
 
 
 def test_to_config_is_the_inverse_and_plain_json() -> None:
@@ -117,18 +117,18 @@ def test_to_config_is_the_inverse_and_plain_json() -> None:
         ({"cuont": 3}, r"unknown key config\.cuont: did you mean 'count'\?"),
         ({"zzz": 3}, r"unknown key config\.zzz: known: count, either, inner, inners, .*table"),
         ({7: 3}, r"unknown key config\.7: known: count, either"),
-        ({"inner": {"rate": 1.0, "color": "red"}}, r"unknown key config\.inner\.color: did you mean 'colour'\?"),
+        ({"inner": {"rate": 1.0, "color": "red"}}, r"unknown key config\.inner\.color: did you mean 'color'\?"),
         ({"inner": {}}, r"config\.inner\.rate is missing: it has no default"),
         ({"inner": 3}, r"config\.inner=3 is a int; it must be a Inner"),
         ({"inner": {"rate": "fast"}}, r"config\.inner\.rate='fast' is a str; it must be a float"),
         ({"inner": {"rate": True}}, r"config\.inner\.rate=True is a bool; it must be a float"),
         ({"inner": {"rate": None}}, r"config\.inner\.rate=None is a NoneType; it must be a float"),
         (
-            {"inner": {"rate": 1.0, "colour": "geen"}},
-            r"config\.inner\.colour='geen' is unknown: did you mean 'green'\?",
+            {"inner": {"rate": 1.0, "color": "geen"}},
+            r"config\.inner\.color='geen' is unknown: did you mean 'green'\?",
         ),
-        ({"inner": {"rate": 1.0, "colour": "x"}}, r"config\.inner\.colour='x' is unknown: known: green, red"),
-        ({"inner": {"rate": 1.0, "colour": ["red"]}}, r"config\.inner\.colour=\['red'\] is a list; .* Colour"),
+        ({"inner": {"rate": 1.0, "color": "x"}}, r"config\.inner\.color='x' is unknown: known: green, red"),
+        ({"inner": {"rate": 1.0, "color": ["red"]}}, r"config\.inner\.color=\['red'\] is a list; .* Color"),
         ({"count": "3"}, r"config\.count='3' is a str; it must be a int"),
         ({"count": 3.0}, r"config\.count=3\.0 is a float; it must be a int"),
         ({"count": True}, r"config\.count=True is a bool; it must be a int"),

@@ -12,7 +12,7 @@ from transformer.config import UserError, from_config, to_config
 from transformer.overrides import as_flags, describe, flag, from_text, from_value, group_of, leaves, override
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     GREEN = "green"
     DARK_GREEN = "dark_green"
@@ -21,7 +21,7 @@ class Colour(enum.Enum):
 @dataclasses.dataclass(frozen=True)
 class Inner:
     rate: float = 0.5
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Outer:
     on: bool = False
     limit: int | None = None
     folder: str | None = None
-    tint: Colour | None = None
+    tint: Color | None = None
     sizes: tuple[int, ...] = (1, 2)
     rates: tuple[float, ...] = ()
     words: tuple[str, ...] = ("a",)
-    colours: tuple[Colour, ...] = ()
+    colors: tuple[Color, ...] = ()
     either: int | tuple[int, ...] = 1
     inner: Inner = Inner(rate=0.25)
     maybe: Inner | None = None
@@ -59,11 +59,11 @@ def set_words(*words: str) -> dict[str, Any]:
 
 def test_keys_are_set_whether_they_are_said_or_not_and_everything_else_stays() -> None:
     before = copy.deepcopy(BASE)
-    found = set_values(steps=4, inner__rate=1, named__first__colour="green", named__second__rate=2, maybe__rate=3)
+    found = set_values(steps=4, inner__rate=1, named__first__color="green", named__second__rate=2, maybe__rate=3)
     assert found == {
         "steps": 4,
         "inner": {"rate": 1.0},
-        "named": {"first": {"rate": 1.0, "colour": "green"}, "second": {"rate": 2.0}},
+        "named": {"first": {"rate": 1.0, "color": "green"}, "second": {"rate": 2.0}},
         "maybe": {"rate": 3.0},
         "table": {"list": [1]},
     }
@@ -78,7 +78,7 @@ def test_a_group_is_replaced_whole_and_its_keys_are_set_after_it() -> None:
     for order in (overrides, dict(reversed(overrides.items()))):
         found = override(BASE, order, TREE, from_value)["named"]
         assert found == {"first": {"rate": 4.0}, "other": {"rate": 9.0}}
-    assert set_values(maybe={"rate": 1.0}, maybe__colour="green")["maybe"] == {"rate": 1.0, "colour": "green"}
+    assert set_values(maybe={"rate": 1.0}, maybe__color="green")["maybe"] == {"rate": 1.0, "color": "green"}
     assert set_values(maybe=None)["maybe"] is None
     assert set_words("maybe=none")["maybe"] is None
 
@@ -86,10 +86,10 @@ def test_a_group_is_replaced_whole_and_its_keys_are_set_after_it() -> None:
 def test_defaults_are_those_of_the_instance_that_stands_in_the_field() -> None:
     inner = TREE.keys["inner"]
     assert inner.keys["rate"].default == 0.25  # type: ignore[union-attr]
-    assert inner.keys["colour"].default == "red"  # type: ignore[union-attr]
+    assert inner.keys["color"].default == "red"  # type: ignore[union-attr]
     assert TREE.keys["sizes"].default == [1, 2]  # type: ignore[union-attr]
     assert TREE.keys["steps"].default is dataclasses.MISSING  # type: ignore[union-attr]
-    assert set(leaves(TREE)) >= {"steps", "inner.rate", "maybe.colour"}
+    assert set(leaves(TREE)) >= {"steps", "inner.rate", "maybe.color"}
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_defaults_are_those_of_the_instance_that_stands_in_the_field() -> None:
         ("rates=(1, 2.5)", [1.0, 2.5]),
         ("words=1.0,b c", ["1.0", "b c"]),
         ("words=['a,b', 'c']", ["a,b", "c"]),
-        ("colours=red,green", ["red", "green"]),
-        ("colours=(red, green)", ["red", "green"]),
-        ("colours=('red',)", ["red"]),
+        ("colors=red,green", ["red", "green"]),
+        ("colors=(red, green)", ["red", "green"]),
+        ("colors=('red',)", ["red"]),
         ("either=4", 4),
         ("either=4,5", [4, 5]),
         ("counts.a=4", 4),
@@ -139,14 +139,14 @@ def test_text_is_read_by_the_type_that_the_field_declares(word: str, value: Any)
     [
         ("stps=1", "unknown key config.stps: did you mean config.steps?"),
         ("rate=1", "unknown key config.rate: did you mean config.inner.rate?"),
-        ("iner.colour=red", "unknown key config.iner: did you mean config.inner.colour?"),
-        ("named.first.colr=red", "unknown key config.named.first.colr: did you mean config.named.first.colour?"),
-        ("inner.zzz=1", "unknown key config.inner.zzz: known: colour, rate"),
+        ("iner.color=red", "unknown key config.iner: did you mean config.inner.color?"),
+        ("named.first.colr=red", "unknown key config.named.first.colr: did you mean config.named.first.color?"),
+        ("inner.zzz=1", "unknown key config.inner.zzz: known: color, rate"),
         # The value tells which key was meant, before a key of that name elsewhere.
-        ("inner.tint=green", "unknown key config.inner.tint: did you mean config.inner.colour, which takes 'green'?"),
+        ("inner.tint=green", "unknown key config.inner.tint: did you mean config.inner.color, which takes 'green'?"),
         (
             "inner.tint=blue",
-            "config.inner.tint: did you mean config.tint? config.inner has no such key; known: colour, rate",
+            "config.inner.tint: did you mean config.tint? config.inner has no such key; known: color, rate",
         ),
         ("steps.x=1", "config.steps is a value and has no key 'x': write --config.steps=VALUE"),
         ("inner=1", "config.inner='1': that key is a group; set one of its keys, as --config.inner.rate=VALUE"),
@@ -157,8 +157,8 @@ def test_text_is_read_by_the_type_that_the_field_declares(word: str, value: Any)
         ("inner.rate=inf", "config.inner.rate='inf' is not a finite number"),
         ("on=2", "config.on='2' is no switch: write true or false, as --config.on=true"),
         ("tint=gren", "config.tint='gren' is unknown: did you mean 'green'? known: green, red, dark_green"),
-        ("colours=red,gren", "config.colours[1]='gren' is unknown: did you mean 'green'?"),
-        ("colours=('red', 'gren')", "config.colours[1]='gren' is unknown"),
+        ("colors=red,gren", "config.colors[1]='gren' is unknown: did you mean 'green'?"),
+        ("colors=('red', 'gren')", "config.colors[1]='gren' is unknown"),
         ("sizes=(1, '2')", "config.sizes[1]='2' is a str; it must be a int"),
         ("sizes=5]", "config.sizes[0]='5]' is not an integer"),
         ("either=x", "config.either[0]='x' is not an integer"),
@@ -202,11 +202,11 @@ FULL = Outer(
     on=True,
     limit=16,
     folder="x=y",
-    tint=Colour.GREEN,
+    tint=Color.GREEN,
     sizes=(5,),
     rates=(1e-05, 0.000123456789012345),
     words=("a", "b,c", ""),
-    colours=(Colour.RED, Colour.GREEN),
+    colors=(Color.RED, Color.GREEN),
     either=(4,),
     inner=Inner(1e-5),
 )
@@ -224,11 +224,11 @@ def test_a_flag_sets_what_the_override_does(name: str, whole: Outer) -> None:
 
 
 def test_overrides_in_one_line_and_as_flags() -> None:
-    overrides = {"inner.colour": "red", "inner.rate": 0.00123456, "on": False, "sizes": [3, 4], "limit": None}
-    assert describe(overrides) == "inner.colour=red inner.rate=0.001235 on=false sizes=[3, 4] limit=null"
+    overrides = {"inner.color": "red", "inner.rate": 0.00123456, "on": False, "sizes": [3, 4], "limit": None}
+    assert describe(overrides) == "inner.color=red inner.rate=0.001235 on=false sizes=[3, 4] limit=null"
     assert describe({}) == "(the config as it is)"
     assert as_flags(overrides) == [
-        "--config.inner.colour=red",
+        "--config.inner.color=red",
         "--config.inner.rate=0.00123456",
         "--config.on=false",
         "--config.sizes=3,4",

@@ -23,15 +23,15 @@ def config(origin: str = "", **task: Any) -> dict[str, Any]:
     return {
         "task": {"name": "translation", "dataset": "phrases", **task},
         "model": {"family": "decoder"},
-        "initialise_from": {"run": origin},
+        "initialize_from": {"run": origin},
     }
 
 
 @pytest.mark.parametrize(
     ("origin", "task", "key", "named"),
     [
-        ("gs://bucket/run", {}, "initialise_from.run", "gs://bucket/run"),
-        ("/somewhere/run", {}, "initialise_from.run", "/somewhere/run"),
+        ("gs://bucket/run", {}, "initialize_from.run", "gs://bucket/run"),
+        ("/somewhere/run", {}, "initialize_from.run", "/somewhere/run"),
         ("", {"data_dir": "/somewhere"}, "task.data_dir", "/somewhere"),
         ("", {"data_dir": "/a,b"}, "task.data_dir", "/a,b"),
         ("", {"dataset": "FILE"}, "task.dataset", "FILE"),
@@ -106,7 +106,7 @@ def test_a_folder_with_a_strangers_config_alone_opens_nothing(
     assert cli.run(train.COMMAND, train.main, [f"--workdir={run}"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "config.initialise_from.run='gs://bucket/run' is outside the run" in said
+    assert "config.initialize_from.run='gs://bucket/run' is outside the run" in said
     (run / "config.json").write_text(json.dumps(config(dataset=os.devnull)))
     assert cli.run(evaluate.COMMAND, evaluate.main, [f"--workdir={run}"]) == 2
     assert f"config.task.dataset='{os.devnull}' is outside the run" in capsys.readouterr().err

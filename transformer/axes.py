@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-# Devices that are neighbours on a later axis are nearer to each other, and later axes exchange more in every layer.
+# Devices that are neighbors on a later axis are nearer to each other, and later axes exchange more in every layer.
 MESH_AXES = ("data", "fsdp", "expert", "tensor", "sequence")
 
 # Of parameters: embed to vocabulary. Of activations: batch, expert_batch (the batch of an array that has experts as
@@ -55,7 +55,7 @@ _FSDP: Rules = {**_DATA, "batch": ("data", "fsdp", "expert"), "expert_batch": ("
 _TENSOR: Rules = {name: ("tensor",) for name in ("heads", "groups", "feed_forward", "vocabulary")}
 _POSITIONS: Rules = {"length": ("sequence",)}
 
-# dp: every parameter but those of experts is whole on every device. fsdp: parameters, and with them the optimiser's
+# dp: every parameter but those of experts is whole on every device. fsdp: parameters, and with them the optimizer's
 # moments, are divided along the model's width (Rajbhandari et al. 2020, ZeRO stage 3). tp: heads, feed-forward networks
 # and the vocabulary are divided as well (Shoeybi et al. 2019, Megatron). sp: fsdp, and the positions of every sequence
 # are divided. sp+tp: both at once.

@@ -383,7 +383,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 class RunConfig(Config, path="config"):
     """One run: the sections `task` to `optimizer` and `averages` to `faults` belong to their own dataclasses.
 
-    `optimizers` says, for an objective by its name, what of its optimiser differs from `optimizer`.
+    `optimizers` says, for an objective by its name, what of its optimizer differs from `optimizer`.
 
     Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
     `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
@@ -412,7 +412,7 @@ class RunConfig(Config, path="config"):
     precision: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    initialise_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    initialize_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     faults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pod: str = ""
 

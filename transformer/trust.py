@@ -88,7 +88,7 @@ def outside_of(config: Mapping[str, Any], *, training: bool) -> list[Name]:
     Raises:
         UserError: for a section that is no group of keys.
     """
-    folder, origin = _name(config, "task.data_dir"), _name(config, "initialise_from.run")
+    folder, origin = _name(config, "task.data_dir"), _name(config, "initialize_from.run")
     if folder.value:
         names = [folder]  # the names of files lead to nothing outside of it
     else:

@@ -106,7 +106,7 @@ def stack(family: str) -> dict:
         "feed_forward": 256,
         "activation": "relu",
         "norm_placement": "pre",
-        "initialisation": "xavier",
+        "initialization": "xavier",
         "embedding_scale": "sqrt_width",
         "embedding_norm": False,
         "positions": "sinusoidal",

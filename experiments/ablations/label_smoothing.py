@@ -6,7 +6,7 @@
 
     python -m launch.train --config=experiments/ablations/label_smoothing.py --workdir=runs/one
 
-Judged by BLEU, as the arms minimise different losses; the cross-entropy without smoothing is drawn beside it. Smoothing
+Judged by BLEU, as the arms minimize different losses; the cross-entropy without smoothing is drawn beside it. Smoothing
 makes a model less sure, which costs cross-entropy; there it gained 0.5 BLEU. Expect no gain from so short a training,
 which ends long before a model is too sure.
 """
@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Three amounts; the loss that each minimises is no measure that they share."""
+    """Three amounts; the loss that each minimizes is no measure that they share."""
     return ablation(
         question="Does label smoothing translate better?",
         arms={str(amount): {"task.label_smoothing": amount} for amount in (0.0, 0.1, 0.2)},

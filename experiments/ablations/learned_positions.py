@@ -7,7 +7,7 @@
     python -m launch.train --config=experiments/ablations/learned_positions.py --workdir=runs/one
 
 There the two were nearly alike (25.7 against 25.8 BLEU after 100,000 steps). In 400 steps expect the table, in which
-nothing says at first which positions are neighbours, to be behind.
+nothing says at first which positions are neighbors, to be behind.
 """
 
 from ml_collections import ConfigDict

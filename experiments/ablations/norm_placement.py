@@ -3,18 +3,18 @@
     python -m launch.ablate --config=experiments/ablations/norm_placement.py --workdir=runs/norm_placement --workers=2
 
 75 runs of half a minute (five arms x five seeds x three learning rates), then four minutes for the gradients at
-initialisation: under 30 minutes on two cores. One run alone:
+initialization: under 30 minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/norm_placement.py --workdir=runs/one
 
 Expect parallel, pre and sandwich ahead at 1e-2 (test loss 1.29, 1.32, 1.40), post behind at 3e-3 (1.66) and deepnorm,
 which begins with small values, last (2.06); at 3e-2 post hardly learns: results/norm_placement.md. In the figure of the
-gradients at initialisation expect Xiong et al. 2020: in a decoder that reads an encoder post-norm's gradient grows
-towards the output, last over first about 8 at 6+6 layers, and pre-norm's falls, about 0.7; in a stack alone post-norm's
+gradients at initialization expect Xiong et al. 2020: in a decoder that reads an encoder post-norm's gradient grows
+toward the output, last over first about 8 at 6+6 layers, and pre-norm's falls, about 0.7; in a stack alone post-norm's
 last layer is as large at every depth and pre-norm's shrinks with the depth, about as L^-0.5. Without warm-up, and at
 other depths: norm_map.py, norm_reversal.py and norm_depth.py beside this file.
 
-The arm "deepnorm" is placement and initialisation together, as its authors define it.
+The arm "deepnorm" is placement and initialization together, as its authors define it.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,7 @@ ARMS = {
     "post": {"model.norm_placement": "post"},
     "pre": {"model.norm_placement": "pre"},
     "sandwich": {"model.norm_placement": "sandwich"},
-    "deepnorm": {"model.norm_placement": "deepnorm", "model.initialisation": "deepnorm"},
+    "deepnorm": {"model.norm_placement": "deepnorm", "model.initialization": "deepnorm"},
     "parallel": {"model.norm_placement": "parallel"},
 }
 
@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """All five against post-norm, with gradients at initialisation for three kinds of stack."""
+    """All five against post-norm, with gradients at initialization for three kinds of stack."""
     return ablation(
         question="Which placement of the norm learns best in a shallow Transformer, each at its own learning rate?",
         arms=ARMS,

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.attention_probes.marked_texts import Mark, Words, most_frequent, pick, shuffled
 from transformer.config import Config, Positive, Range
 
-COLOURS = ("red", "blue", "green", "black", "white", "gold", "grey", "pink")
+COLORS = ("red", "blue", "green", "black", "white", "gold", "grey", "pink")
 SHAPES = ("circle", "square", "star", "cross", "ring", "moon", "heart", "arrow")
 QUESTION = "?"
 
@@ -21,28 +21,28 @@ Questions = Annotated[int, Range(1, 30)]
 
 @dataclasses.dataclass(frozen=True)
 class TwoPlaces(Config):
-    """The colour of the item `near` places back and the shape of that `far` places back: both are to be read at once.
+    """The color of the item `near` places back and the shape of that `far` places back: both are to be read at once.
 
-    Items are words such as "red-circle", of `kinds` colours and as many shapes; each of `questions` question marks
+    Items are words such as "red-circle", of `kinds` colors and as many shapes; each of `questions` question marks
     stands behind `far` to `far` + 2 of them.
 
     One head cannot always be right where a linear map reads what the head has read, and an item t that stands d places
     back has the weight b_d w(t), before all weights are divided by their sum (as with T5's positions and ALiBi's). Up
-    to a positive factor an answer c = (colour, shape) to the items a, near, and b, far, then has the score b_near
+    to a positive factor an answer c = (color, shape) to the items a, near, and b, far, then has the score b_near
     E_c(a) + b_far E_c(b) + k_c, with one E for both: w(t) times a score of t. Say that b_near >= b_far, and take two
-    items of the same colour, 0 and 1 by their shapes, F being E of 0 less E of 1, and k the same of k_c. Right answers
+    items of the same color, 0 and 1 by their shapes, F being E of 0 less E of 1, and k the same of k_c. Right answers
     need (b_near + b_far) F(0) + k > 0 > (b_near + b_far) F(1) + k where both items are the same, so that F(0) > F(1);
     and b_near F(1) + b_far F(0) + k > 0 > b_near F(0) + b_far F(1) + k where they differ, so that
     (b_near - b_far) (F(1) - F(0)) > 0, which is not so. One of these four texts is answered wrong. If b_far >= b_near,
     one of four with the same shape is.
 
-    Of two colours and two shapes there are two such fours among the 16 pairs of items: one head is right on 14 of 16
+    Of two colors and two shapes there are two such fours among the 16 pairs of items: one head is right on 14 of 16
     at most, whatever else the text says, and on all of four questions in (14 / 16)^4, 59 of 100 texts. Of more kinds
     it may get more, and 13 of 16 of four are in reach. Two heads have an E each. (Behind a network that is not linear
     one head is enough: an uneven mixture of two items is unlike any other.)
     """
 
-    kinds: Annotated[int, Range(2, len(COLOURS))] = 4
+    kinds: Annotated[int, Range(2, len(COLORS))] = 4
     near: Annotated[int, Range(1, 30)] = 1
     far: Annotated[int, Range(2, 31)] = 4
     questions: Questions = 4
@@ -57,7 +57,7 @@ class TwoPlaces(Config):
     @property
     def words(self) -> tuple[str, ...]:
         """The question mark and all items."""
-        items = (f"{colour}-{shape}" for colour in COLOURS[: self.kinds] for shape in SHAPES[: self.kinds])
+        items = (f"{color}-{shape}" for color in COLORS[: self.kinds] for shape in SHAPES[: self.kinds])
         return (QUESTION, *items)
 
     @property
@@ -79,8 +79,8 @@ class TwoPlaces(Config):
         for place, word in enumerate(words):
             sources = place - self.near, place - self.far
             if word == QUESTION and min(sources) >= 0 and all(words[at] != QUESTION for at in sources):
-                (colour, _), (_, shape) = (words[at].split("-") for at in sources)
-                found.append(Mark(place, f"{colour}-{shape}", tuple((at,) for at in sources)))
+                (color, _), (_, shape) = (words[at].split("-") for at in sources)
+                found.append(Mark(place, f"{color}-{shape}", tuple((at,) for at in sources)))
         return found
 
     def guesses(self, words: Words, place: int) -> dict[str, str]:

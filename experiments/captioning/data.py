@@ -1,4 +1,4 @@
-"""Captions of drawn scenes: every item by colour, shape and place, in reading order."""
+"""Captions of drawn scenes: every item by color, shape and place, in reading order."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ COMMA = ","
 
 def words(kind: SceneKind) -> tuple[str, ...]:
     """All words that a caption can say."""
-    return (COMMA, *kind.colours, *kind.shapes, *ROWS, *COLUMNS)
+    return (COMMA, *kind.colors, *kind.shapes, *ROWS, *COLUMNS)
 
 
 def longest(kind: SceneKind) -> int:
@@ -21,7 +21,7 @@ def caption(kind: SceneKind, items: Sequence[Item]) -> tuple[str, ...]:
     """The words that name the items of a scene of three by three cells, row by row: "red circle top left , ..."."""
     said: list[str] = []
     for item in sorted(items):
-        said += [*((COMMA,) if said else ()), item.colour, item.shape, *kind.place(item.cell).split()]
+        said += [*((COMMA,) if said else ()), item.color, item.shape, *kind.place(item.cell).split()]
     return tuple(said)
 
 
@@ -46,12 +46,12 @@ def scene(kind: SceneKind, text: str) -> tuple[Item, ...]:
 
 
 def _item(kind: SceneKind, said: Sequence[str]) -> Item:
-    """One item by colour, shape, row and column."""
-    groups = (("colour", kind.colours), ("shape", kind.shapes), ("row", ROWS), ("column", COLUMNS))
+    """One item by color, shape, row and column."""
+    groups = (("color", kind.colors), ("shape", kind.shapes), ("row", ROWS), ("column", COLUMNS))
     if len(said) != len(groups):
-        raise ValueError(f"{' '.join(said)!r} is no item: say its colour, shape, row and column")
+        raise ValueError(f"{' '.join(said)!r} is no item: say its color, shape, row and column")
     for word, (what, known) in zip(said, groups, strict=True):
         if word not in known:
             raise ValueError(f"{word!r} is no {what}: they are {', '.join(known)}")
-    colour, shape, row, column = said
-    return Item(kind.side * ROWS.index(row) + COLUMNS.index(column), shape, colour)
+    color, shape, row, column = said
+    return Item(kind.side * ROWS.index(row) + COLUMNS.index(column), shape, color)

@@ -23,7 +23,7 @@ def bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict[str, f
     """
     scores, signature = {}, ""
     for order in range(1, 5):
-        # force: no warning that the text is tokenised already.
+        # force: no warning that the text is tokenized already.
         metric = sacrebleu.metrics.BLEU(tokenize="none", smooth_method="none", max_ngram_order=order, force=True)
         scores[f"bleu_{order}"] = metric.corpus_score(list(outputs), [list(references)]).score
         signature = str(metric.get_signature())

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.normalizers import Normaliser
+from transformer.attention.normalizers import Normalizer
 from transformer.attention.sites import Axis, Site, Values
 from transformer.axes import place
 from transformer.config import Amount, Config, Positive, Rate, UserError
@@ -87,7 +87,7 @@ class CaptionerConfig(Config, path="config.model"):
             case Looking.SOFT:
                 return AttentionCellConfig()
             case Looking.HARD:
-                return AttentionCellConfig(normaliser=Normaliser.HARD)
+                return AttentionCellConfig(normalizer=Normalizer.HARD)
             case Looking.NONE:
                 return None
 

@@ -155,7 +155,7 @@ class FewShots(PlainTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The class of each drawing by a letter, the asked one's a question mark; its shots are gold.
 
-        The picture of an episode has its drawings side by side, each class in a colour of its own.
+        The picture of an episode has its drawings side by side, each class in a color of its own.
         """
         letters = class_names(self.config.ways)
         names, links, titles = [], [], []
@@ -185,15 +185,15 @@ def class_names(ways: int) -> list[str]:
 
 
 def montage(episodes: Episodes, shape: tuple[int, int], ways: int) -> UInt8[np.ndarray, "B height width 3"]:
-    """The drawings of each episode row by row in a grid of this shape: each class has its colour, the last is black."""
+    """The drawings of each episode row by row in a grid of this shape: each class has its color, the last is black."""
     rows, columns = shape
     count, length, side, _ = episodes.pictures.shape
-    colours_Wx3 = np.array([colorsys.hsv_to_rgb(way / ways, 0.9, 0.75) for way in range(ways)])
-    colour_BxTx3 = colours_Wx3[episodes.classes]
-    colour_BxTx3[:, -1] = 0
+    colors_Wx3 = np.array([colorsys.hsv_to_rgb(way / ways, 0.9, 0.75) for way in range(ways)])
+    color_BxTx3 = colors_Wx3[episodes.classes]
+    color_BxTx3[:, -1] = 0
     ink: Float[np.ndarray, "B T Y X 1"] = episodes.pictures[..., None] / 255
     places = np.full((count, rows * columns, side, side, 3), 255, np.uint8)
-    places[:, :length] = np.round(255 * (1 - ink * (1 - colour_BxTx3[:, :, None, None])))
+    places[:, :length] = np.round(255 * (1 - ink * (1 - color_BxTx3[:, :, None, None])))
     laid = places.reshape(count, rows, columns, side, side, 3).swapaxes(2, 3)
     return laid.reshape(count, rows * side, columns * side, 3)
 

@@ -5,7 +5,7 @@
     tail -n +2 DIR/SST-2/dev.tsv | cut -f1 > runs/sst/validation.txt
     python -m launch.train --config=experiments/glue/elmo.py --workdir=runs/bilm --config.task.dataset=runs/sst
     python -m launch.train --config=experiments/glue/elmo.py:classifier --workdir=runs/elmo --data_dir=DIR \
-        --config.initialise_from.run=runs/bilm
+        --config.initialize_from.run=runs/bilm
 
 DIR is that of sentiment.py. Takes six and ten minutes on one shared core. Expect 0.82 of the 872 test sentences right,
 where the same classifier without the features has 0.81: results/sentiment.md.
@@ -53,7 +53,7 @@ def classifier() -> ConfigDict:
     config.task.tokenizer = "given"
     config.optimizer.frozen = ("elmo/pretrained/*",)
     config.model.elmo = {"layers": LAYERS, "width": WIDTH}
-    config.initialise_from = {
+    config.initialize_from = {
         "tokenizer": True,
         "rules": (
             "elmo/pretrained/embedding/* = embedding/*",

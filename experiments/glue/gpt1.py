@@ -34,7 +34,7 @@ MODEL = {
     "feed_forward": 512,
     "activation": "gelu",
     "norm_placement": "post",
-    "initialisation": "gpt",
+    "initialization": "gpt",
     "dropout": 0.1,
     "max_length": 64,
     "unroll": 4,
@@ -97,7 +97,7 @@ def fine_tuning(dataset: str) -> ConfigDict:
     config.task.tokenizer = "given"
     config.task.test = "development"
     config.model = MODEL
-    config.initialise_from = {
+    config.initialize_from = {
         "run": "runs/gpt1",
         "tokenizer": True,
         "rules": ("classes/* = fresh", *RESIZED["decoder"]),
@@ -127,7 +127,7 @@ def scratch(problem: str) -> ConfigDict:
                 "feed_forward": 256,
                 # GPT-1's own arrangement learns these problems far more slowly where a model is so small.
                 "norm_placement": "pre",
-                "initialisation": "xavier",
+                "initialization": "xavier",
                 "positions": "rotary",
                 "dropout": 0.0,
                 "unroll": 2,

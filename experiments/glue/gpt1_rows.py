@@ -32,13 +32,13 @@ def get_ablation(ablation):
     """Four rows on both sets, five seeds each."""
     lstm = {
         "model": gpt1.LSTM,
-        "initialise_from.run": "runs/gpt1_lstm",
-        "initialise_from.rules": ("classes/* = fresh", *gpt1.RESIZED["lstm"]),
+        "initialize_from.run": "runs/gpt1_lstm",
+        "initialize_from.rules": ("classes/* = fresh", *gpt1.RESIZED["lstm"]),
     }
     return ablation(
         question="What do pre-training and the auxiliary loss do for a fine-tuned language model?",
         arms={
-            "without pre-training": {"initialise_from.rules": ("* = fresh",)},
+            "without pre-training": {"initialize_from.rules": ("* = fresh",)},
             "with auxiliary loss": {},
             "without auxiliary loss": {"task.auxiliary": 0.0},
             "LSTM with auxiliary loss": lstm,

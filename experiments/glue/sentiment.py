@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/glue/sentiment.py --workdir=runs/sentiment --data_dir=DIR
 
-DIR holds SST-2/train.tsv, dev.tsv and test.tsv, where test.tsv is GLUE's labelled development set and the other two are
+DIR holds SST-2/train.tsv, dev.tsv and test.tsv, where test.tsv is GLUE's labeled development set and the other two are
 its training set. Takes six minutes on one shared core. Expect 0.83 of the 872 test sentences right:
 results/sentiment.md.
 """

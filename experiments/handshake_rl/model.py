@@ -23,7 +23,7 @@ from transformer.models.family import Family
 from transformer.models.interface import ACTING, Interface
 
 SITE = "agent/attention"
-STREAMS = ("grey", "depth")
+STREAMS = ("gray", "depth")
 
 
 class Reading(enum.Enum):
@@ -78,20 +78,20 @@ class Seen(NamedTuple):
 class RecurrentQNetwork(Stateless):
     """h_t = LSTM([read_t(f_1 ... f_K, h_{t-1}) ; a_{t-1}], h_{t-1}), Q_t = W h_t + b.
 
-    f_k = [grey features ; depth features] of region k: the network of Sorokin et al. 2015 (DARQN) with a stream of
+    f_k = [gray features ; depth features] of region k: the network of Sorokin et al. 2015 (DARQN) with a stream of
     convolutions for each picture of Qureshi et al. 2017 (Show, attend and interact). The streams are joined in each
     region, and one attention reads both: were only the values of two whole networks added, nothing would ever read
     together what is in one place of both pictures. The last action a_{t-1} is fed as by Zhu et al. 2017 (ADRQN): what
     the agent did is not in the picture.
 
-    inputs: `grey` and `depth` [B, T, Y, X, 1] from -1 to 1, `actions` [B, T] (0: none yet, else the action plus 1),
+    inputs: `gray` and `depth` [B, T, Y, X, 1] from -1 to 1, `actions` [B, T] (0: none yet, else the action plus 1),
     `lengths` [B]. Outputs: the values [B, T, A], those of W 0 + b at padding.
     """
 
     def __init__(self, config: RecurrentQNetworkConfig, interface: Interface, builder: Builder):
         self.config, self.dtype, self.count = config, builder.dtype, interface.vocabularies["actions"]
         regions = _regions(config, interface)
-        self.grey = GridEncoder(config.encoder, 1, builder=builder)
+        self.gray = GridEncoder(config.encoder, 1, builder=builder)
         self.depth = GridEncoder(config.encoder, 1, builder=builder)
         if config.reading is Reading.ATTENTION:
             self.attention = AttentionCell(AttentionCellConfig(), config.width, config.features, builder=builder)
@@ -100,7 +100,7 @@ class RecurrentQNetwork(Stateless):
 
     def see(self, inputs: Inputs) -> Seen:
         """All of a step that waits for no state, for pictures with any leading axes."""
-        lead = jnp.shape(inputs["grey"])[:-3]
+        lead = jnp.shape(inputs["gray"])[:-3]
 
         def encoded(stream: str) -> Array:
             pictures = jnp.asarray(inputs[stream], self.dtype)
@@ -167,14 +167,14 @@ class RecurrentQNetwork(Stateless):
 
 
 def _regions(config: RecurrentQNetworkConfig, interface: Interface) -> int:
-    rows, columns = config.encoder.stages(*interface.inputs["grey"].shape[2:4])[-1]
+    rows, columns = config.encoder.stages(*interface.inputs["gray"].shape[2:4])[-1]
     return rows * columns
 
 
 def build(config: RecurrentQNetworkConfig, interface: Interface, precision: Precision) -> Model:
     """The model for a task of an agent that sees; without attention it has no maps."""
     sites: tuple[Site, ...] = ()
-    region = config.encoder.axis("region", *interface.inputs["grey"].shape[2:4])
+    region = config.encoder.axis("region", *interface.inputs["gray"].shape[2:4])
     if config.reading is Reading.ATTENTION:
         sites = (Site(SITE, Axis("step", AxisKind.STEPS), region, layers=("0",), heads=("0",)),)
     return Model(Functional(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)

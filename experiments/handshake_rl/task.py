@@ -95,7 +95,7 @@ def pictures_of(world: World) -> dict[str, Float[Array, "R Y X 1"]]:
     """The two pictures of each world, from -1 to 1."""
     return {
         name: (picture.astype(jnp.float32) / 127.5 - 1)[..., None]
-        for name, picture in zip(("grey", "depth"), observe(world), strict=True)
+        for name, picture in zip(("gray", "depth"), observe(world), strict=True)
     }
 
 
@@ -122,7 +122,7 @@ class ApproachingPerson(PlainTask):
         self.config = config
         seen = Input((config.rows, config.steps, PIXELS, PIXELS, 1), jnp.float32, Modality.PICTURE)
         inputs = {
-            "grey": seen,
+            "gray": seen,
             "depth": seen,
             "actions": Input((config.rows, config.steps), jnp.int32, Modality.ACTIONS),
             "lengths": Input((config.rows,)),
@@ -229,7 +229,7 @@ class ApproachingPerson(PlainTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """What was done at each step, what was seen there, and where the person was.
 
-        A picture is grey where both streams agree: red and green are the grey stream, blue the depth.
+        A picture is gray where both streams agree: red and green are the gray stream, blue the depth.
         """
         shown = self._shown
         names, titles = [], []
@@ -238,12 +238,12 @@ class ApproachingPerson(PlainTask):
             names.append(tuple(f"{step} {action}" for step, action in enumerate(done, 1)))
             accepted = (shown.rewards[row] > 0).any()
             titles.append(f"{'a handshake' if accepted else 'no handshake'} after {length} steps")
-        grey, depth = (unscaled(self.probed[name][..., 0]) for name in ("grey", "depth"))
+        gray, depth = (unscaled(self.probed[name][..., 0]) for name in ("gray", "depth"))
         gold = {}
         for site in between(sites, QUERY, KEY):
             # Where a cell is divided into several regions each is possible, and none must be looked at.
             gold[site.name] = links_to(shown.of_person(site.key), sure=site.key.stride >= CELL)
-        pictures = {KEY: np.stack([grey, grey, depth], axis=-1)}
+        pictures = {KEY: np.stack([gray, gray, depth], axis=-1)}
         return Labels({QUERY: tuple(names)}, tuple(titles), gold or None, pictures=pictures)
 
 

@@ -1,4 +1,4 @@
-"""A world for an agent that looks: a person walks towards a robot, or past it, among things that look alike.
+"""A world for an agent that looks: a person walks toward a robot, or past it, among things that look alike.
 
 All of it is pure: an episode is a function of its seed and of the robot's actions, and so is every picture of it.
 """
@@ -16,7 +16,7 @@ PIXELS = SIDE * CELL
 NEAR = 6  # the row in which the person stands before the robot; row 0 is far away
 SCREENS, PILLARS = 3, 2
 ACCEPTED, REFUSED = 1.0, -0.1
-# How likely: a step forward, one towards the middle, an answer to a wave, a face that turns to a robot that looks at
+# How likely: a step forward, one toward the middle, an answer to a wave, a face that turns to a robot that looks at
 # it and to one that does something else, a face and a raised hand on a screen.
 FORWARD, INWARD, ANSWERS, FACES_A_LOOK, FACES, SCREEN_FACES, SCREEN_RAISES = 0.8, 0.5, 0.5, 0.9, 0.5, 0.6, 0.4
 _NEVER = SIDE
@@ -26,7 +26,7 @@ _BODY = np.array([[0, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
 _FACE = np.array([[0, 1, 0], [0, 0, 0], [0, 0, 0]], bool)
 _HAND = np.array([[1, 0, 0], [0, 0, 0], [0, 0, 0]], bool)
 _BLOCK = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
-_FLOOR, _FIGURE, _PILLAR, _MARK, _NOISE = 50, 130, 90, 220, 32  # grey levels; noise is up to so much added
+_FLOOR, _FIGURE, _PILLAR, _MARK, _NOISE = 50, 130, 90, 220, 32  # gray levels; noise is up to so much added
 _RAISED, _DEEPER = 80, 18  # the depth picture of what is raised in row 0, and how much more each nearer row
 
 
@@ -152,9 +152,9 @@ def act(world: World, action_R: Int[Array, " R"], steps: int) -> tuple[World, Fl
 
 
 def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
-    """What the robot sees of each world: a grey picture, and one in which nearer things are lighter.
+    """What the robot sees of each world: a gray picture, and one in which nearer things are lighter.
 
-    In the grey one a person and what a screen shows look alike, in the depth one a person and a pillar; only the person
+    In the gray one a person and what a screen shows look alike, in the depth one a person and a pillar; only the person
     is both a figure and raised.
     """
 
@@ -174,13 +174,13 @@ def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]
     hand_RxC = (person_RxC & world.raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
     raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))[None]
     pillar_RxYxX = _cells(pillar_RxC, _BLOCK)
-    grey_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
-    grey_RxYxX = jnp.where(_cells(figure_RxC, _BODY), _FIGURE, grey_RxYxX)
-    grey_RxYxX = jnp.where(_cells(face_RxC, _FACE) | _cells(hand_RxC, _HAND), _MARK, grey_RxYxX)
+    gray_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
+    gray_RxYxX = jnp.where(_cells(figure_RxC, _BODY), _FIGURE, gray_RxYxX)
+    gray_RxYxX = jnp.where(_cells(face_RxC, _FACE) | _cells(hand_RxC, _HAND), _MARK, gray_RxYxX)
     depth_RxYxX = _cells(raised_RxC, _BLOCK.astype(np.int32))
     noise_Rx2xYxX = noise_Rx2xYxX // (256 // _NOISE)
     return (
-        (grey_RxYxX + noise_Rx2xYxX[:, 0]).astype(jnp.uint8),
+        (gray_RxYxX + noise_Rx2xYxX[:, 0]).astype(jnp.uint8),
         (depth_RxYxX + noise_Rx2xYxX[:, 1]).astype(jnp.uint8),
     )
 

@@ -169,7 +169,7 @@ def check_words(symbols: int, letters: int, shortest: int, longest: int, *, leas
 
 EDITS = MappingProxyType(
     {
-        "capitalise": lambda word: word[0].upper() + word[1:],
+        "capitalize": lambda word: word[0].upper() + word[1:],
         "shout": str.upper,
         "reverse": lambda word: word[::-1],
         "swap ends": lambda word: word[-1] + word[1:-1] + word[0],
@@ -262,14 +262,14 @@ CHARACTERS = CONSONANTS + VOWELS + SPACE + COMMA + PERIOD
 
 
 class Habits(NamedTuple):
-    """What an author likes: letters, taken `favoured` times as often as others, and how words and sentences go on.
+    """What an author likes: letters, taken `favored` times as often as others, and how words and sentences go on.
 
     Behind a vowel follow another syllable (`goes_on`), a closing consonant (`closes`), or the word's end; a word ends
     in a comma, a period, or neither.
     """
 
     letters: str
-    favoured: float
+    favored: float
     goes_on: float
     closes: float
     comma: float
@@ -288,7 +288,7 @@ NEVER = -20.0
 def chain(habits: Habits) -> Float[np.ndarray, "C C"]:
     """The probability of each character behind each: syllables of consonant and vowel, words, and marks behind them."""
     table = np.zeros((len(CHARACTERS), len(CHARACTERS)))
-    weights = np.array([habits.favoured if letter in habits.letters else 1.0 for letter in CHARACTERS])
+    weights = np.array([habits.favored if letter in habits.letters else 1.0 for letter in CHARACTERS])
 
     def among(letters: str) -> np.ndarray:
         chosen = weights * [letter in letters for letter in CHARACTERS]

@@ -2,7 +2,7 @@
 
     python -m launch.train --config=experiments/in_context_learning/rule_edits.py --workdir=runs/rule_edits
 
-Needs no data. About ten minutes on one core. Capitalise, shout, reverse, swap, delete, double and rotate, one of them
+Needs no data. About ten minutes on one core. Capitalize, shout, reverse, swap, delete, double and rotate, one of them
 or two, one after the other; some pairs of edits, and some words, training never has. Expect 0.06, 0.80 and 0.98 of the
 test words right behind 0, 1 and 8 examples, and 0.00, 0.33 and 0.47 of those by unseen pairs of edits:
 results/rule_edits.md.

@@ -187,7 +187,7 @@ class Episodes(PlainTask):
         self.config, self.tokenizer = config, tokenizer
         self.interface = interface_of(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
-        self.objectives = (Objective("language_modelling", self._loss),)
+        self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         splits = (("validation", VALIDATION_SEED), ("test", TEST_SEED))
         if config.rules is None:
             self.evaluations = tuple(self._style(split, seed) for split, seed in splits)

@@ -15,7 +15,7 @@ _SHADE = 0.72  # of what a floor's pattern darkens
 # Looking north; x to the right and y downwards in the square of a crossing.
 _ARROW = np.array([[0.5, 0.1], [0.84, 0.84], [0.5, 0.68], [0.16, 0.84], [0.5, 0.1]])
 
-# A colour, and where the pattern is darker.
+# A color, and where the pattern is darker.
 _FLOORS: dict[str, tuple[tuple[int, int, int], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
     "blue": ((86, 130, 226), lambda y, x: y + x < 0),
     "brick": ((190, 88, 66), lambda y, x: (y % 4 == 0) | ((x + 3 * (y // 4 % 2)) % 6 == 0)),
@@ -37,10 +37,10 @@ def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
             floor = maze.floors[crossing][heading]
             if floor == NONE:
                 continue
-            colour, pattern = _FLOORS[FLOORS[floor]]
+            color, pattern = _FLOORS[FLOORS[floor]]
             shaded = patterns.setdefault(floor, pattern(y, x))
             hall = _between(maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side), _HALF_HALL)
-            picture[hall] = np.where(shaded[hall][..., None], np.multiply(colour, _SHADE), colour)
+            picture[hall] = np.where(shaded[hall][..., None], np.multiply(color, _SHADE), color)
     letters = draw_glyphs([name[0].upper() for name in OBJECTS], _LETTER, np.random.default_rng(0), NO_VARIATION)
     for crossing, thing in enumerate(maze.objects):
         picture[_between(maze, crossing, crossing, _HALF_HALL)] = _CROSSING
@@ -79,6 +79,6 @@ def _between(maze: Maze, crossing: int, other: int, half: int) -> tuple[slice, s
     return slice(top, bottom), slice(left, right)
 
 
-def _blend(pixels: np.ndarray, share: np.ndarray, colour: tuple[int, int, int]) -> None:
-    """Cover pixels, in place, by shares of a colour."""
-    pixels[:] = np.round(pixels + share[..., None] * (np.array(colour) - pixels.astype(np.float32)))
+def _blend(pixels: np.ndarray, share: np.ndarray, color: tuple[int, int, int]) -> None:
+    """Cover pixels, in place, by shares of a color."""
+    pixels[:] = np.round(pixels + share[..., None] * (np.array(color) - pixels.astype(np.float32)))

@@ -42,7 +42,7 @@ def get_config() -> ConfigDict:
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "norm_placement": "pre",
-                "initialisation": "gpt2",
+                "initialization": "gpt2",
                 "memory": 64,
             },
             "optimizer": {

@@ -72,11 +72,11 @@ def further(config: ConfigDict, part: str) -> None:
     config.task.dataset = "runs/code.txt"
     config.task.prompts = ("def ",)
     if part != "scratch":
-        config.initialise_from = ConfigDict({"run": "runs/documentation", "tokenizer": True})
+        config.initialize_from = ConfigDict({"run": "runs/documentation", "tokenizer": True})
         config.task.tokenizer = "given"
     if part == "lora":
         config.model.lora = {"rank": 8, "where": ("query", "key", "value", "output", "feed_forward")}
         config.optimizer.trains = ("*/lora/*",)
-        config.initialise_from.rules = ("*/lora/* = fresh",)
+        config.initialize_from.rules = ("*/lora/* = fresh",)
     elif part == "layers":
         config.optimizer.layer_decay = 0.7

@@ -73,7 +73,7 @@ def get_ablation(ablation):
             "static masks": {"task.masks": "static"},
             "left-to-right": {
                 "task.predicted": "next",
-                "model": {"family": "decoder", **MODEL, "initialisation": "bert"},
+                "model": {"family": "decoder", **MODEL, "initialization": "bert"},
             },
         },
         reference="no nsp",

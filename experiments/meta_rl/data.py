@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Arms = tuple[tuple[int, int], ...]  # of each arm how often it gave 1, and how often 0
-_MOST, _LONGEST = 100_000, 64  # different records that a dynamic programme goes through; of most pulls
+_MOST, _LONGEST = 100_000, 64  # different records that a dynamic program goes through; of most pulls
 _SAME = 1e-9  # values that differ by less are equal
 
 
@@ -93,7 +93,7 @@ def records(arms: int, pulls: int) -> int:
 
 
 def can_be_solved(arms: int, pulls: int) -> bool:
-    """Whether the dynamic programme of such a bandit is a matter of seconds."""
+    """Whether the dynamic program of such a bandit is a matter of seconds."""
     return arms <= _LONGEST and pulls <= _LONGEST and records(arms, pulls) <= _MOST
 
 

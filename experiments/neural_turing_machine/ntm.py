@@ -16,7 +16,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.axes import place
 from transformer.config import Config, Count, Heads, Positive, UserError
 from transformer.layers.attention_cell import Alignment, scan_steps
-from transformer.layers.initialization import RecurrentInitialisation
+from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
@@ -115,7 +115,7 @@ class TuringMachine(Stateless):
         # Small, and read at every step: whole on every device.
         width, read = config.width, config.read_heads * config.slot_width
         if config.controller is Controller.LSTM:
-            orthogonal = RecurrentInitialisation.ORTHOGONAL
+            orthogonal = RecurrentInitialization.ORTHOGONAL
             self.cell = RecurrentCell(
                 Cell.LSTM, inputs + read, width, recurrent=orthogonal, forget_bias=1.0, builder=builder
             )

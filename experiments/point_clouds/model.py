@@ -17,7 +17,7 @@ from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import Config, Heads, LayersIfAny, Positive, Rate
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialization import Initialisation, Initialise, deepnorm
+from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
 from transformer.layers.module import Builder, Functional, Precision
@@ -61,7 +61,7 @@ class SetTransformerConfig(Config, path="config.model"):
     pooling: Pooling = Pooling.ATTENTION
     activation: Activation = Activation.RELU
     norm_placement: NormPlacement = NormPlacement.PRE
-    initialisation: Initialisation = Initialisation.XAVIER
+    initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
@@ -84,7 +84,7 @@ class SetTransformer(BlockStacks):
 
     def __init__(self, config: SetTransformerConfig, interface: Interface, builder: Builder):
         blocks, deep = config.blocks, deepnorm(max(config.layers, 1))
-        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, blocks.depth, deep.beta))
+        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
         self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
         coordinates = (("features", interface.inputs["points"].shape[-1]),)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-# Of 2^11 subsets of the other points the programme keeps the shortest way to each of 11 ends: seconds, not minutes.
+# Of 2^11 subsets of the other points the program keeps the shortest way to each of 11 ends: seconds, not minutes.
 MOST_OF_A_TOUR = 12
 
 
@@ -73,7 +73,7 @@ def triangulation(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[tuple[int, int,
 def tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, "B N"]:
     """The shortest closed tour of every row, from index 0, counter-clockwise.
 
-    The dynamic programme of Held and Karp (1962), for all rows at once: the shortest way from point 0 through a set of
+    The dynamic program of Held and Karp (1962), for all rows at once: the shortest way from point 0 through a set of
     the others to the last of them, L(S, j) = min_i L(S - j, i) + d(i, j), sets in the order of their sizes. A shortest
     tour does not cross itself, so that the sign of its area tells in which direction it turns.
     """
@@ -122,7 +122,7 @@ def perimeters(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray,
 
 
 def simple(polygon_Nx2: Float[np.ndarray, "N 2"]) -> bool:
-    """Whether a polygon has at least three different corners, and no edges meet but neighbours at their corner."""
+    """Whether a polygon has at least three different corners, and no edges meet but neighbors at their corner."""
     count, corners_Nx2 = len(polygon_Nx2), polygon_Nx2.astype(np.float64)
     if count < 3 or len(np.unique(corners_Nx2, axis=0)) < count:
         return False

@@ -34,9 +34,9 @@ def draw_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, pi
 
 def halves(pictures_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
     """The left and the right half of every canvas, one behind the other: 2 B pictures."""
-    batch, rows, columns, colours = pictures_BxYxXxC.shape
-    cut = pictures_BxYxXxC.reshape(batch, rows, 2, columns // 2, colours)
-    return jnp.swapaxes(cut, 1, 2).reshape(2 * batch, rows, columns // 2, colours)
+    batch, rows, columns, colors = pictures_BxYxXxC.shape
+    cut = pictures_BxYxXxC.reshape(batch, rows, 2, columns // 2, colors)
+    return jnp.swapaxes(cut, 1, 2).reshape(2 * batch, rows, columns // 2, colors)
 
 
 class Reading(NamedTuple):

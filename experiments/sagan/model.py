@@ -38,7 +38,7 @@ class SaganConfig(Config, path="config.model"):
     the first to the last, the generator back. `attention` names the grids by their rows: behind the convolution that
     makes a grid of so many rows each player attends within it, with 1 / `reduction` of its features. `judge` are the
     channels of a `convolutional_classifier` of as many stages, each of stride 2, under "judge/": it takes its
-    parameters from a run of its own by config.initialise_from (none: no judge).
+    parameters from a run of its own by config.initialize_from (none: no judge).
 
     Errors: UserError for values out of range.
     """
@@ -125,7 +125,7 @@ class Generator(Player):
     """
 
     def __init__(self, config: SaganConfig, noise: int, shape: tuple[int, int, int], *, builder: Builder):
-        height, width, colours = shape
+        height, width, colors = shape
         stages = [f"stage_{level}" for level in reversed(range(config.halvings))]
         super().__init__(config, height, ("first", *stages, "last"), builder=builder)
         self.levels = config.halvings
@@ -139,7 +139,7 @@ class Generator(Player):
             stage = Convolution2D(inputs, ("features", outputs), (_SAME, _SAME), bias=False, builder=builder)
             setattr(self, f"stage_{level}", stage)
             setattr(self, f"norm_{level}", BatchNorm(outputs, builder=builder))
-        self.last = Convolution2D(config.channels[0], ("features", colours), (_SAME, _SAME), builder=builder)
+        self.last = Convolution2D(config.channels[0], ("features", colors), (_SAME, _SAME), builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Directions of the spectral norms, and the statistics of the batch norms."""
@@ -174,10 +174,10 @@ class Discriminator(Player):
     A stage is a rectifier of attention(conv(x)); the sum over places is that of Miyato et al. 2018.
     """
 
-    def __init__(self, config: SaganConfig, height: int, colours: int, *, builder: Builder):
+    def __init__(self, config: SaganConfig, height: int, colors: int, *, builder: Builder):
         stages = [f"stage_{level}" for level in range(config.halvings + 1)]
         super().__init__(config, height, (*stages, "last"), builder=builder)
-        self.levels, inputs = config.halvings, colours
+        self.levels, inputs = config.halvings, colors
         for level, outputs in enumerate(config.channels):
             window = _HALF if level else _SAME
             stage = Convolution2D(inputs, ("features", outputs), (window, window), builder=builder)
@@ -210,10 +210,10 @@ class Sagan(Module):
 
     def __init__(self, config: SaganConfig, interface: Interface, builder: Builder):
         self.dtype = builder.dtype
-        _, height, width, colours = interface.inputs["picture"].shape
+        _, height, width, colors = interface.inputs["picture"].shape
         noise = interface.inputs["noise"].shape[-1]
-        self.generator = Generator(config, noise, (height, width, colours), builder=builder)
-        self.discriminator = Discriminator(config, height, colours, builder=builder)
+        self.generator = Generator(config, noise, (height, width, colors), builder=builder)
+        self.discriminator = Discriminator(config, height, colors, builder=builder)
         judge = ConvolutionalClassifier(config.of_judge(), interface, builder) if config.judge else None
         self.judge = judge
 

@@ -2,9 +2,9 @@
 
 python -m launch.train --config=experiments/sagan/sagan.py:judge --workdir=runs/judge
 python -m launch.train --config=experiments/sagan/sagan.py --workdir=runs/sagan \
-    --config.initialise_from.run=runs/judge
+    --config.initialize_from.run=runs/judge
 python -m launch.train --config=experiments/sagan/sagan.py:convolutions --workdir=runs/sagan_convolutions \
-    --config.initialise_from.run=runs/judge
+    --config.initialize_from.run=runs/judge
 
 The judge is a classifier of single digits, trained first and in a run of its own: half a minute on a core, all of 1,000
 test pictures right. An arm takes a quarter of an hour on a core. Expect 0.91 of the samples consistent with attention
@@ -46,7 +46,7 @@ def get_config(arm: Literal["attention", "convolutions", "judge"] = "attention")
             "maps_every": 1000,
             "averages": {"smooth": {"kind": "exponential", "patterns": ("generator/*",)}},
             # Of another run the judge takes all; the players begin anew.
-            "initialise_from": {"rules": ("judge/* = *", "* = fresh")},
+            "initialize_from": {"rules": ("judge/* = *", "* = fresh")},
             "task": {
                 "name": "experiments.sagan.task",
                 "digits": "0147",

@@ -232,7 +232,7 @@ def _seed(text: str) -> int:
 
 
 def wall_of(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
-    """Grey pictures beside and below one another, so many in a row, with a grey line around each."""
+    """Gray pictures beside and below one another, so many in a row, with a gray line around each."""
     missing = -len(pixels) % across
     padded = np.pad(pixels[..., 0], ((0, missing), (1, 1), (1, 1)), constant_values=128)
     _, rows, columns = padded.shape
@@ -243,9 +243,9 @@ def shown_on(
     sites: Sequence[Site], player: str, pictures: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
 ) -> Labels:
     """Pictures beneath the maps of a player ("": of both)."""
-    coloured = np.repeat(unscaled(np.asarray(pictures, np.float32)), 3, axis=-1)
+    colored = np.repeat(unscaled(np.asarray(pictures, np.float32)), 3, axis=-1)
     grids = sorted({site.key.name for site in sites if site.name.startswith(player)})
-    return Labels({}, tuple(titles), pictures=dict.fromkeys(grids, coloured))
+    return Labels({}, tuple(titles), pictures=dict.fromkeys(grids, colored))
 
 
 def synthetic(config: PairedCanvasesConfig, rows_multiple: int = 1) -> PairedCanvases:

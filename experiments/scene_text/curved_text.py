@@ -7,7 +7,7 @@
 Half of the strings stand along a straight line, the others along an arc or a wave on which glyphs stand above one
 another. The first takes nine minutes on one core, the second seven, the third eight. Expect 0.89 of the curved strings
 right against 0.72 with columns alone, the means of three seeds, and 1.00 of the straight ones by either; `:plain`, over
-rows and columns without neighbours, has 0.89 and 1.00: results/curved_text.md. `python -m launch.generate
+rows and columns without neighbors, has 0.89 and 1.00: results/curved_text.md. `python -m launch.generate
 --workdir=runs/curved_text --text='AK4'` writes that string along a curve, says what the model reads and maps where it
 looked; `--text='straight AK4'` along a straight line.
 """
@@ -15,7 +15,7 @@ looked; `--text='straight AK4'` along a straight line.
 from ml_collections import ConfigDict
 
 
-def get_config(attention: str = "neighbours") -> ConfigDict:
+def get_config(attention: str = "neighbors") -> ConfigDict:
     """Fresh batches of 32 strings; three stages, each with a residual block, make a grid of 14 x 14 places."""
     config = ConfigDict(
         {
@@ -41,6 +41,6 @@ def get_config(attention: str = "neighbours") -> ConfigDict:
             "pod": "cpu:1",
         }
     )
-    if attention != "neighbours":
+    if attention != "neighbors":
         config.model.attention = attention
     return config

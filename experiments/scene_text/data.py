@@ -15,7 +15,7 @@ ALPHABET = "AEFGHJKPRT24"
 _TILT, _STEEP = np.radians(15), np.radians(45)  # of a straight line, and of a bent one on the whole
 _BEND = np.radians((45, 65))  # between one glyph and the next on an arc
 _SWING, _PHASE = np.radians((55, 70)), np.radians((45, 60))  # of a wave: its steepest slope, and what a glyph moves on
-_GAP = (1.0, 1.15)  # between the middles of neighbours, in sides of a glyph
+_GAP = (1.0, 1.15)  # between the middles of neighbors, in sides of a glyph
 _GROUND, _INK, _SPREAD, _NOISE = (20.0, 70.0), (185.0, 245.0), 15.0, 8.0
 
 
@@ -70,7 +70,7 @@ class LetteringKind:
     def write(self, text: str, line: Line, random: np.random.Generator) -> Written:
         """Where each glyph of a string stands: on a line of this form, all squares within the picture."""
         turns = _turns(len(text), line, random)
-        # Between two glyphs the line goes as far towards the one's direction as towards the other's.
+        # Between two glyphs the line goes as far toward the one's direction as toward the other's.
         between = (turns[1:] + turns[:-1]) / 2
         steps = np.stack([np.cos(between), np.sin(between)], axis=1) * random.uniform(*_GAP)
         middles = np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0)])

@@ -24,18 +24,18 @@ from transformer.models.family import Family
 from transformer.models.interface import CAPTIONING, Interface
 
 # Rows and columns from a place to each of the eight around it.
-_NEIGHBOURS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
+_NEIGHBORS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
 
 
 class Attended(enum.Enum):
     """What the decoder's attention scores and reads.
 
-    neighbours: every place of the grid, scored with the eight around it (Li et al. 2019, equation 4). plain: every
+    neighbors: every place of the grid, scored with the eight around it (Li et al. 2019, equation 4). plain: every
     place, scored by itself. columns: one vector a column, the greatest of each feature along it, as readers of straight
     text have it.
     """
 
-    NEIGHBOURS = "neighbours"
+    NEIGHBORS = "neighbors"
     PLAIN = "plain"
     COLUMNS = "columns"
 
@@ -51,7 +51,7 @@ class TextReaderConfig(Config, path="config.model"):
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     width: Positive = 512
     layers: Layers = 2
-    attention: Attended = Attended.NEIGHBOURS
+    attention: Attended = Attended.NEIGHBORS
 
     @property
     def recurrent(self) -> RecurrentConfig:
@@ -62,11 +62,11 @@ class TextReaderConfig(Config, path="config.model"):
 class TextReader(AttentionDecoder):
     """p(y_t | v, y_1 ... y_{t-1}) = softmax(W_o [h_t ; g_t]) (section 3.3 of the paper).
 
-    v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbours,
+    v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbors,
     e_ij = w' tanh(W_v v_ij + sum_pq W'_pq v_pq + W_h h_t), alpha = softmax(e) and g_t = sum_ij alpha_ij v_ij. h_t is
     the decoder's state behind y_{t-1}. Before the begin token it reads a linear map of the holistic feature, which is
     the encoder's state behind the last column; of each column the encoder reads the greatest of every feature.
-    Neighbours beyond the edge are zero.
+    Neighbors beyond the edge are zero.
 
     Inputs: `picture` and `target`, the string behind a begin token, padded at its end.
     """
@@ -81,9 +81,9 @@ class TextReader(AttentionDecoder):
         self.embedding = Embedding(vocabulary, width, builder=builder)
         self.decoder = RecurrentStack(config.recurrent, width, builder=builder)
         self.attention = AttentionCell(AttentionCellConfig(), width, seen, builder=builder)
-        around = config.attention is Attended.NEIGHBOURS
-        sums = (("groups", len(_NEIGHBOURS)), ("features", width))
-        self.neighbours = Linear((("features", seen),), sums, bias=False, builder=builder) if around else None
+        around = config.attention is Attended.NEIGHBORS
+        sums = (("groups", len(_NEIGHBORS)), ("features", width))
+        self.neighbors = Linear((("features", seen),), sums, bias=False, builder=builder) if around else None
         read = (("features", width + seen),)
         self.output = Linear(read, (("vocabulary", vocabulary),), bias=False, builder=builder)
 
@@ -98,8 +98,8 @@ class TextReader(AttentionDecoder):
             return self.attention.prepare(columns_BxWxC), first
         places_BxLxC = grid_BxVxWxC.reshape(len(grid_BxVxWxC), -1, grid_BxVxWxC.shape[-1])
         memory = self.attention.prepare(place(places_BxLxC, "batch", None, None))
-        if self.neighbours is not None:
-            around = _from_neighbours(self.neighbours(place(grid_BxVxWxC, "batch", None, None, None)))
+        if self.neighbors is not None:
+            around = _from_neighbors(self.neighbors(place(grid_BxVxWxC, "batch", None, None, None)))
             # Keys as the additive score has prepared them are W_v v_ij: what stands within its tanh beside W_h h_t.
             keys = jax.tree.map(lambda own: own + around.reshape(own.shape), memory.keys)
             memory = memory._replace(keys=keys)
@@ -148,8 +148,8 @@ def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, 
     return jnp.take_along_axis(grid_BxVxWxC, highest_Bx1xWxC, axis=1)[:, 0]
 
 
-def _from_neighbours(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W F"]:
-    """The sum over `_NEIGHBOURS` of what each of them gives to this place; those beyond the edge give nothing.
+def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W F"]:
+    """The sum over `_NEIGHBORS` of what each of them gives to this place; those beyond the edge give nothing.
 
     A convolution of 3 x 3 with a hole in the middle, whose matrix is that of the attention's keys.
     """
@@ -157,7 +157,7 @@ def _from_neighbours(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V 
     padded = jnp.pad(of_places, ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
     given = [
         padded[:, 1 + down : 1 + down + rows, 1 + right : 1 + right + columns, number]
-        for number, (down, right) in enumerate(_NEIGHBOURS)
+        for number, (down, right) in enumerate(_NEIGHBORS)
     ]
     return sum(given[1:], start=given[0])
 

@@ -29,7 +29,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     """A listener, a pyramid over log-mel frames, and a speller; the defaults are those of the paper, section 4.
 
     `listener`: the width of each direction of every LSTM of the listener. Above its lowest layer each of `pyramid`
-    reads so many neighbouring outputs of the one beneath as one: (1, 1, 1) is a stack that keeps every frame.
+    reads so many neighboring outputs of the one beneath as one: (1, 1, 1) is a stack that keeps every frame.
     `speller` and `speller_layers`: of the LSTMs that write; `attention`: features of the space that states and frames
     are compared in. In training each character that the speller reads is its own draw with the probability `sampled`.
     `embedding_rows`: of the vocabulary, None for as many as the task has tokens.
@@ -67,7 +67,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
 
 
 class Pyramid(Module):
-    """h_i^j = BLSTM(h_{i-1}^j, [h_{2i}^{j-1} ; h_{2i+1}^{j-1}]) (equation 5), with any number of neighbours.
+    """h_i^j = BLSTM(h_{i-1}^j, [h_{2i}^{j-1} ; h_{2i+1}^{j-1}]) (equation 5), with any number of neighbors.
 
     What is missing behind the last position of an utterance is zero: n positions become ceil(n / factor).
     """
@@ -169,7 +169,7 @@ class ListenAttendSpell(AttentionDecoder):
 
 
 def beside(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: int) -> Float[Array, "B S _"]:
-    """Every `factor` neighbouring positions as one, zeros behind the last real position of each row."""
+    """Every `factor` neighboring positions as one, zeros behind the last real position of each row."""
     if factor == 1:
         return x_BxTxF
     rows, count, features = x_BxTxF.shape

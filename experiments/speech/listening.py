@@ -7,7 +7,7 @@ r"""What Listen, Attend and Spell needs: its pyramid, and reading its own charac
 recordings.zip of the Free Spoken Digit Dataset. Expect a character error rate of 0.10 (`target`) behind 300 steps with
 the pyramid and 400 of half as many operations again without, and no difference in that by scheduled sampling:
 results/listening.md. Without the pyramid there are eight times as many positions to attend to and a quarter fewer
-parameters, as no layer reads two neighbours. One run alone:
+parameters, as no layer reads two neighbors. One run alone:
 
     python -m launch.train --config=experiments/speech/listening.py --workdir=runs/one --data_dir=DIR
 """

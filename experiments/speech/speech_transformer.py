@@ -12,7 +12,7 @@ from transformer.config import Positive, UserError
 from transformer.layers.audio import RATE, HearingConfig, heard
 from transformer.layers.block import BlockAux
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
-from transformer.layers.initialization import Initialise
+from transformer.layers.initialization import Initialize
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.transformer_config import check_ring
 from transformer.models.contract import Inputs, Model
@@ -57,7 +57,7 @@ class SpeechTransformer(EncoderDecoder):
 
     def __init__(self, config: SpeechTransformerConfig, interface: Interface, builder: Builder):
         super().__init__(config, interface, builder)
-        builder = builder.with_rule(Initialise(config.initialisation))
+        builder = builder.with_rule(Initialize(config.initialization))
 
         def convolution(inputs: int, name: str, outputs: int, stride: int) -> Convolution1D:
             window = Window(config.kernel, stride)

@@ -71,7 +71,7 @@ class Voice:
         steps = [max(2, round(self.length * p.seconds * random.uniform(0.8, 1.25) * RATE / _STEP)) for p in phones]
 
         def along(values: list[tuple[float, ...]]) -> Float[np.ndarray, "T _"]:
-            """A phone's numbers at each of its steps, run into those of its neighbours."""
+            """A phone's numbers at each of its steps, run into those of its neighbors."""
             held = np.repeat(np.array(values, float), steps, axis=0)
             padded = np.pad(held, ((1, 1), (0, 0)), mode="edge")
             return (padded[:-2] + 2 * held + padded[2:]) / 4

@@ -48,6 +48,6 @@ def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> Conf
         case "plain":
             config.task.unseen = "unknown"
         case "coverage":
-            config.initialise_from = ConfigDict({"run": "runs/articles", "rules": ("covered/* = fresh",)})
+            config.initialize_from = ConfigDict({"run": "runs/articles", "rules": ("covered/* = fresh",)})
             config.model.coverage = 1.0
     return config

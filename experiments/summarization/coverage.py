@@ -31,7 +31,7 @@ def get_ablation(ablation):
     """A pointer-generator that goes on as it was, and with coverage; three seeds."""
     return ablation(
         question="Does coverage keep a pointer-generator from telling things again?",
-        arms={"pointer": {"model.coverage": None, "initialise_from.rules": ()}, "coverage": {}},
+        arms={"pointer": {"model.coverage": None, "initialize_from.rules": ()}, "coverage": {}},
         reference="pointer",
         chosen_by="validation/repeated/5",
         reported="test/repeated/5",

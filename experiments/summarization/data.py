@@ -55,7 +55,7 @@ KINDS = {
     ),
     "prize": Told(
         ("{who} from {place} was given a prize", "a prize was given to {who} from {place}"),
-        "award : jury honours {who} , {place}",
+        "award : jury honors {who} , {place}",
     ),
 }
 """By kind: its sentences and its summary, which share no word but the names."""

@@ -167,7 +167,7 @@ class Summaries(TokenSequenceTask):
         Errors: UserError for a language, samples, stop strings or a coverage penalty, for more words than a summary has
         room for, and for texts that are empty or larger than the articles of the run.
         """
-        refuse_options(request, "summarises articles")
+        refuse_options(request, "summarizes articles")
         steps = self._steps(self.config.largest + _ROOM)
         decoding = Decoding.asked(request.decoding, length=steps, beams=self.config.beams, length_penalty=0.0)
         if decoding.length > steps:
@@ -186,7 +186,7 @@ class Summaries(TokenSequenceTask):
         words = [word if word in known or word.lower() not in known else word.lower() for word in _WORDS.findall(text)]
         beyond = self.lexicon.beyond(words)
         if not words:
-            raise UserError(f"--text={text!r} has no words to summarise: give an article")
+            raise UserError(f"--text={text!r} has no words to summarize: give an article")
         if len(words) > self.longest:
             raise UserError(f"{text[:40]!r}... has {len(words)} words, and this run's articles at most {self.longest}")
         if len(beyond) > self.beyond:

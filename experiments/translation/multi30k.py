@@ -3,7 +3,7 @@
     python -m launch.train --config=experiments/translation/multi30k.py --data_dir=DIR --workdir=runs/multi30k
 
 DIR holds the files of task 1 (raw/ and tok/). 8,000 updates of 2 x 4,096 tokens are a job for one GPU; on two CPU
-cores take multi30k_cpu.py, the same model on a schedule of under an hour. The figure is BLEU on lower-cased, tokenised
+cores take multi30k_cpu.py, the same model on a schedule of under an hour. The figure is BLEU on lower-cased, tokenized
 text after BPE removal, beam 5; it does not compare with sacreBLEU on raw text. Other directions, and raw text:
 --config.task.dataset=multi30k/raw/fr-en (with --config.task.bleu_tokenizer=13a).
 """
@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
             "maps_every": 1000,
             "task": {
                 "name": "translation",
-                "dataset": "multi30k/tokenised/en-de",
+                "dataset": "multi30k/tokenized/en-de",
                 "vocabulary": 10_000,
                 "lengths": (12, 16, 20, 26, 34, 64),
                 "tokens_per_batch": 8192,

@@ -3,7 +3,7 @@
     python -m launch.train --config=experiments/translation/multi30k_cpu.py --data_dir=DIR --workdir=runs/multi30k_cpu
 
 The model of multi30k.py in pre-norm, with a BPE of 4,000, smaller batches, and a learning rate that falls to zero in
-half an hour. Expect 34.7 BLEU on test_2016_flickr (lower-cased, tokenised, beam 5), where 33 is wanted:
+half an hour. Expect 34.7 BLEU on test_2016_flickr (lower-cased, tokenized, beam 5), where 33 is wanted:
 results/multi30k_cpu.md.
 """
 

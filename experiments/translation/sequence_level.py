@@ -25,7 +25,7 @@ def get_config(expectation: str = "reinforce") -> ConfigDict:
     config.eval_every = 100
     config.maps_every = 100
     config.checkpoint_every = 100
-    config.initialise_from = ConfigDict({"run": "runs/attention", "tokenizer": True})
+    config.initialize_from = ConfigDict({"run": "runs/attention", "tokenizer": True})
     config.task.expectation = expectation
     if expectation == "minimum_risk":
         # Shen et al. 2016 train on the risk alone; beside its small gradient the likelihood would decide.

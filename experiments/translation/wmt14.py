@@ -5,7 +5,7 @@
 
 DIR is a TFDS folder with wmt14_translate/de-en prepared (--file_format=array_record). The paper trained base for 12
 hours and big for 3.5 days on 8 P100: 25.8 and 26.4 BLEU on newstest2013, 27.3 and 28.4 on newstest2014. Those are
-tokenised BLEU with German compounds split; this config reports sacreBLEU (13a), which reads lower. Not run here.
+tokenized BLEU with German compounds split; this config reports sacreBLEU (13a), which reads lower. Not run here.
 """
 
 from typing import Literal

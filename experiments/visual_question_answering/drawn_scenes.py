@@ -17,10 +17,10 @@ from transformer.data.datasets.options import whole_numbers
 from transformer.data.scenes import Item, SceneKind, paint
 
 Scene = tuple[Item, ...]
-# The neighbouring cell that a relation leads to: so many rows down and columns to the right.
+# The neighboring cell that a relation leads to: so many rows down and columns to the right.
 RELATIONS = {"right of": (0, 1), "left of": (0, -1), "below": (1, 0), "above": (-1, 0)}
-ONE_HOP = ("colour", "shape", "place")
-RELATIONAL = ("neighbour_colour", "neighbour_shape")
+ONE_HOP = ("color", "shape", "place")
+RELATIONAL = ("neighbor_color", "neighbor_shape")
 # By the last are drawn the questions of training of which it is counted what their words alone tell.
 _SEEDS = {"validation": VALIDATION_SEED, "test": TEST_SEED, "train": 2**42}
 # Cells a side: as many as have names.
@@ -33,9 +33,9 @@ _COUNTED = 10_000
 class SceneQuestions(Config, path="scenes"):
     """Questions about scenes of `fewest` to `most` items in three by three cells of `pixels` x `pixels`.
 
-    Items of a scene differ in shape and in colour. Half of the questions are of a kind of `ONE_HOP`, such as "what
-    colour is the star ?", "what shape is red ?", "where is the red thing ?"; half lead from an item to the one in a
-    neighbouring cell: "what colour is the thing right of the star ?", "what shape is below the red thing ?".
+    Items of a scene differ in shape and in color. Half of the questions are of a kind of `ONE_HOP`, such as "what
+    color is the star ?", "what shape is red ?", "where is the red thing ?"; half lead from an item to the one in a
+    neighboring cell: "what color is the thing right of the star ?", "what shape is below the red thing ?".
     In training `asked_of_each` questions are about one scene, which takes less time to draw. `validation` and `test`:
     how many questions these splits have, each about a scene of its own.
 
@@ -65,10 +65,10 @@ class SceneQuestions(Config, path="scenes"):
         """What the questions are made of; words in the order of the alphabet."""
         kind = self.kind
         places = tuple(kind.place(cell) for cell in range(_SIDE**2))
-        spoken = {*words_of("what colour shape where is the thing ?"), *kind.colours, *kind.shapes}
+        spoken = {*words_of("what color shape where is the thing ?"), *kind.colors, *kind.shapes}
         spoken |= {word for relation in RELATIONS for word in relation.split()}
-        longest = len(words_of("what colour is the thing right of the red thing ?"))
-        answers = (*kind.colours, *kind.shapes, *places)
+        longest = len(words_of("what color is the thing right of the red thing ?"))
+        answers = (*kind.colors, *kind.shapes, *places)
         kinds = (*ONE_HOP, *RELATIONAL)
         return Terms(tuple(sorted(spoken)), answers, kinds, longest, kind.size, _SIDE, RELATIONAL)
 
@@ -121,7 +121,7 @@ class SceneQuestions(Config, path="scenes"):
         return items, question
 
     def draw(self, random: np.random.Generator, count: int) -> tuple[Scene, list[Question]]:
-        """A scene in which some item has a neighbour, and so many questions: first the kind, then what it is about."""
+        """A scene in which some item has a neighbor, and so many questions: first the kind, then what it is about."""
         kind, by_kind = self.kind, collections.defaultdict[str, list[Question]](list)
         while not all(name in by_kind for name in RELATIONAL):
             items = kind.draw(random)
@@ -165,10 +165,10 @@ def ask(kind: SceneKind, items: Sequence[Item]) -> Iterator[Question]:
         names = []
         if sum(other.shape == item.shape for other in items) == 1:
             names.append(item.shape)
-            yield _asked(f"what colour is the {item.shape} ?", item.colour, "colour", item.cell)
-        if sum(other.colour == item.colour for other in items) == 1:
-            names.append(f"{item.colour} thing")
-            yield _asked(f"what shape is {item.colour} ?", item.shape, "shape", item.cell)
+            yield _asked(f"what color is the {item.shape} ?", item.color, "color", item.cell)
+        if sum(other.color == item.color for other in items) == 1:
+            names.append(f"{item.color} thing")
+            yield _asked(f"what shape is {item.color} ?", item.shape, "shape", item.cell)
         for name, (relation, (down, right)) in itertools.product(names, RELATIONS.items()):
             row, column = item.cell // kind.side + down, item.cell % kind.side + right
             if not (0 <= row < kind.side and 0 <= column < kind.side):
@@ -176,8 +176,8 @@ def ask(kind: SceneKind, items: Sequence[Item]) -> Iterator[Question]:
             if (other := at.get(row * kind.side + column)) is not None:
                 cells = (item.cell, other.cell)
                 where = f"{relation} the {name} ?"
-                yield _asked(f"what colour is the thing {where}", other.colour, "neighbour_colour", *cells)
-                yield _asked(f"what shape is {where}", other.shape, "neighbour_shape", *cells)
+                yield _asked(f"what color is the thing {where}", other.color, "neighbor_color", *cells)
+                yield _asked(f"what shape is {where}", other.shape, "neighbor_shape", *cells)
         for name in names:
             yield _asked(f"where is the {name} ?", kind.place(item.cell), "place", item.cell)
 

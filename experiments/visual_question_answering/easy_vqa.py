@@ -1,4 +1,4 @@
-"""Questions about pictures of one coloured shape (easy-VQA, Zhou 2019), by two glimpses.
+"""Questions about pictures of one colored shape (easy-VQA, Zhou 2019), by two glimpses.
 
 python -m launch.train --config=experiments/visual_question_answering/easy_vqa.py --workdir=runs/easy_vqa --data_dir=DIR
 

@@ -1,4 +1,4 @@
-"""easy-VQA (Zhou 2019): questions about pictures of one coloured shape, from files that their user already has."""
+"""easy-VQA (Zhou 2019): questions about pictures of one colored shape, from files that their user already has."""
 
 import dataclasses
 import pathlib
@@ -16,15 +16,15 @@ from transformer.data.datasets.image_files import decode
 from transformer.data.datasets.user_files import archive_errors
 from transformer.json_files import read_value
 
-_COLOURS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
+_COLORS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
 _SHAPES = ("circle", "rectangle", "triangle")
-_KINDS = {"yes_no": ("no", "yes"), "colour": _COLOURS, "shape": _SHAPES}
+_KINDS = {"yes_no": ("no", "yes"), "color": _COLORS, "shape": _SHAPES}
 _SPOKEN = words_of("what color is the shape ? does the image not contain a there present in no of")
 _LONGEST, _SIZE = 10, 64
 # The last tenth of the pictures for training validate, with all that is asked about them.
 _HELD_OUT = 10
 TERMS = Terms(
-    tuple(sorted({*_SPOKEN, *_COLOURS, *_SHAPES})),
+    tuple(sorted({*_SPOKEN, *_COLORS, *_SHAPES})),
     tuple(sorted(answer for answers in _KINDS.values() for answer in answers)),
     tuple(_KINDS),
     _LONGEST,
@@ -140,8 +140,8 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
 
 
 def made_up() -> EasyVqa:
-    """One question about one grey picture in every split: the shapes of the set without its files."""
-    question = Question(words_of("what color is the shape?"), "gray", "colour")
+    """One question about one gray picture in every split: the shapes of the set without its files."""
+    question = Question(words_of("what color is the shape?"), "gray", "color")
     split = Split([question], np.zeros(1, int), np.full((1, _SIZE, _SIZE, 3), 128, np.uint8))
     return EasyVqa(dict.fromkeys(("train", "validation", "test"), split))
 

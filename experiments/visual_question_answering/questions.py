@@ -1,9 +1,9 @@
-r"""Questions about drawn scenes, answered in hops: "what colour is the thing right of the star ?".
+r"""Questions about drawn scenes, answered in hops: "what color is the thing right of the star ?".
 
     python -m launch.train --config=experiments/visual_question_answering/questions.py --workdir=runs/questions
     python -m launch.train --config=experiments/visual_question_answering/questions.py \
         --workdir=runs/questions_further \
-        --config.initialise_from.run=runs/questions --config.model.word_dropout=0
+        --config.initialize_from.run=runs/questions --config.model.word_dropout=0
 
 `:one_hop` in both commands takes one hop. In the first run some words may not guide the first hop; the second, with all
 words, learns to go from one cell to the next. The other arms, one run each, are glimpses, mean and question, which does

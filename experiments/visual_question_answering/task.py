@@ -62,7 +62,7 @@ _ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
 class QuestionsConfig(Config, path="config.task"):
     """Questions about pictures, and the rows of a batch of them.
 
-    `dataset`: "scenes" (coloured shapes in three by three cells, drawn and asked about here; "scenes/fewest=4,test=500"
+    `dataset`: "scenes" (colored shapes in three by three cells, drawn and asked about here; "scenes/fewest=4,test=500"
     says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation questions the first `probed`
     are mapped.
 

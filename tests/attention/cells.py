@@ -21,7 +21,7 @@ from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LAR
 from transformer.costs.support import combinations, masks_of_the_table
 
 LONGEST = 5
-# A multiple of the 1 / 65,536 to which a rate is realised.
+# A multiple of the 1 / 65,536 to which a rate is realized.
 DROPOUT = 0.375
 STATISTICS = (ENTROPY, LARGEST_WEIGHT, FIRST_TOKEN, DISTANCE)
 
@@ -110,13 +110,13 @@ def arrays_of(combination: Variant, sizes: Sizes) -> algebra.Arrays:
     found = {name: random.normal(size=shape) for name, shape in shapes.items()}
     if combination.score is Score.COSINE:
         found["score.sharpening"] = random.uniform(0.5, 3, (batch, heads, queries))
-    if "centre" in combination.facts:
-        found["centre"] = random.uniform(0, keys - 1, (batch, heads, queries))
+    if "center" in combination.facts:
+        found["center"] = random.uniform(0, keys - 1, (batch, heads, queries))
     return {name: array.astype(np.float32) for name, array in found.items()}
 
 
 def facts_of(combination: Variant, sizes: Sizes) -> algebra.Facts:
-    """What the mask says, but for the centre, of two examples that differ; some rows see no key."""
+    """What the mask says, but for the center, of two examples that differ; some rows see no key."""
     random = np.random.default_rng(1)
     batch, queries, keys, *_ = sizes
     query, key = np.arange(queries), np.arange(keys)
@@ -161,7 +161,7 @@ def kind_of(combination: Variant) -> algebra.Kind:
     spec = spec_of(Cell(Backend.EINSUM, combination))
     return algebra.Kind(
         combination.score.value,
-        combination.normaliser.value,
+        combination.normalizer.value,
         combination.position.value,
         gaussian=combination.reweighting is Reweighting.GAUSSIAN,
         scale=spec.scale,
@@ -178,7 +178,7 @@ def spec_of(cell: Cell) -> AttentionSpec:
     plain = masks_of_the_table().index(combination.facts) % 2 == 0
     return AttentionSpec(
         combination.score,
-        combination.normaliser,
+        combination.normalizer,
         combination.reweighting,
         combination.position,
         cell.backend,
@@ -208,8 +208,8 @@ def mask_of(facts: algebra.Facts) -> Mask:
 
 def call(cell: Cell, arrays: Any, mask: Mask, **options: Any) -> tuple[jax.Array, Attended]:
     """The cell by attend()."""
-    if "centre" in arrays:
-        mask = dataclasses.replace(mask, centre=arrays["centre"])
+    if "center" in arrays:
+        mask = dataclasses.replace(mask, center=arrays["center"])
     return attend(
         *(arrays[name] for name in ("q", "k", "v")),
         spec=spec_of(cell),

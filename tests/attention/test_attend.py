@@ -14,7 +14,7 @@ from transformer.attention.api import attend
 from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import Normaliser
+from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import sinusoidal
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
@@ -258,15 +258,15 @@ def test_nothing_is_captured_unless_asked_and_what_is_captured_has_no_gradient(b
     assert not of_weights(q).any()
 
 
-@pytest.mark.parametrize("normaliser", [Normaliser.HARD, Normaliser.STRAIGHT_THROUGH], ids=lambda kind: kind.value)
-def test_a_sample_in_training_needs_a_key_and_has_a_log_probability(normaliser: Normaliser) -> None:
+@pytest.mark.parametrize("normalizer", [Normalizer.HARD, Normalizer.STRAIGHT_THROUGH], ids=lambda kind: kind.value)
+def test_a_sample_in_training_needs_a_key_and_has_a_log_probability(normalizer: Normalizer) -> None:
     q, k, v, _ = map(jnp.asarray, arrays())
-    spec = AttentionSpec(normaliser=normaliser)
+    spec = AttentionSpec(normalizer=normalizer)
 
     def log_prob(**options: Any) -> Any:
         return jax.eval_shape(lambda: attend(q, k, v, spec=spec, mask=Mask(), **options)[1].log_prob)
 
-    with pytest.raises(TypeError, match=f"normaliser={normaliser.value} draws a sample in training; .* a key"):
+    with pytest.raises(TypeError, match=f"normalizer={normalizer.value} draws a sample in training; .* a key"):
         log_prob(train=True)
     for options in ({}, {"train": True, "key": jax.random.key(0)}):
         found = log_prob(**options)

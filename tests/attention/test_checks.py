@@ -152,12 +152,12 @@ def masks() -> dict[str, Case]:
         predictive = partial(local_predictive, floats(2, 4, 5), half_width)
         cases[f"local_predictive_{half_width}"] = Case(partial(traced, mask=predictive), says)
     of_key_heads = partial(traced, mask=partial(local_predictive, floats(2, 2, 5), 3))
-    cases["centre_of_the_key_heads"] = Case(of_key_heads, ("mask.centre has shape (2, 2, 5)", "need (2, 4, 5)"))
+    cases["center_of_the_key_heads"] = Case(of_key_heads, ("mask.center has shape (2, 2, 5)", "need (2, 4, 5)"))
     cases["prefix_of_another_batch"] = Case(
         partial(masked, prefix=whole(3), causal=True), ("mask.prefix has shape (3,)", "need (2,)")
     )
     cases["prefix_alone"] = Case(partial(masked, prefix=whole(2)), ("mask.prefix", "without mask.causal"))
-    cases["centre_alone"] = Case(partial(masked, centre=floats(2, 4, 5)), ("mask.centre", "without mask.window"))
+    cases["center_alone"] = Case(partial(masked, center=floats(2, 4, 5)), ("mask.center", "without mask.window"))
     return cases
 
 
@@ -306,7 +306,7 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
         window=(2, 0),
         segments=(whole(2, 5), whole(2, 7)),
         order=(whole(2, 5), whole(2, 7)),
-        centre=floats(2, 4, 5),
+        center=floats(2, 4, 5),
         **dict.fromkeys(("query_offset", "query_lengths", "key_lengths", "prefix"), whole(2)),
     ),
     "keys_of_another_depth": partial(

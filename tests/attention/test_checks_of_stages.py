@@ -34,7 +34,7 @@ from transformer.attention import (
     Cosine,
     General,
     Mask,
-    Normaliser,
+    Normalizer,
     Parameters,
     Position,
     PreparedKeys,
@@ -43,7 +43,7 @@ from transformer.attention import (
     Score,
     attend,
     capture_weights,
-    normalise,
+    normalize,
     prepare_keys,
     read,
     score,
@@ -70,7 +70,7 @@ def enums() -> dict[str, Case]:
         for name, value, member in (
             ("score", "cosine", "Score.COSINE"),
             ("score", "SCALED_DOT", "Score.SCALED_DOT"),
-            ("normaliser", "sparsemax", "Normaliser.SPARSEMAX"),
+            ("normalizer", "sparsemax", "Normalizer.SPARSEMAX"),
             ("reweighting", "gaussian", "Reweighting.GAUSSIAN"),
             ("position", "alibi", "Position.ALIBI"),
             ("backend", "xla", "Backend.XLA"),
@@ -95,11 +95,11 @@ def enums() -> dict[str, Case]:
         "keys_at_a_string": refused(
             prepare_keys, k, Score.DOT, "rotary", says=("position is 'rotary', a string; say Position.ROTARY",)
         ),
-        "normaliser_of_a_string": refused(
-            normalise, logits, None, "sparsemax", says=("kind is 'sparsemax', a string; say Normaliser.SPARSEMAX",)
+        "normalizer_of_a_string": refused(
+            normalize, logits, None, "sparsemax", says=("kind is 'sparsemax', a string; say Normalizer.SPARSEMAX",)
         ),
-        "normaliser_of_a_reweighting": refused(
-            normalise, logits, None, Reweighting.NONE, says=("kind is Reweighting.NONE, which is no Normaliser",)
+        "normalizer_of_a_reweighting": refused(
+            normalize, logits, None, Reweighting.NONE, says=("kind is Reweighting.NONE, which is no Normalizer",)
         ),
     }
 
@@ -152,10 +152,10 @@ def kinds_of_arguments() -> dict[str, Case]:
         ),
         "read_of_whole_numbers": refused(read, whole(*LOGITS), v, says=("weights has numbers of type int32",)),
         "allowed_of_a_mask": refused(
-            normalise, weights, Mask(causal=True), says=("allowed is a Mask; give dense(mask, queries, keys)",)
+            normalize, weights, Mask(causal=True), says=("allowed is a Mask; give dense(mask, queries, keys)",)
         ),
     }
-    for name, kind in (("normalise", normalise), ("sparsemax", sparsemax)):
+    for name, kind in (("normalize", normalize), ("sparsemax", sparsemax)):
         cases[f"{name}_under_numbers"] = refused(
             kind, weights, floats(*LOGITS), says=("allowed has numbers of type float32; give booleans",)
         )
@@ -306,7 +306,7 @@ def of_stages(
     """The stages one after the other, the keys prepared or as they are."""
     q, k = floats(*Q_SHAPE), floats(*K_SHAPE)
     keys = k if raw else prepare_keys(k, kind, position, params)
-    weights = normalise(score(q, keys, kind, position, params), truth(2, 1, 1, 7)).values
+    weights = normalize(score(q, keys, kind, position, params), truth(2, 1, 1, 7)).values
     return read(weights, k), capture_weights(weights, Capture(("here",)))
 
 
@@ -319,7 +319,7 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
     "raw_keys_of_scaled_dot": partial(of_stages, Score.SCALED_DOT, Position.ALIBI, raw=True),
     "raw_keys_of_location": partial(of_stages, Score.LOCATION, params=Parameters(FITTING[Score.LOCATION]), raw=True),
     "stages_of_rotary": partial(of_stages, Score.DOT, Position.ROTARY),
-    "stages_of_a_sampler": lambda: normalise(floats(*LOGITS), None, Normaliser.HARD),
+    "stages_of_a_sampler": lambda: normalize(floats(*LOGITS), None, Normalizer.HARD),
     **{
         f"stages_of_{kind.value}": partial(of_stages, kind, params=Parameters(FITTING.get(kind)))
         for kind in Score

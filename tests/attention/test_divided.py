@@ -20,7 +20,7 @@ from transformer.attention.api import attend
 from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import Normaliser
+from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.sharded import shards_of
@@ -83,7 +83,7 @@ CASES = {
         EINSUM,
         ("causal", "key_lengths"),
         how=GATHER,
-        choices=(("normaliser", Normaliser.SPARSEMAX),),
+        choices=(("normalizer", Normalizer.SPARSEMAX),),
     ),
 }
 # What the others hold as well, or what takes longer to compile; of the backends only those that run on a CPU.
@@ -292,7 +292,7 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
 @pytest.mark.parametrize(
     ("spec", "options", "says"),
     [
-        (AttentionSpec(normaliser=Normaliser.SPARSEMAX), {}, "does not take normaliser=sparsemax"),
+        (AttentionSpec(normalizer=Normalizer.SPARSEMAX), {}, "does not take normalizer=sparsemax"),
         (AttentionSpec(Score.LOCATION), {}, "does not take score=location"),
         (AttentionSpec(position=Position.SHAW), {}, "does not take position=shaw"),
         (AttentionSpec(dropout=0.5), {"train": True, "key": KEY}, "does not take dropout"),
@@ -348,6 +348,6 @@ def test_auto_chooses_for_what_one_device_has() -> None:
 @pytest.mark.parametrize("how", [RING, GATHER])
 def test_positions_that_cannot_be_divided_evenly_are_whole(how: SequenceParallel) -> None:
     here = placement((1, 1, 1, 4), RULES["sp"], how)
-    for spec in (AttentionSpec(), AttentionSpec(normaliser=Normaliser.SPARSEMAX)):
+    for spec in (AttentionSpec(), AttentionSpec(normalizer=Normalizer.SPARSEMAX)):
         for queries, keys in ((6, 8), (8, 10), (1, 7)):
             assert shaped(here, spec, queries, keys).shape == (2, queries, 2, 4)

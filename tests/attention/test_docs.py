@@ -22,7 +22,7 @@ from transformer.attention.api import attend
 from transformer.attention.backends import BACKENDS, BESIDE_THE_MASK, Variant, meaningless, unsupported
 from transformer.attention.capture import Capture
 from transformer.attention.masks import FACTS, Mask
-from transformer.attention.normalizers import Normaliser, Reweighting
+from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
@@ -31,7 +31,7 @@ from transformer.costs.support import MODES, in_words, masks_of_the_table
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")
 PAGES = ("attention.md", "support.md")
-FAMILIES: tuple[type[enum.Enum], ...] = (Score, Normaliser, Reweighting, Position)
+FAMILIES: tuple[type[enum.Enum], ...] = (Score, Normalizer, Reweighting, Position)
 
 
 def execute(code: str, namespace: dict[str, Any]) -> list[str]:
@@ -186,7 +186,7 @@ def chosen(words: str, names: list[str]) -> set[str]:
 
 
 def published(page: str) -> set[tuple[str, ...]]:
-    """Every (score, normaliser, re-weighting, position, backend, mask) that the page's first table takes."""
+    """Every (score, normalizer, re-weighting, position, backend, mask) that the page's first table takes."""
     head, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in re.search(r"^\| score .*?\n\n", page, re.MULTILINE | re.DOTALL)[0].splitlines()  # type: ignore[index]

@@ -11,7 +11,7 @@ import pytest
 from transformer.attention.api import attend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import Normaliser, Reweighting
+from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import Position, Shaw
 from transformer.attention.rng import check_rate, dropout
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
@@ -42,16 +42,16 @@ def weights_used(**options: Any) -> np.ndarray:
     return np.moveaxis(np.asarray(call(identity, **options)[0]), 2, 1)
 
 
-EXTENT = Mask(window=(2, 2), centre=jnp.full((B, H, Q), 3.0))
+EXTENT = Mask(window=(2, 2), center=jnp.full((B, H, Q), 3.0))
 
 
 @pytest.mark.parametrize(
     "choices",
     [
         {},
-        pytest.param({"normaliser": Normaliser.SPARSEMAX}, marks=pytest.mark.slow),
-        {"normaliser": Normaliser.HARD},
-        pytest.param({"normaliser": Normaliser.STRAIGHT_THROUGH}, marks=pytest.mark.slow),
+        pytest.param({"normalizer": Normalizer.SPARSEMAX}, marks=pytest.mark.slow),
+        {"normalizer": Normalizer.HARD},
+        pytest.param({"normalizer": Normalizer.STRAIGHT_THROUGH}, marks=pytest.mark.slow),
         {"reweighting": Reweighting.GAUSSIAN, "mask": EXTENT},
     ],
     ids=str,
@@ -149,9 +149,9 @@ def test_evaluation_and_a_rate_of_zero_are_the_same_program_on_any_backend(backe
 @pytest.mark.parametrize("backend", [Backend.BLOCKWISE, Backend.XLA, Backend.CUDNN, Backend.SPLASH])
 def test_a_backend_without_weights_refuses_and_names_the_one_that_has_them(backend: Backend) -> None:
     says = (
-        "score=scaled_dot x normaliser=softmax x position=none x mask=causal+dropout: "
+        "score=scaled_dot x normalizer=softmax x position=none x mask=causal+dropout: "
         f"backend={backend.value} does not take dropout; backend=einsum computes it as it stands; nearest here: "
-        "score=scaled_dot x normaliser=softmax x position=none x mask=causal"
+        "score=scaled_dot x normalizer=softmax x position=none x mask=causal"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         call(jnp.zeros((B, K, 2, D)), backend=backend, dropout=RATE, train=True, key=KEY)
@@ -169,10 +169,10 @@ def test_auto_takes_einsum_however_long() -> None:
     assert largest(train=True, key=KEY) == 2**28
 
 
-@pytest.mark.parametrize("normaliser", [Normaliser.SOFTMAX, Normaliser.HARD])
-def test_a_missing_key_is_refused(normaliser: Normaliser) -> None:
+@pytest.mark.parametrize("normalizer", [Normalizer.SOFTMAX, Normalizer.HARD])
+def test_a_missing_key_is_refused(normalizer: Normalizer) -> None:
     with pytest.raises(ValueError, match=r"^dropout=0.25 drops weights in training and key=None; give attend\(\) a"):
-        call(jnp.zeros((B, K, 2, D)), normaliser=normaliser, dropout=RATE, train=True)
+        call(jnp.zeros((B, K, 2, D)), normalizer=normalizer, dropout=RATE, train=True)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])

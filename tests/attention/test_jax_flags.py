@@ -16,7 +16,7 @@ from transformer.attention import (
     Backend,
     Capture,
     Mask,
-    Normaliser,
+    Normalizer,
     Position,
     Reweighting,
     attend,
@@ -42,7 +42,7 @@ MASKS = {
     "segments": Mask(segments=(jnp.zeros((2, LENGTH), jnp.int32),) * 2),
     "order": Mask(order=(jnp.zeros((2, LENGTH), jnp.int32), jnp.ones((2, LENGTH), jnp.int32))),
     "allowed": Mask(allowed=jnp.ones((1, 1, LENGTH, LENGTH), bool).at[0, 0, 1].set(False)),
-    "centre": local_predictive(jnp.zeros((2, 2, LENGTH)), 1),
+    "center": local_predictive(jnp.zeros((2, 2, LENGTH)), 1),
 }
 EVERYTHING = Capture(("here",), statistics=tuple(STATISTICS.values()))
 
@@ -60,8 +60,8 @@ def test_attention_raises_the_rank_of_no_array_in_silence(named: str) -> None:
     mask = MASKS[named]
     choices: list[dict[str, Any]] = [{"backend": backend} for backend in (Backend.BLOCKWISE, Backend.XLA)]
     choices += [{**choice, "position": Position.ALIBI} for choice in choices]
-    choices += [{"normaliser": normaliser} for normaliser in Normaliser] + [{"position": Position.ROTARY}]
-    if mask.centre is not None:
+    choices += [{"normalizer": normalizer} for normalizer in Normalizer] + [{"position": Position.ROTARY}]
+    if mask.center is not None:
         choices += [{"reweighting": Reweighting.GAUSSIAN}]
     for choice in choices:
 
@@ -80,9 +80,9 @@ def test_attention_raises_the_rank_of_no_array_in_silence(named: str) -> None:
     "choice",
     [
         {"backend": Backend.EINSUM},
-        {"backend": Backend.EINSUM, "normaliser": Normaliser.SPARSEMAX},
-        {"backend": Backend.EINSUM, "normaliser": Normaliser.ENTMAX15},
-        {"backend": Backend.EINSUM, "normaliser": Normaliser.HARD},
+        {"backend": Backend.EINSUM, "normalizer": Normalizer.SPARSEMAX},
+        {"backend": Backend.EINSUM, "normalizer": Normalizer.ENTMAX15},
+        {"backend": Backend.EINSUM, "normalizer": Normalizer.HARD},
         {"backend": Backend.BLOCKWISE},
         {"backend": Backend.XLA},
     ],

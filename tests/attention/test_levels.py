@@ -1,4 +1,4 @@
-"""Sparse normalisers behind a score, at the compiler's lowest level, at which the tests compile, and at the users'.
+"""Sparse normalizers behind a score, at the compiler's lowest level, at which the tests compile, and at the users'.
 
 At the lowest level the gradient of 1.5-entmax was wrong for all of 40 seeds: the support was found by comparing a logit
 with a copy of itself, which the compiler had computed and rounded in another way.
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention import Additive, AttentionSpec, Normaliser, Parameters, Score, attend
+from transformer.attention import Additive, AttentionSpec, Normalizer, Parameters, Score, attend
 
 SEEDS = 40
 B, Q, K, D, A = 2, 5, 9, 4, 6
@@ -65,8 +65,8 @@ def expected(kind: Callable[..., Any], given: Arrays) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("kind", "truth"), [(Normaliser.ENTMAX15, entmax15), (Normaliser.SPARSEMAX, sparsemax)])
-def test_no_seed_has_a_wrong_gradient(kind: Normaliser, truth: Callable[..., Any], level: str) -> None:
+@pytest.mark.parametrize(("kind", "truth"), [(Normalizer.ENTMAX15, entmax15), (Normalizer.SPARSEMAX, sparsemax)])
+def test_no_seed_has_a_wrong_gradient(kind: Normalizer, truth: Callable[..., Any], level: str) -> None:
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, *parts: jax.Array) -> tuple[jax.Array, jax.Array]:
         spec = AttentionSpec(Score.ADDITIVE, kind)
         output, _ = attend(q, k, v, spec=spec, params=Parameters(Additive(*parts)))

@@ -62,8 +62,8 @@ def seen_by(facts: dict[str, Any], shape: Shape) -> np.ndarray:
         seen &= (key <= position) | (key < by_example.get("prefix", 0))
     if facts.get("window") is not None:
         before, after = facts["window"]
-        centre = facts["centre"][..., None] if "centre" in facts else position
-        seen &= (centre - before <= key) & (key <= centre + after)
+        center = facts["center"][..., None] if "center" in facts else position
+        seen &= (center - before <= key) & (key <= center + after)
     seen &= query < by_example.get("query_lengths", shape.queries)
     seen &= key < by_example.get("key_lengths", shape.keys)
     if "segments" in facts:
@@ -246,7 +246,7 @@ XLA_CASES: dict[str, dict[str, Any]] = {
     "prefix": {"causal": True, "prefix": np.int32([3, 0]), "key_lengths": np.int32([7, 4])},
     "segments": {"segments": (np.int32([[0, 0, 1, 1, 2]] * 2), np.int32([[0, 0, 0, 1, 1, 1, 1]] * 2))},
     "order": {"order": (np.int32([[0, 1, 2, 3, 4]] * 2), np.int32([[4, 2, 0, 6, 1, 3, 5]] * 2))},
-    "centre": {"window": (1, 1), "centre": np.float32(NORMAL(size=(2, 4, 5)) * 3 + 3)},
+    "center": {"window": (1, 1), "center": np.float32(NORMAL(size=(2, 4, 5)) * 3 + 3)},
     "allowed": {"allowed": np.random.default_rng(1).random((2, 4, 5, 7)) < 0.4},
 }
 
@@ -372,7 +372,7 @@ CUDNN = AttentionSpec(backend=Backend.CUDNN)
         ("causal query_offset", Position.NONE, "mask.query_offset"),
         ("order", Position.NONE, "mask.order"),
         ("allowed", Position.NONE, "mask.allowed"),
-        ("causal window centre", Position.NONE, "mask.centre"),
+        ("causal window center", Position.NONE, "mask.center"),
         ("window", Position.NONE, "mask.window without mask.causal"),
         ("bias", Position.NONE, "does not take bias"),
         ("", Position.ALIBI, "position=alibi"),

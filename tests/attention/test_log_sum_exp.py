@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from transformer.attention import AttentionSpec, Backend, Mask, Normaliser, Position, attend
+from transformer.attention import AttentionSpec, Backend, Mask, Normalizer, Position, attend
 from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 BATCH, LENGTH, HEADS, GROUPS, DEPTH = 2, 6, 4, 2, 8
@@ -137,7 +137,7 @@ def test_on_a_mesh_it_is_that_of_one_device(backend: Backend) -> None:
     np.testing.assert_allclose(found[0], alone[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("normaliser", [Normaliser.SPARSEMAX, Normaliser.ENTMAX15], ids=str)
-def test_what_has_none_is_refused(normaliser: Normaliser) -> None:
-    with pytest.raises(ValueError, match=f"normaliser={normaliser.value}, whose weights have no log-sum-exp"):
-        attend(*arrays(), spec=AttentionSpec(normaliser=normaliser), log_sum_exp=True)
+@pytest.mark.parametrize("normalizer", [Normalizer.SPARSEMAX, Normalizer.ENTMAX15], ids=str)
+def test_what_has_none_is_refused(normalizer: Normalizer) -> None:
+    with pytest.raises(ValueError, match=f"normalizer={normalizer.value}, whose weights have no log-sum-exp"):
+        attend(*arrays(), spec=AttentionSpec(normalizer=normalizer), log_sum_exp=True)

@@ -16,12 +16,12 @@ from transformer.attention import kernels
 from transformer.attention.api import attend
 from transformer.attention.capture import Capture
 from transformer.attention.kernels import rows_that_see
-from transformer.attention.masks import FACTS, Mask, dense, local_monotonic, local_predictive, predicted_centre, visible
+from transformer.attention.masks import FACTS, Mask, dense, local_monotonic, local_predictive, predicted_center, visible
 from transformer.attention.normalizers import Reweighting
 from transformer.attention.spec import AttentionSpec, Backend
 
 B, H, Q, K, D = 2, 3, 5, 6, 4
-NEEDS = {"prefix": "causal", "centre": "window"}
+NEEDS = {"prefix": "causal", "center": "window"}
 
 
 def facts_of(names: Any, seed: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def facts_of(names: Any, seed: int) -> dict[str, Any]:
         "segments": (random.integers(0, 3, (B, Q)), random.integers(0, 3, (B, K))),
         "order": (random.integers(0, 4, (B, Q)), random.integers(0, 4, (B, K))),
         # Quarters, so that no rounding decides what lies on the edge of a window.
-        "centre": random.integers(-4, 4 * K, (B, H, Q)) / 4,
+        "center": random.integers(-4, 4 * K, (B, H, Q)) / 4,
         "allowed": random.random([random.choice([1, size]) for size in (B, H, Q, K)]) < 0.7,
     }
     wanted = {*names, *(NEEDS[name] for name in names if name in NEEDS)}
@@ -59,8 +59,8 @@ def sees(facts: dict[str, Any], b: int, h: int, q: int, k: int) -> bool:
         return False
     if "window" in facts:
         before, after = facts["window"]
-        centre = facts["centre"][b, h, q] if "centre" in facts else position
-        if k < centre - before or k > centre + after:
+        center = facts["center"][b, h, q] if "center" in facts else position
+        if k < center - before or k > center + after:
             return False
     if "query_lengths" in facts and q >= facts["query_lengths"][b]:
         return False
@@ -182,10 +182,10 @@ def test_local_monotonic_attention_is_zero_outside_its_window(backend: Backend) 
 def test_local_predictive_attention_is_zero_outside_its_window(reweighting: Reweighting) -> None:
     q, k, v = inputs()
     half_width = 2
-    centre = np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)).astype(np.float32)
-    mask = local_predictive(jnp.asarray(centre), half_width)
+    center = np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)).astype(np.float32)
+    mask = local_predictive(jnp.asarray(center), half_width)
     output, weights = (np.asarray(x) for x in attention(q, k, v, mask, AttentionSpec(reweighting=reweighting)))
-    distance = np.arange(K) - centre.astype(np.float64)[..., None]
+    distance = np.arange(K) - center.astype(np.float64)[..., None]
     inside = np.abs(distance) <= half_width
     np.testing.assert_array_equal(weights > 0, inside)
     assert not inside.all()
@@ -199,8 +199,8 @@ def test_local_predictive_attention_is_zero_outside_its_window(reweighting: Rewe
 def test_a_window_as_wide_as_the_text_is_global_attention() -> None:
     q, k, v = inputs()
     everything = attention(q, k, v, Mask(), AttentionSpec())
-    centre = jnp.asarray(np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)), jnp.float32)
-    for mask in (local_monotonic(K), local_predictive(centre, K)):
+    center = jnp.asarray(np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)), jnp.float32)
+    for mask in (local_monotonic(K), local_predictive(center, K)):
         for ours, theirs in zip(attention(q, k, v, mask, AttentionSpec()), everything, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -208,8 +208,8 @@ def test_a_window_as_wide_as_the_text_is_global_attention() -> None:
 def test_the_gaussian_of_a_lopsided_window_is_finite() -> None:
     """D is half of the window's width: 1.5 for (0, 3)."""
     q, k, v = inputs()
-    centre = np.full((B, H, Q), 2, np.float32)
-    mask = Mask(window=(0, 3), centre=jnp.asarray(centre))
+    center = np.full((B, H, Q), 2, np.float32)
+    mask = Mask(window=(0, 3), center=jnp.asarray(center))
     weights = attention(q, k, v, mask, AttentionSpec(reweighting=Reweighting.GAUSSIAN))[1]
     distance = np.arange(K) - 2
     inside = np.broadcast_to((distance >= 0) & (distance <= 3), (B, H, Q, K))
@@ -227,7 +227,7 @@ def test_the_gradient_reaches_the_prediction_through_the_gaussian_alone(reweight
     @jax.jit
     @jax.grad
     def of_parts(parts: list[jax.Array]) -> jax.Array:
-        mask = local_predictive(predicted_centre(q, *parts, lengths), 2)
+        mask = local_predictive(predicted_center(q, *parts, lengths), 2)
         mask = dataclasses.replace(mask, key_lengths=lengths)
         return jnp.sum(jnp.sin(attend(q, k, v, spec=AttentionSpec(reweighting=reweighting), mask=mask)[0]))
 
@@ -238,12 +238,12 @@ def test_the_gradient_reaches_the_prediction_through_the_gaussian_alone(reweight
 
 
 @pytest.mark.parametrize("spread", [0.1, 1, 100])
-def test_a_predicted_centre_is_the_equations_and_lies_on_the_text(spread: float) -> None:
+def test_a_predicted_center_is_the_equations_and_lies_on_the_text(spread: float) -> None:
     """p_t = (S - 1) sigmoid(v_p' tanh(W_p h_t)): positions count from 0."""
     normal = np.random.default_rng(3).normal
     q, weight, score = (spread * normal(size=shape) for shape in ((B, Q, H, D), (H, D, 3), (H, 3)))
     lengths = np.array([K, 1])
-    found = predicted_centre(*(jnp.asarray(x, jnp.float32) for x in (q, weight, score)), jnp.asarray(lengths))
+    found = predicted_center(*(jnp.asarray(x, jnp.float32) for x in (q, weight, score)), jnp.asarray(lengths))
     wanted = np.zeros((B, H, Q))
     for b, h, i in np.ndindex(B, H, Q):
         inner = sum(score[h, a] * math.tanh(q[b, i, h] @ weight[h, :, a]) for a in range(3))
@@ -253,11 +253,11 @@ def test_a_predicted_centre_is_the_equations_and_lies_on_the_text(spread: float)
     assert (np.asarray(found) <= lengths[:, None, None] - 1).all()
 
 
-def test_a_centre_that_is_predicted_in_bfloat16_is_no_whole_number_beyond_256() -> None:
+def test_a_center_that_is_predicted_in_bfloat16_is_no_whole_number_beyond_256() -> None:
     """bfloat16 has 8 bits: between 512 and 1024 every fourth number."""
     lengths, places = jnp.asarray([1001]), jnp.asarray(np.linspace(-3, 3, 50), jnp.bfloat16)
     q, one = places[None, :, None, None], jnp.ones((1, 1, 1), jnp.bfloat16)
-    found = predicted_centre(q, one, one[0], lengths)
+    found = predicted_center(q, one, one[0], lengths)
     hidden = np.tanh(np.float64(places)).astype(jnp.bfloat16).astype(np.float64)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found[0, 0], 1000 / (1 + np.exp(-hidden)), rtol=0, atol=1e-3)

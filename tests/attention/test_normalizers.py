@@ -1,4 +1,4 @@
-"""Normalisers against solvers in NumPy float64 that sort nothing, their closed forms, and the draws against chance."""
+"""Normalizers against solvers in NumPy float64 that sort nothing, their closed forms, and the draws against chance."""
 
 import functools
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from transformer.attention.api import attend
 from transformer.attention.masks import local_predictive
 from transformer.attention.normalizers import (
     SAMPLERS,
-    Normaliser,
+    Normalizer,
     Reweighting,
     Weights,
     entmax15,
     gaussian,
     log_sum_exp,
-    normalise,
+    normalize,
     softmax,
     sparsemax,
 )
@@ -30,9 +30,9 @@ B, H, Q, K = 2, 3, 4, 6
 SPARSE = {"sparsemax": jax.jit(sparsemax), "entmax15": jax.jit(entmax15)}
 BOTH = pytest.mark.parametrize("name", SPARSE)
 DRAWN = pytest.mark.parametrize(
-    "kind", [Normaliser.HARD, Normaliser.STRAIGHT_THROUGH], ids=["hard", "straight_through"]
+    "kind", [Normalizer.HARD, Normalizer.STRAIGHT_THROUGH], ids=["hard", "straight_through"]
 )
-EVERY = pytest.mark.parametrize("kind", list(Normaliser), ids=lambda kind: kind.value)
+EVERY = pytest.mark.parametrize("kind", list(Normalizer), ids=lambda kind: kind.value)
 
 
 def of_excess(name: str, excess: np.ndarray) -> np.ndarray:
@@ -154,9 +154,9 @@ def test_equal_logits_have_equal_weights(name: str) -> None:
 
 
 @EVERY
-def test_a_single_key_has_all_the_weight(kind: Normaliser) -> None:
+def test_a_single_key_has_all_the_weight(kind: Normalizer) -> None:
     def first(logits: jax.Array) -> jax.Array:
-        return normalise(logits, None, kind, key=jax.random.key(0), train=True).values[0, 0, 0, 0]
+        return normalize(logits, None, kind, key=jax.random.key(0), train=True).values[0, 0, 0, 0]
 
     value_and_gradient = jax.jit(jax.value_and_grad(first))
     for logit in (-50.0, 0.0, 50.0):
@@ -207,11 +207,11 @@ def test_first_and_second_derivatives_are_those_of_central_differences(name: str
 
 
 @functools.cache
-def derived(kind: Normaliser) -> Callable[..., tuple[jax.Array, Weights]]:
-    """The compiled gradient of all that a normaliser returns, and what it returns."""
+def derived(kind: Normalizer) -> Callable[..., tuple[jax.Array, Weights]]:
+    """The compiled gradient of all that a normalizer returns, and what it returns."""
 
     def weighted(logits: jax.Array, allowed: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, Weights]:
-        weights = normalise(logits, allowed, kind, key=jax.random.key(0), train=True)
+        weights = normalize(logits, allowed, kind, key=jax.random.key(0), train=True)
         total = jnp.sum(weights.values * cotangent) + jnp.sum(weights.probabilities * cotangent)
         return total + (0 if weights.log_prob is None else jnp.sum(weights.log_prob)), weights
 
@@ -220,7 +220,7 @@ def derived(kind: Normaliser) -> Callable[..., tuple[jax.Array, Weights]]:
 
 @EVERY
 @pytest.mark.parametrize("forbidden", [np.inf, np.nan, 3e38])
-def test_masked_keys_and_rows_are_exactly_zero_in_value_and_gradient(kind: Normaliser, forbidden: float) -> None:
+def test_masked_keys_and_rows_are_exactly_zero_in_value_and_gradient(kind: Normalizer, forbidden: float) -> None:
     allowed, cotangent = random_mask(), random_logits(seed=2).astype(np.float32)
     logits = np.where(allowed, random_logits(), forbidden).astype(np.float32)
     gradient, weights = derived(kind)(logits, allowed, cotangent)
@@ -236,7 +236,7 @@ def test_masked_keys_and_rows_are_exactly_zero_in_value_and_gradient(kind: Norma
 
 
 @EVERY
-def test_a_bias_of_minus_infinity_hides_a_key_as_a_mask_does(kind: Normaliser) -> None:
+def test_a_bias_of_minus_infinity_hides_a_key_as_a_mask_does(kind: Normalizer) -> None:
     allowed, cotangent = random_mask(), random_logits(seed=2).astype(np.float32)
     logits = random_logits().astype(np.float32)
     masked = derived(kind)(logits, allowed, cotangent)
@@ -263,10 +263,10 @@ SEEN = np.array([True, True, True, False, True, True])
 
 
 @DRAWN
-def test_draws_are_as_frequent_as_the_softmax_says(kind: Normaliser) -> None:
+def test_draws_are_as_frequent_as_the_softmax_says(kind: Normalizer) -> None:
     logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (1, 1, DRAWS, K))
     allowed = jnp.asarray(SEEN)[None, None, None]
-    drawn = normalise(logits, allowed, kind, key=jax.random.key(0), train=True)
+    drawn = normalize(logits, allowed, kind, key=jax.random.key(0), train=True)
     values = np.asarray(drawn.values)[0, 0]
     assert set(np.unique(values)) == {0, 1}
     np.testing.assert_array_equal(values.sum(-1), 1)
@@ -279,15 +279,15 @@ def test_draws_are_as_frequent_as_the_softmax_says(kind: Normaliser) -> None:
     assert drawn.log_prob is not None
     np.testing.assert_allclose(drawn.log_prob[0, 0], np.log(probabilities[values.argmax(-1)]), rtol=0, atol=2e-6)
     np.testing.assert_allclose(drawn.probabilities[0, 0, 0], probabilities, rtol=0, atol=1e-6)
-    # Neighbouring queries draw apart from each other, and another key draws anew.
+    # Neighboring queries draw apart from each other, and another key draws anew.
     repeats = (values[1:].argmax(-1) == values[:-1].argmax(-1)).mean()
     assert repeats == pytest.approx((probabilities**2).sum(), abs=0.02)
-    again = np.asarray(normalise(logits, allowed, kind, key=jax.random.key(1), train=True).values)[0, 0]
+    again = np.asarray(normalize(logits, allowed, kind, key=jax.random.key(1), train=True).values)[0, 0]
     assert (again.argmax(-1) == values.argmax(-1)).mean() == pytest.approx((probabilities**2).sum(), abs=0.02)
 
 
 @DRAWN
-def test_the_gradient_of_a_draws_log_probability_is_the_score_function(kind: Normaliser) -> None:
+def test_the_gradient_of_a_draws_log_probability_is_the_score_function(kind: Normalizer) -> None:
     """D log p(drawn) / d logits = one_hot(drawn) - p, what REINFORCE multiplies with the reward."""
     nothing = np.zeros((B, H, Q, K), np.float32)
     gradient, weights = derived(kind)(random_logits().astype(np.float32), random_mask(), nothing)
@@ -296,19 +296,19 @@ def test_the_gradient_of_a_draws_log_probability_is_the_score_function(kind: Nor
 
 
 @DRAWN
-def test_evaluation_takes_the_likeliest_key(kind: Normaliser) -> None:
+def test_evaluation_takes_the_likeliest_key(kind: Normalizer) -> None:
     logits, allowed = random_logits(), random_mask()
     likeliest = np.where(allowed, logits, -np.inf).argmax(-1)
     one_hot = np.where(allowed, np.arange(K) == likeliest[..., None], 0)
     for key in (None, jax.random.key(0), jax.random.key(1)):
-        weights = normalise(jnp.asarray(logits, jnp.float32), jnp.asarray(allowed), kind, key=key, train=False)
+        weights = normalize(jnp.asarray(logits, jnp.float32), jnp.asarray(allowed), kind, key=key, train=False)
         np.testing.assert_array_equal(weights.values, one_hot)
 
 
 @DRAWN
-def test_a_draw_without_a_key_is_refused(kind: Normaliser) -> None:
-    with pytest.raises(TypeError, match=f"normaliser={kind.value} draws a sample in training"):
-        normalise(jnp.zeros((1, 1, 1, 2)), None, kind, train=True)
+def test_a_draw_without_a_key_is_refused(kind: Normalizer) -> None:
+    with pytest.raises(TypeError, match=f"normalizer={kind.value} draws a sample in training"):
+        normalize(jnp.zeros((1, 1, 1, 2)), None, kind, train=True)
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -316,59 +316,59 @@ def test_straight_through_has_the_gradient_of_softmax_and_hard_has_none(train: b
     logits, allowed = jnp.asarray(random_logits(), jnp.float32), jnp.asarray(random_mask())
     cotangent = jnp.asarray(random_logits(seed=2), jnp.float32)
 
-    def gradient(kind: Normaliser) -> np.ndarray:
+    def gradient(kind: Normalizer) -> np.ndarray:
         def values(logits: jax.Array) -> jax.Array:
-            return normalise(logits, allowed, kind, key=jax.random.key(3), train=train).values
+            return normalize(logits, allowed, kind, key=jax.random.key(3), train=train).values
 
         return np.asarray(jax.vjp(values, logits)[1](cotangent)[0])
 
-    np.testing.assert_array_equal(gradient(Normaliser.STRAIGHT_THROUGH), gradient(Normaliser.SOFTMAX))
-    assert np.abs(gradient(Normaliser.SOFTMAX)).max() > 0.1
-    assert not gradient(Normaliser.HARD).any()
+    np.testing.assert_array_equal(gradient(Normalizer.STRAIGHT_THROUGH), gradient(Normalizer.SOFTMAX))
+    assert np.abs(gradient(Normalizer.SOFTMAX)).max() > 0.1
+    assert not gradient(Normalizer.HARD).any()
 
 
-def bell(centre: np.ndarray, half_width: float) -> np.ndarray:
+def bell(center: np.ndarray, half_width: float) -> np.ndarray:
     """exp(-(s - p_t)^2 / (2 sigma^2)) with sigma = D / 2, for every key position s."""
-    distance = np.arange(K) - centre[..., None]
+    distance = np.arange(K) - center[..., None]
     return np.exp(-(distance**2) / (2 * (half_width / 2) ** 2))
 
 
 def test_the_gaussian_is_luongs() -> None:
-    centre, half_width = np.random.default_rng(4).uniform(0, K - 1, size=(B, H, Q)), 3.0
+    center, half_width = np.random.default_rng(4).uniform(0, K - 1, size=(B, H, Q)), 3.0
     probabilities = softmax(jnp.asarray(random_logits(), jnp.float32))
     weights = Weights(probabilities, probabilities)
-    found = gaussian(weights, jnp.asarray(centre, jnp.float32), half_width)
-    np.testing.assert_allclose(found.values, probabilities * bell(centre, half_width), rtol=0, atol=1e-6)
+    found = gaussian(weights, jnp.asarray(center, jnp.float32), half_width)
+    np.testing.assert_allclose(found.values, probabilities * bell(center, half_width), rtol=0, atol=1e-6)
     np.testing.assert_array_equal(found.probabilities, probabilities)
     # The gradient reaches the predicted position: d factor / d p_t = factor (s - p_t) / sigma^2.
-    of_centre = jax.grad(lambda p: jnp.sum(gaussian(weights, p, half_width).values))(jnp.asarray(centre, jnp.float32))
-    slope = bell(centre, half_width) * (np.arange(K) - centre[..., None]) / (half_width / 2) ** 2
-    np.testing.assert_allclose(of_centre, (probabilities * slope).sum(-1), rtol=0, atol=1e-5)
+    of_center = jax.grad(lambda p: jnp.sum(gaussian(weights, p, half_width).values))(jnp.asarray(center, jnp.float32))
+    slope = bell(center, half_width) * (np.arange(K) - center[..., None]) / (half_width / 2) ** 2
+    np.testing.assert_allclose(of_center, (probabilities * slope).sum(-1), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Normaliser.SOFTMAX, Normaliser.SPARSEMAX], ids=lambda kind: kind.value)
-def test_local_attention_weighs_its_window_by_the_gaussian(kind: Normaliser) -> None:
-    """Align within [p_t - D, p_t + D], then multiply, without normalising anew (Luong et al. 2015, equation 10)."""
+@pytest.mark.parametrize("kind", [Normalizer.SOFTMAX, Normalizer.SPARSEMAX], ids=lambda kind: kind.value)
+def test_local_attention_weighs_its_window_by_the_gaussian(kind: Normalizer) -> None:
+    """Align within [p_t - D, p_t + D], then multiply, without normalizing anew (Luong et al. 2015, equation 10)."""
     generator, half_width = np.random.default_rng(5), 2
     q, k = (generator.normal(size=(B, length, H, 4)).astype(np.float32) for length in (Q, K))
-    centre = generator.uniform(0, K - 1, size=(B, H, Q))
+    center = generator.uniform(0, K - 1, size=(B, H, Q))
     v = jnp.broadcast_to(jnp.eye(K)[:, None], (B, K, H, K))
-    spec = AttentionSpec(normaliser=kind, reweighting=Reweighting.GAUSSIAN)
-    mask = local_predictive(jnp.asarray(centre, jnp.float32), half_width)
+    spec = AttentionSpec(normalizer=kind, reweighting=Reweighting.GAUSSIAN)
+    mask = local_predictive(jnp.asarray(center, jnp.float32), half_width)
     found = attend(jnp.asarray(q), jnp.asarray(k), v, spec=spec, mask=mask)[0]
     logits = np.einsum("bqhd,bkhd->bhqk", q.astype(np.float64), k.astype(np.float64)) / 2
-    allowed = np.abs(np.arange(K) - centre[..., None]) <= half_width
+    allowed = np.abs(np.arange(K) - center[..., None]) <= half_width
     aligned = np.where(allowed, np.exp(logits), 0)
     aligned = aligned / aligned.sum(-1, keepdims=True)
-    if kind is Normaliser.SPARSEMAX:
+    if kind is Normalizer.SPARSEMAX:
         aligned = solved_rows("sparsemax", logits, allowed)
-    np.testing.assert_allclose(np.moveaxis(found, 1, 2), aligned * bell(centre, half_width), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(np.moveaxis(found, 1, 2), aligned * bell(center, half_width), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("centre", [0.0, 1e4, -1e4])
-def test_log_sum_exp_is_numpys_and_minus_infinity_without_keys(centre: float) -> None:
+@pytest.mark.parametrize("center", [0.0, 1e4, -1e4])
+def test_log_sum_exp_is_numpys_and_minus_infinity_without_keys(center: float) -> None:
     # Logits of float32, so that both sides begin with the same numbers; one is minus infinity itself.
-    logits = (random_logits(3.0) + centre).astype(np.float32).astype(np.float64)
+    logits = (random_logits(3.0) + center).astype(np.float32).astype(np.float64)
     logits[1, 1, 2, 0] = -np.inf
     allowed = random_mask()
     truth = np.logaddexp.reduce(np.where(allowed, logits, -np.inf), axis=-1)

@@ -23,7 +23,7 @@ from transformer.attention import (
     Location,
     Mask,
     Mlp,
-    Normaliser,
+    Normalizer,
     Parameters,
     Score,
     attend,
@@ -31,7 +31,7 @@ from transformer.attention import (
     clear_keys,
     clear_queries,
     dense,
-    normalise,
+    normalize,
     prepare_keys,
     read,
     score,
@@ -90,15 +90,15 @@ def check(call: Callable[..., Any], params: Parameters) -> None:
 
 
 CASES = [
-    *((kind, Normaliser.SOFTMAX, Backend.EINSUM) for kind in Score),
-    *((Score.DOT, kind, Backend.EINSUM) for kind in Normaliser if kind is not Normaliser.SOFTMAX),
-    *((Score.SCALED_DOT, Normaliser.SOFTMAX, backend) for backend in (Backend.BLOCKWISE, Backend.XLA)),
+    *((kind, Normalizer.SOFTMAX, Backend.EINSUM) for kind in Score),
+    *((Score.DOT, kind, Backend.EINSUM) for kind in Normalizer if kind is not Normalizer.SOFTMAX),
+    *((Score.SCALED_DOT, Normalizer.SOFTMAX, backend) for backend in (Backend.BLOCKWISE, Backend.XLA)),
 ]
 
 
 # `make test` takes the two masks in turn.
 @pytest.mark.parametrize(
-    ("kind", "normaliser", "backend", "mask"),
+    ("kind", "normalizer", "backend", "mask"),
     [
         pytest.param(
             *case,
@@ -111,10 +111,10 @@ CASES = [
     ],
 )
 def test_attend_does_not_see_what_stands_in_padding(
-    kind: Score, normaliser: Normaliser, backend: Backend, mask: str
+    kind: Score, normalizer: Normalizer, backend: Backend, mask: str
 ) -> None:
     def call(q: jax.Array, k: jax.Array, v: jax.Array, params: Parameters) -> Any:
-        spec = AttentionSpec(kind, normaliser, backend=backend)
+        spec = AttentionSpec(kind, normalizer, backend=backend)
         output, attended = attend(q, k, v, spec=spec, mask=MASKS[mask](), params=params, capture=Capture(("here",)))
         return output, attended.captured
 
@@ -227,7 +227,7 @@ def test_the_stages_do_not_see_what_stands_in_padding(kind: Score) -> None:
         mask = MASKS["lengths"]()
         q, k, v = clear_queries(mask, q), clear_keys(mask, k), clear_keys(mask, v)
         logits = score(q, prepare_keys(k, kind, params=params), kind, params=params)
-        weights = normalise(logits, dense(mask, Q, K)).values
+        weights = normalize(logits, dense(mask, Q, K)).values
         return read(weights, v), capture_weights(weights, Capture(("here",)), logits=logits, mask=mask)
 
     check(call, Parameters(PARTS.get(kind)))
@@ -238,10 +238,10 @@ def test_a_hidden_logit_that_is_nan_has_no_effect_on_any_weight() -> None:
     allowed = jnp.asarray(np.arange(K) < KEYS[:, None])[:, None, None]
     logits = np.random.default_rng(2).normal(size=(B, H, Q, K)).astype(np.float32)
 
-    for kind in (Normaliser.SOFTMAX, Normaliser.SPARSEMAX, Normaliser.ENTMAX15, Normaliser.STRAIGHT_THROUGH):
+    for kind in (Normalizer.SOFTMAX, Normalizer.SPARSEMAX, Normalizer.ENTMAX15, Normalizer.STRAIGHT_THROUGH):
 
-        def loss(logits: jax.Array, kind: Normaliser = kind) -> tuple[jax.Array, jax.Array]:
-            weights = normalise(logits, allowed, kind, key=jax.random.key(0), train=True).values
+        def loss(logits: jax.Array, kind: Normalizer = kind) -> tuple[jax.Array, jax.Array]:
+            weights = normalize(logits, allowed, kind, key=jax.random.key(0), train=True).values
             return jnp.sum(jnp.sin(weights * jnp.arange(K))), weights
 
         run = jax.jit(jax.value_and_grad(loss, has_aux=True))

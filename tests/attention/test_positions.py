@@ -28,7 +28,7 @@ from transformer.attention.spec import AttentionSpec, Parameters
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 POSITIONS = np.arange(256)
-PAIRINGS = pytest.mark.parametrize("halves", [False, True], ids=["neighbours", "halves"])
+PAIRINGS = pytest.mark.parametrize("halves", [False, True], ids=["neighbors", "halves"])
 
 
 def random_arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -129,8 +129,8 @@ def test_the_two_pairings_are_one_permutation_of_features() -> None:
     x = jnp.asarray(random_arrays((B, K, H, D))[0], jnp.float32)
     order = np.arange(D).reshape(2, D // 2).T.reshape(D)
     positions = jnp.arange(K)[None]
-    neighbours = rotary(x[..., order], positions)
-    np.testing.assert_array_equal(neighbours, rotary(x, positions, halves=True)[..., order])
+    neighbors = rotary(x[..., order], positions)
+    np.testing.assert_array_equal(neighbors, rotary(x, positions, halves=True)[..., order])
 
 
 def test_rotary_refuses_an_odd_depth_and_a_base_that_is_no_frequency() -> None:

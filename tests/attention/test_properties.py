@@ -15,7 +15,7 @@ from transformer.attention.api import attend
 from transformer.attention.blockwise import LogitForm, LogitTerms, attend_blockwise
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import SAMPLERS, Normaliser
+from transformer.attention.normalizers import SAMPLERS, Normalizer
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
@@ -52,11 +52,11 @@ CAUSAL = [
 ]
 FREE = [
     ("key_lengths", *more)
-    for more in (("query_lengths",), ("window", "query_offset"), ("segments", "order"), ("window", "centre", "allowed"))
+    for more in (("query_lengths",), ("window", "query_offset"), ("segments", "order"), ("window", "center", "allowed"))
 ]
 MASKS = CAUSAL + FREE
 BACKENDS = (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA)
-NORMALISERS = (Normaliser.SPARSEMAX, Normaliser.ENTMAX15, Normaliser.HARD, Normaliser.STRAIGHT_THROUGH)
+NORMALIZERS = (Normalizer.SPARSEMAX, Normalizer.ENTMAX15, Normalizer.HARD, Normalizer.STRAIGHT_THROUGH)
 BLOCKS = (1, 2, 3, 5, 16)
 
 
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 
     number: int
     backend: Backend
-    normaliser: Normaliser = Normaliser.SOFTMAX
+    normalizer: Normalizer = Normalizer.SOFTMAX
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def random_facts(random: np.random.Generator, shape: Shape, kind: tuple[str, ...
         "segments": (whole(0, 1, batch, queries), whole(0, 1, batch, keys)),
         "order": (whole(0, keys, batch, queries), whole(0, keys, batch, keys)),
         # Quarters, so that no key lies beyond a window's edge by rounding alone.
-        "centre": whole(-4, 4 * keys, batch, heads, queries).astype(np.float32) / 4,
+        "center": whole(-4, 4 * keys, batch, heads, queries).astype(np.float32) / 4,
         "allowed": random.uniform(size=(batch, heads, queries, keys)) < 0.6,
     }
     return {name: facts[name] for name in kind}
@@ -206,7 +206,7 @@ def masked_case(seed: int, largest: float, shape: Shape, kind: tuple[str, ...]) 
 
 def seen_keys(facts: Facts, shape: Shape) -> np.ndarray:
     """Which keys each query sees, `B H Q K`, by the oracle."""
-    arrays = {"k": np.zeros((1, shape.keys)), **({"centre": facts["centre"]} if "centre" in facts else {})}
+    arrays = {"k": np.zeros((1, shape.keys)), **({"center": facts["center"]} if "center" in facts else {})}
     seen = oracle.visible(facts, arrays, oracle.positions(facts, shape.batch, shape.queries))
     return np.broadcast_to(seen, (shape.batch, shape.heads, shape.queries, shape.keys))
 
@@ -376,7 +376,7 @@ def test_a_row_that_sees_nothing_is_exactly_zero(place: Place, seed: int, larges
     assert not any(gradient.any() for gradient in from_these[2:])
 
 
-ROWS = MASKED + [Place(4 + number, Backend.EINSUM, one) for number, one in enumerate(NORMALISERS)]
+ROWS = MASKED + [Place(4 + number, Backend.EINSUM, one) for number, one in enumerate(NORMALIZERS)]
 
 
 @settings(max_examples=50)
@@ -386,9 +386,9 @@ def test_rows_sum_to_one_and_do_not_feel_a_constant(place: Place, seed: int, lar
     (q, k, v), bias = exact_arrays(random, shape, largest)
     facts = random_facts(random, shape, place.facts)
     # A row that is not softmax's has edges, from which no logit may be moved by rounding.
-    score = Score.SCALED_DOT if place.normaliser is Normaliser.SOFTMAX else Score.DOT
-    spec = AttentionSpec(score, place.normaliser, backend=place.backend)
-    key = jax.random.key(seed) if place.normaliser is Normaliser.STRAIGHT_THROUGH else None
+    score = Score.SCALED_DOT if place.normalizer is Normalizer.SOFTMAX else Score.DOT
+    spec = AttentionSpec(score, place.normalizer, backend=place.backend)
+    key = jax.random.key(seed) if place.normalizer is Normalizer.STRAIGHT_THROUGH else None
     constant_BxHxQx1 = random.integers(-56, 57, bias[..., :1].shape).astype(np.float32)
     cotangent = np.zeros((*q.shape[:3], v.shape[-1]), np.float32)
     found, moved = (attention(spec, facts, (q, k, v), cotangent, one, key) for one in (bias, bias + constant_BxHxQx1))
@@ -397,7 +397,7 @@ def test_rows_sum_to_one_and_do_not_feel_a_constant(place: Place, seed: int, lar
         close(weights.sum(axis=-1), seen.any(axis=-1), 1e-5)
         assert (weights >= 0).all()
         assert not weights[~seen].any()
-        if place.normaliser in SAMPLERS:
+        if place.normalizer in SAMPLERS:
             np.testing.assert_array_equal((weights != 0).sum(axis=-1), seen.any(axis=-1))
     # A draw near a tie may fall on the other side, since its noise is rounded in the sum.
     if key is None:

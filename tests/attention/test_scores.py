@@ -74,7 +74,7 @@ def equation(kind: Score, q_D: np.ndarray, k_C: np.ndarray, own: Any, head: int,
 
 
 def expected(kind: Score, q: np.ndarray, k: np.ndarray, own: Any) -> np.ndarray:
-    """The equation at every place; H / G neighbouring query heads share a key head."""
+    """The equation at every place; H / G neighboring query heads share a key head."""
     logits = np.zeros((*q.shape[:1], q.shape[2], q.shape[1], k.shape[1]))
     for b, h, i, j in np.ndindex(logits.shape):
         beta = own.sharpening[b, h, i] if kind is Score.COSINE else 1.0
@@ -328,7 +328,7 @@ BIAS = np.random.default_rng(8).normal(size=(1, H, Q, K)).astype(np.float32)
     ids=lambda part: part.value,
 )
 def test_temperature_divides_the_logits_with_all_their_terms(kind: Score, position: Position, backend: Backend) -> None:
-    """softmax(s / T) is softmax(s)^(1 / T), normalised: whatever escapes the division breaks it."""
+    """softmax(s / T) is softmax(s)^(1 / T), normalized: whatever escapes the division breaks it."""
     temperature = 0.6
     ordinary = attention_weights(kind, position, backend, 1.0, jnp.asarray(BIAS))
     powers = ordinary ** (1 / temperature)

@@ -350,9 +350,9 @@ PATHS = ("einsum", "blockwise")
 @pytest.mark.parametrize("path", PATHS)
 def test_spread_and_distance_are_exact_far_from_the_origin(path: str) -> None:
     # Squares of positions near 4,000 pass 2^23: in float32 the difference of their sums would be off by whole keys.
-    widths_Hx1, centre, query, keys = np.array([[0.3], [1.0], [5.0]]), 4000.3, 3990, 4096
+    widths_Hx1, center, query, keys = np.array([[0.3], [1.0], [5.0]]), 4000.3, 3990, 4096
     key = np.arange(keys)
-    bias = (-((key - centre) ** 2) / (2 * widths_Hx1**2)).astype(np.float32)
+    bias = (-((key - center) ** 2) / (2 * widths_Hx1**2)).astype(np.float32)
     weights = np.exp(bias.astype(np.float64))
     weights /= weights.sum(-1, keepdims=True)
     mean = weights @ key

@@ -30,7 +30,7 @@ from transformer.attention.backends import (
 )
 from transformer.attention.capture import capture_weights
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import SAMPLERS, Normaliser, normalise
+from transformer.attention.normalizers import SAMPLERS, Normalizer, normalize
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
@@ -79,7 +79,7 @@ def expected_of(combination: Variant, sizes: Sizes) -> Expected:
         words = np.asarray(jax.random.bits(dropout_key, (-(-math.prod(shape) // 2),), jnp.uint32), "<u4")
         halves = words.view("<u2")[: math.prod(shape)].reshape(shape)
         kind = kind._replace(kept=halves >= kind.dropout * 2**16)
-    if combination.normaliser in SAMPLERS:
+    if combination.normalizer in SAMPLERS:
         noise = jax.random.gumbel(sampler_key, shape, jnp.float32)
         kind = kind._replace(noise=np.asarray(noise, np.float64))
     if kind.kept is not None or kind.noise is not None:
@@ -116,7 +116,7 @@ def evaluated(cell: Cell, arrays: Any, mask: Mask) -> jax.Array:
 def faults_of(cell: Cell, level: int | None = None) -> list[str]:
     """All that is not what the oracle says: output, gradients, what is captured, and decoding with a cache.
 
-    `level`: of XLA's optimisations, at which whole programs are then compiled.
+    `level`: of XLA's optimizations, at which whole programs are then compiled.
     """
     sizes = cells.sizes_of(cell.backend)
     expected = expected_of(cell.combination, sizes)
@@ -137,7 +137,7 @@ def faults_of(cell: Cell, level: int | None = None) -> list[str]:
     with jax.default_matmul_precision("highest"), jax.disable_jit(eagerly):
         (output, log_prob), gradients, captured = run(cell, arrays, mask, cotangents)
         compare("output", output, expected.training.output)
-        if cell.combination.normaliser in SAMPLERS:
+        if cell.combination.normalizer in SAMPLERS:
             compare("log_prob", log_prob, expected.training.log_prob)
         if expected.training is not expected.evaluation:
             compare("output in evaluation", output_of(cell, arrays, mask), expected.evaluation.output)
@@ -204,7 +204,7 @@ def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> 
 
 @pytest.mark.parametrize(
     "backend",
-    # tests/attention/test_optimised.py has cells of the two others, compiled as users compile them.
+    # tests/attention/test_optimized.py has cells of the two others, compiled as users compile them.
     [Backend.EINSUM, *(pytest.param(other, marks=pytest.mark.slow) for other in (Backend.BLOCKWISE, Backend.XLA))],
     ids=lambda choice: choice.value,
 )
@@ -219,7 +219,7 @@ def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
     ("name", "fault", "says"),
     [
         ("read", lambda weights, v: read(jax.lax.stop_gradient(weights), v), "gradient of q"),
-        ("normalise", lambda logits, allowed, *kind, **options: normalise(logits, None, *kind, **options), "output"),
+        ("normalize", lambda logits, allowed, *kind, **options: normalize(logits, None, *kind, **options), "output"),
         ("query_positions", lambda mask, queries: jnp.arange(queries)[None], "decoded output"),
         (
             "capture_weights",
@@ -260,9 +260,9 @@ def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
             assert str(cell.combination) in str(caught.value)
 
 
-@pytest.mark.parametrize("normaliser", [Normaliser.HARD, Normaliser.STRAIGHT_THROUGH], ids=lambda choice: choice.value)
-def test_a_sample_has_the_gradient_that_its_kind_promises(normaliser: Normaliser) -> None:
-    cell = Cell(Backend.EINSUM, Variant(normaliser=normaliser, facts=frozenset({"causal"})))
+@pytest.mark.parametrize("normalizer", [Normalizer.HARD, Normalizer.STRAIGHT_THROUGH], ids=lambda choice: choice.value)
+def test_a_sample_has_the_gradient_that_its_kind_promises(normalizer: Normalizer) -> None:
+    cell = Cell(Backend.EINSUM, Variant(normalizer=normalizer, facts=frozenset({"causal"})))
     arrays, facts = (make(cell.combination, cells.TINY) for make in (cells.arrays_of, cells.facts_of))
     arrays, mask = jax.tree.map(jnp.asarray, arrays), cells.mask_of(facts)
 
@@ -272,13 +272,13 @@ def test_a_sample_has_the_gradient_that_its_kind_promises(normaliser: Normaliser
             return everything(cell, arrays, mask, jax.tree.map(jnp.asarray, cotangents))[1]
 
     found = gradients(cell)
-    softmax = gradients(cell._replace(combination=dataclasses.replace(cell.combination, normaliser=Normaliser.SOFTMAX)))
+    softmax = gradients(cell._replace(combination=dataclasses.replace(cell.combination, normalizer=Normalizer.SOFTMAX)))
     for name in ("q", "k"):
         assert np.abs(softmax[name]).max() > 0.1
-        wanted = softmax[name] if normaliser is Normaliser.STRAIGHT_THROUGH else np.zeros_like(softmax[name])
-        np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-6 * (normaliser is not Normaliser.HARD))
+        wanted = softmax[name] if normalizer is Normalizer.STRAIGHT_THROUGH else np.zeros_like(softmax[name])
+        np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-6 * (normalizer is not Normalizer.HARD))
     assert np.abs(found["v"] - softmax["v"]).max() > 0.1
-    with pytest.raises(TypeError, match=f"normaliser={normaliser.value} draws a sample"):
+    with pytest.raises(TypeError, match=f"normalizer={normalizer.value} draws a sample"):
         cells.call(cell, arrays, mask, train=True)
 
 
@@ -355,7 +355,7 @@ def test_auto_is_exact_for_whatever_means_something(at: CallShape) -> None:
 
 def test_auto_takes_the_fastest() -> None:
     causal, bias = (Variant(facts=frozenset({fact})) for fact in ("causal", "bias"))
-    sparse = Variant(normaliser=Normaliser.SPARSEMAX)
+    sparse = Variant(normalizer=Normalizer.SPARSEMAX)
     for combination, machine, wanted in (
         (causal, "cpu", Backend.EINSUM),
         (causal, "gpu", Backend.CUDNN),
@@ -378,5 +378,5 @@ def test_the_log_says_which_backend_computes_what(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, "transformer.attention.backends"):
         attend(q, k, k, spec=AUTO, mask=Mask(causal=True))
     (record,) = (record for record in caplog.records if record.name == "transformer.attention.backends")
-    says = "backend=einsum for score=scaled_dot x normaliser=softmax x position=none x mask=causal, float32 [B 2, H 6"
+    says = "backend=einsum for score=scaled_dot x normalizer=softmax x position=none x mask=causal, float32 [B 2, H 6"
     assert says in record.getMessage()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.benchmarks.catalogue import BENCHMARKS
+from transformer.benchmarks.catalog import BENCHMARKS
 from transformer.benchmarks.programs import beam, decode
 from transformer.benchmarks.programs.decoder_step import decoder_of
 

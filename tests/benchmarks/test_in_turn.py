@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transformer.benchmarks.catalogue import BENCHMARKS
+from transformer.benchmarks.catalog import BENCHMARKS
 from transformer.benchmarks.contract import Benchmark, Interpreter, Program
 from transformer.benchmarks.in_turn import Result, Row, run_in_turn
 from transformer.benchmarks.report import record, table

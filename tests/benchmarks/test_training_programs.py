@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer.benchmarks.catalogue import BENCHMARKS
+from transformer.benchmarks.catalog import BENCHMARKS
 from transformer.benchmarks.programs import head
 from transformer.benchmarks.programs.decoder_step import measure
 from transformer.benchmarks.programs.encoder_decoder_step import encoder_decoder_of

@@ -17,7 +17,7 @@ from transformer.training.step import make_step
 
 
 class Alone:
-    """A case with its programs, which serve all numbers of its optimisers and compile when they are first called."""
+    """A case with its programs, which serve all numbers of its optimizers and compile when they are first called."""
 
     def __init__(self, case: Case, folder: Path):
         self.case = case
@@ -25,21 +25,21 @@ class Alone:
         self.setting = case.assemble(self.experiment, folder, one_device())
         # Its rate is that of no run: the numbers are the state's.
         sections = case.experiment(Algorithm.ADAM, 123.0).optimizer_of
-        self.optimisers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
+        self.optimizers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
         self.averages = self.experiment.averages
-        make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimisers, self.averages)
-        self.initialise = compile_once(make, self.setting.placement)
+        make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimizers, self.averages)
+        self.initialize = compile_once(make, self.setting.placement)
         self.step = jax.jit(self.made(), donate_argnums=0)
 
     def made(self, accumulate: int = 1) -> Any:
         """The step, not compiled."""
-        return make_step(self.setting.model, self.setting.task, self.optimisers, self.averages, accumulate=accumulate)
+        return make_step(self.setting.model, self.setting.task, self.optimizers, self.averages, accumulate=accumulate)
 
     def initial(self, experiment: Experiment, key: int = 7) -> TrainState:
         """The first state of an experiment's numbers and a key."""
         drawn = jax.random.key(key)
         variables = self.case.variables(self.setting, drawn)
         given = () if variables is None else (variables,)
-        state = self.initialise(hyperparameters_of(experiment, self.setting.task), drawn, *given)
+        state = self.initialize(hyperparameters_of(experiment, self.setting.task), drawn, *given)
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return jax.device_put(state, jax.devices()[0])

@@ -14,7 +14,7 @@ from transformer.axes import Placement
 from transformer.models.contract import Variables, by_path
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import Experiment, resolve
-from transformer.training.init_from import InitialiseFrom, variables_from_source
+from transformer.training.init_from import InitializeFrom, variables_from_source
 from transformer.training.optimizer import Algorithm
 from transformer.training.state import TrainState
 from transformer.training.train import train
@@ -61,7 +61,7 @@ MARKED_TEXTS = {
     "probed": 3,
 }
 
-LANGUAGE_MODELLING = {
+LANGUAGE_MODELING = {
     "name": "contract",
     "task": {
         "name": "language_modeling",
@@ -91,10 +91,10 @@ LANGUAGE_MODELLING = {
     },
 }
 
-UNTIED = LANGUAGE_MODELLING | {"model": LANGUAGE_MODELLING["model"] | {"tied": False}}
+UNTIED = LANGUAGE_MODELING | {"model": LANGUAGE_MODELING["model"] | {"tied": False}}
 PROJECTIONS = ("query", "key", "value", "output", "feed_forward")
 
-MASKED_LANGUAGE_MODELLING = LANGUAGE_MODELLING | {
+MASKED_LANGUAGE_MODELING = LANGUAGE_MODELING | {
     "task": {
         "name": "masked_lm",
         "dataset": "python_docs",
@@ -225,8 +225,8 @@ SPOKEN_DIGITS = {
 }
 
 # As many layers and features as the classifier's ELMo has.
-BIDIRECTIONAL = LANGUAGE_MODELLING | {
-    "task": LANGUAGE_MODELLING["task"] | {"batching": "windows"},
+BIDIRECTIONAL = LANGUAGE_MODELING | {
+    "task": LANGUAGE_MODELING["task"] | {"batching": "windows"},
     "model": {"family": "bidirectional_language_model", "width": 4, "layers": 2, "embedding_rows": 288},
 }
 
@@ -265,7 +265,7 @@ class Case:
     """One row of the table: a family's and a task's smallest config, and what must come of it.
 
     `metric` is (split, name, what must hold of its first and last report). `begins_from` is the config of a run whose
-    parameters it takes by `rules` (config.initialise_from). `rates` are objectives whose learning rate
+    parameters it takes by `rules` (config.initialize_from). `rates` are objectives whose learning rate
     is so many times the others'. `holds` asserts what else is true of the last state. `attends`: the share of queries
     that look where they should by the end. `sampled` says why accumulation cannot equal the large batch. `rounding`:
     how far, relatively, losses may drift apart over some steps that are computed in another order. `meshes`: those
@@ -318,9 +318,9 @@ class Case:
         if not self.begins_from:
             return None
         folder = source_run(self.name)
-        origin = InitialiseFrom(run=folder.name, rules=self.rules)
+        origin = InitializeFrom(run=folder.name, rules=self.rules)
         return variables_from_source(
-            origin, setting.model, setting.abstract.variables, lambda: setting.initialise(key).variables
+            origin, setting.model, setting.abstract.variables, lambda: setting.initialize(key).variables
         )[0]
 
 
@@ -413,7 +413,7 @@ CASES = (
         # within the steps that meshes compare, where rounding alone would send the players apart.
         rates={"generator": 0.5},
         holds=direction_is_the_largest_singular_one,
-        slow=("vectorised",),
+        slow=("vectorized",),
     ),
     Case(
         "translation x encoder_decoder",
@@ -422,7 +422,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         averages={"mean": {"kind": "mean", "start": 16, "every": 4}},
-        slow=("vectorised",),
+        slow=("vectorized",),
     ),
     Case(
         "translation x recurrent",
@@ -430,7 +430,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "translation x convs2s",
@@ -450,7 +450,7 @@ CASES = (
         steps=24,
         learning_rate=0.03,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "translation x bytenet",
@@ -469,24 +469,24 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorised lanes.
+        # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=1e-5,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x decoder",
-        LANGUAGE_MODELLING,
+        LANGUAGE_MODELING,
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         meshes=("tensor",),
-        slow=("vectorised",),
+        slow=("vectorized",),
     ),
     Case(
         "language_modeling x recurrent_decoder",
-        LANGUAGE_MODELLING
+        LANGUAGE_MODELING
         | {
-            "task": LANGUAGE_MODELLING["task"] | {"batching": "windows"},
+            "task": LANGUAGE_MODELING["task"] | {"batching": "windows"},
             "model": {
                 "family": "recurrent_decoder",
                 "memory": "tape",
@@ -498,17 +498,17 @@ CASES = (
         steps=24,
         learning_rate=0.02,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x decoder with experts",
-        LANGUAGE_MODELLING
-        | {"model": {**LANGUAGE_MODELLING["model"], "feed_forward": 16, "experts": {"count": 4, "every": 2}}},
+        LANGUAGE_MODELING
+        | {"model": {**LANGUAGE_MODELING["model"], "feed_forward": 16, "experts": {"count": 4, "every": 2}}},
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own noise, and a coefficient of variation is no sum over micro-batches",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x decoder with LoRA and a new head",
@@ -522,34 +522,34 @@ CASES = (
         begins_from={**UNTIED, "steps": 4, "optimizer": DESCENT},
         rules=("*/lora/* = fresh", "unembedding/* = fresh"),
         metric=("train", "cross_entropy", lambda first, last: last < 0.95 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "masked_lm x encoder",
-        MASKED_LANGUAGE_MODELLING,
+        MASKED_LANGUAGE_MODELING,
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         # Blocks and batches are those of the decoder, whose losses are of other places.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "masked_lm x encoder of pairs",
-        MASKED_LANGUAGE_MODELLING
+        MASKED_LANGUAGE_MODELING
         | {
             "task": {
-                **MASKED_LANGUAGE_MODELLING["task"],
+                **MASKED_LANGUAGE_MODELING["task"],
                 "examples": "fixed_pairs",
                 "masks": "static",
                 "next_sentence": True,
                 "middle": True,
             },
-            "model": {**MASKED_LANGUAGE_MODELLING["model"], "head": "pretraining"},
+            "model": {**MASKED_LANGUAGE_MODELING["model"], "head": "pretraining"},
         },
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "algorithms x turing",
@@ -567,7 +567,7 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         # The other family of this task keeps its road; the machine itself is held by its project's test_ntm.py.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "algorithms x controller_only",
@@ -576,7 +576,7 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x bidirectional_language_model",
@@ -586,7 +586,7 @@ CASES = (
         metric=("train", "auxiliary/backward", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 1.1e-6 of the loss of step 6 on two devices.
         rounding=3e-6,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "classification x recurrent_classifier",
@@ -594,7 +594,7 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "classification x recurrent_classifier with ELMo",
@@ -614,21 +614,21 @@ CASES = (
         ),
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         holds=the_mixture_of_features_has_moved,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "fine_tuning x decoder from a language model",
         FINE_TUNING,
         steps=24,
         learning_rate=0.01,
-        begins_from=LANGUAGE_MODELLING
-        | {"task": LANGUAGE_MODELLING["task"] | {"prompts": ()}, "model": FINE_TUNING["model"]}
+        begins_from=LANGUAGE_MODELING
+        | {"task": LANGUAGE_MODELING["task"] | {"prompts": ()}, "model": FINE_TUNING["model"]}
         | {"steps": 4, "optimizer": DESCENT},
         rules=("classes/* = fresh",),
         metric=("train", "language_model", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 6.3e-6 of the loss of step 16 on a mesh.
         rounding=1e-5,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "fine_tuning x recurrent_decoder",
@@ -640,7 +640,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "language_model", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "pointer from another run",
@@ -651,7 +651,7 @@ CASES = (
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
         meshes=("data",),
-        slow=("plain", "resumed", "mapped", "vectorised"),
+        slow=("plain", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "memory",
@@ -660,7 +660,7 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "auxiliary/sharpness", lambda first, last: last < 0.5 * first),
         meshes=("sequence",),
-        slow=("vectorised",),
+        slow=("vectorized",),
     ),
     Case(
         "patches",
@@ -670,7 +670,7 @@ CASES = (
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         meshes=("fsdp",),
         # As a road it is that of image_classification x vit.
-        slow=("plain", "resumed", "mapped", "vectorised"),
+        slow=("plain", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "image_classification x vit",
@@ -691,7 +691,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("mapped", "vectorised"),
+        slow=("mapped", "vectorized"),
     ),
     Case(
         "image_classification x convolutional_classifier",
@@ -706,7 +706,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "summaries x pointer_generator",
@@ -727,7 +727,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "linear_functions x vector_decoder",
@@ -754,7 +754,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "episodes x decoder",
@@ -784,7 +784,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "few_shots x snail",
@@ -813,7 +813,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < first),
         sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "unknown_worlds x snail",
@@ -839,7 +839,7 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.95 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "point_clouds x set_transformer",
@@ -864,7 +864,7 @@ CASES = (
         steps=120,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "planar x pointer",
@@ -890,7 +890,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.8 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "questions x spatial_memory",
@@ -906,7 +906,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "questions x stacked_glimpses",
@@ -924,7 +924,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "captions x captioner",
@@ -933,7 +933,7 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         # What it computes the tests of its project hold.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "captions x captioner that draws",
@@ -942,9 +942,9 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own places: equal in expectation alone",
-        # Rounding alone makes 1.3e-6 of the gradient's norm in the third step of vectorised lanes.
+        # Rounding alone makes 1.3e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=3e-6,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "approaching_person x recurrent_q_network",
@@ -971,7 +971,7 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         averages={"target": {"kind": "exponential", "decay": 0.8}},
         holds=the_replay_has_wrapped_and_the_target_lags,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "text_pictures x text_reader",
@@ -998,7 +998,7 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "paired_canvases x sagan",
@@ -1023,7 +1023,7 @@ CASES = (
         # Each player answers the other's rounding.
         rounding=3e-5,
         sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "spoken_digits x listen_attend_spell",
@@ -1031,7 +1031,7 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "spoken_digits x listen_attend_spell that reads its own",
@@ -1041,7 +1041,7 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         sampled="every micro-batch draws its own characters and masks: equal in expectation alone",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "spoken_digits x speech_transformer",
@@ -1064,7 +1064,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "permutation_lm x xlnet",
@@ -1099,7 +1099,7 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         holds=the_memory_is_of_what_was_read,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "segment_lm x transformer_xl",
@@ -1131,7 +1131,7 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         holds=the_memory_is_of_what_was_read,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "walking x walker",
@@ -1159,7 +1159,7 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.7 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "marked_texts x decoder",
@@ -1180,7 +1180,7 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "marked_texts x bytenet_decoder",
@@ -1200,7 +1200,7 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         # As of bytenet: each norm blows rounding up.
         rounding=1e-5,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "normed_translator",
@@ -1212,6 +1212,6 @@ CASES = (
         sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
         # Its layers are held to one device by tests/layers/test_shared_layers_on_meshes.py; a state that several runs
         # carry at once is the two players' as well, and parts that draw for themselves are those of hard attention.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorised"),
+        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
 )

@@ -37,7 +37,7 @@ def task_spec(task: type) -> TaskSpec:
     return TaskSpec(no_choice(), lambda config, rows_multiple: task())
 
 
-def labelled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None = None) -> Labels:
+def labeled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None = None) -> Labels:
     """Numbers as the tokens of each axis, zeros at the end being padding; `truth[q]` is where query q should look.
 
     The first axis is the queries'.

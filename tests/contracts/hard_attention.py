@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, labelled, no_choice, task_spec
+from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention.api import read
 from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -55,7 +55,7 @@ class FindTheMark(Toy):
 
     def labels(self, sites):
         marked = self.probed["scene"][..., :1].argmax(axis=1)
-        return labelled({"look": np.ones_like(marked)}, "glimpse", marked)
+        return labeled({"look": np.ones_like(marked)}, "glimpse", marked)
 
 
 def build(config, interface, precision):

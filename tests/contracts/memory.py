@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, labelled, no_choice, task_spec
+from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at, captured_at
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialization import Initialisation, Initialise
+from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.module import Functional
 from transformer.models.contract import Aux, AuxiliaryLoss, Model, Stateless
 from transformer.models.family import Family
@@ -21,7 +21,7 @@ SITE, SERVES = "memory/read", signature("symbols", output="classes")
 
 class Memory(Stateless):
     def __init__(self, builder):
-        builder = builder.with_rule(Initialise(Initialisation.T5))
+        builder = builder.with_rule(Initialize(Initialization.T5))
         self.query = Embedding(2 * SYMBOLS, WIDTH, builder=builder)
         self.address = Embedding(SLOTS, WIDTH, builder=builder)
         self.content = Embedding(SLOTS, CLASSES, builder=builder)
@@ -62,7 +62,7 @@ class Classify(Toy):
         return means["loss"], LossAux.of(aux, view.extra, means)
 
     def labels(self, sites):
-        return labelled({"symbols": self.probed["symbols"]}, SITE)
+        return labeled({"symbols": self.probed["symbols"]}, SITE)
 
 
 def build(config, interface, precision):

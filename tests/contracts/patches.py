@@ -11,7 +11,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialization import Initialisation, Initialise
+from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
@@ -31,7 +31,7 @@ class Patches(Stateless):
         # A bias of the keys has no gradient but rounding, which on a mesh is another.
         config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE, biases=Biases.NONE)
         self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), bias=True, builder=builder)
-        self.places = Embedding(2 * SIDE**2, WIDTH, builder=builder.with_rule(Initialise(Initialisation.T5)))
+        self.places = Embedding(2 * SIDE**2, WIDTH, builder=builder.with_rule(Initialize(Initialization.T5)))
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
         self.head = Linear((("embed", WIDTH),), (("features", SIDE**2),), bias=True, builder=builder)
 

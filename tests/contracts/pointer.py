@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, labelled, no_choice, task_spec
+from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention.api import score
 from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.masks import Mask, dense
@@ -11,7 +11,7 @@ from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialization import Initialisation, Initialise
+from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.module import Functional
 from transformer.models.contract import Aux, Model, Stateless
 from transformer.models.family import Family
@@ -28,7 +28,7 @@ SERVES = signature("asked", "given", output="places")
 
 class Pointer(Stateless):
     def __init__(self, builder):
-        builder = builder.with_rule(Initialise(Initialisation.T5))
+        builder = builder.with_rule(Initialize(Initialization.T5))
         self.query = Embedding(ROWS, WIDTH, builder=builder)
         self.key = Embedding(ROWS, WIDTH, builder=builder)
 
@@ -64,7 +64,7 @@ class WhereIsIt(Toy):
 
     def labels(self, sites):
         probed = self.probed
-        return labelled({"asked": probed["asked"], "given": probed["given"]}, "pointer", probed["place"])
+        return labeled({"asked": probed["asked"], "given": probed["given"]}, "pointer", probed["place"])
 
 
 def build(config, interface, precision):

@@ -1,6 +1,6 @@
 """Every toy, and every registered task on every registered model, through the real step and the real loop.
 
-One table: each case runs plain, resumed, mapped, and vectorised with every lane's batch accumulated from parts. Every
+One table: each case runs plain, resumed, mapped, and vectorized with every lane's batch accumulated from parts. Every
 registered family and task has a case; `make test` leaves out the modes that a case calls slow and `make slow` runs. A
 family that needs the step, the loop or the store to know about it fails here.
 """
@@ -44,13 +44,13 @@ MICRO_BATCHES = 4
 
 
 class Lane(NamedTuple):
-    """What one of several vectorised runs has for itself: its key, which draws its batches as well, and its rate."""
+    """What one of several vectorized runs has for itself: its key, which draws its batches as well, and its rate."""
 
     key: int
     rate: float
 
 
-LANES, VECTORISED = (Lane(7, 0.1), Lane(8, 0.1), Lane(7, 0.03)), 3  # steps
+LANES, VECTORIZED = (Lane(7, 0.1), Lane(8, 0.1), Lane(7, 0.03)), 3  # steps
 
 
 class Recorder(NullSink):
@@ -142,7 +142,7 @@ def plain(trial: Trial) -> None:
 
 
 def accumulated(trial: Trial) -> None:
-    """Where parts of a batch draw for themselves they still learn; elsewhere `vectorised` holds them to the batch."""
+    """Where parts of a batch draw for themselves they still learn; elsewhere `vectorized` holds them to the batch."""
     step = jax.jit(trial.alone.made(MICRO_BATCHES), donate_argnums=0)
     _, records = trial.train(step, trial.alone.initial(trial.alone.experiment), trial.case.steps)
     learned(trial.case, records)
@@ -187,7 +187,7 @@ def mapped(trial: Trial) -> None:
         assert looks_right(store, name, 0) < trial.case.attends
 
 
-def vectorised(trial: Trial) -> None:
+def vectorized(trial: Trial) -> None:
     """Lanes with keys, batches and rates of their own, cut into micro-batches, are their single whole runs.
 
     A batch is cut where the loss is linear in it. One program holds both: what cutting or the lanes did wrong differs.
@@ -197,7 +197,7 @@ def vectorised(trial: Trial) -> None:
     together = jax.jit(vmap_step(trial.alone.made(1 if trial.case.sampled else MICRO_BATCHES)))
     state = stack_states(states, trial.setting.placement)
     batches = StackedBatches([task.source(lane.key) for lane in LANES])
-    for number in range(VECTORISED):
+    for number in range(VECTORIZED):
         state, seen = together(state, batches[number])
         for lane, of_lane in enumerate(LANES):
             # As the loop calls it: the program is the one that trained.
@@ -223,7 +223,7 @@ def seen_by(setting: Assembly, *states: TrainState) -> list[dict[str, np.ndarray
         view = View(setting.model, state.variables, state.averages, state.extra, state.step, train=False)
         return setting.task.probe(view, capture, key_for(state.key, state.step, "probe")).maps
 
-    maps = [jax.device_get(look(state._replace(optimisers={}))) for state in states]
+    maps = [jax.device_get(look(state._replace(optimizers={}))) for state in states]
     return [{site: captured.weights for site, captured in of_state.items()} for of_state in maps]
 
 
@@ -256,12 +256,12 @@ def assert_same_bits(state: TrainState, other: TrainState) -> None:
 def assert_only_trained_parameters_differ(trial: Trial) -> None:
     """All parameters that an objective trains have moved, and no other has."""
     here, there = by_path(trial.first.variables.params), by_path(trial.final.variables.params)
-    optimisers = trial.setting.optimisers
-    trained = set().union(*(trained_parameters(o, optimisers[o.name], here) for o in trial.setting.task.objectives))
+    optimizers = trial.setting.optimizers
+    trained = set().union(*(trained_parameters(o, optimizers[o.name], here) for o in trial.setting.task.objectives))
     assert trained == {path for path in here if raw(here[path]) != raw(there[path])}
 
 
-MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped, vectorised)}
+MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped, vectorized)}
 ROWS = [
     pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[pytest.mark.slow] if mode in case.slow else [])
     for case in CASES

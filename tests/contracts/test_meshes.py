@@ -79,7 +79,7 @@ def train(step: Callable[[TrainState, Any], Any], state: TrainState, task: Task,
         losses.append({name: float(value) for name, value in values.items() if name.endswith("loss")})
         totals.append({name: float(value) for name, value in counted.items()})
         if not gradients:
-            traces = {path: leaf for path, leaf in by_path(state.optimisers).items() if "mu" in path.split("/")}
+            traces = {path: leaf for path, leaf in by_path(state.optimizers).items() if "mu" in path.split("/")}
             gradients = {path: np.asarray(leaf) for path, leaf in traces.items()}
     state = jax.device_get(state._replace(key=jax.random.key_data(state.key)))
     return Trained(first, losses, gradients, {path: leaf.tobytes() for path, leaf in by_path(state).items()}, totals)
@@ -96,13 +96,13 @@ class Run:
         self.case, self.first = case, first
         experiment = descending(case)
         self.setting: Assembly = case.assemble(experiment, folder, placement)
-        model, task, made = self.setting.model, self.setting.task, self.setting.optimisers
+        model, task, made = self.setting.model, self.setting.task, self.setting.optimizers
         make = functools.partial(
             init_state, model, task, made, experiment.averages, hyperparameters_of(experiment, task)
         )
         placement = self.setting.placement
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
-        self.initialise = compile_once(make, placement, self.shardings)
+        self.initialize = compile_once(make, placement, self.shardings)
         step = traced_on(placement, make_step(model, task, made, experiment.averages))
         self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
 
@@ -111,7 +111,7 @@ class Run:
         if self.first is not None:
             return jax.device_put(self.first._replace(key=key), self.shardings)
         variables = self.case.variables(self.setting, key)
-        return self.initialise(key) if variables is None else self.initialise(key, variables)
+        return self.initialize(key) if variables is None else self.initialize(key, variables)
 
     def train(self, steps: int) -> Trained:
         step = on_host_batches(self.step, self.setting.placement)

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.contracts.defaults import Toy, labelled, task_spec
+from tests.contracts.defaults import Toy, labeled, task_spec
 from tests.contracts.players import SITE, WIDTH
 from transformer.tasks.contract import Evaluation, LossAux, Objective, Report
 
-SHAPE, CENTRE = (32, 6, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
+SHAPE, CENTER = (32, 6, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
 
 
 class Duel(Toy):
@@ -21,7 +21,7 @@ class Duel(Toy):
         self.evaluations = (Evaluation("distance", "validation", step=self.middle, **measured),)
 
     def draw(self, random):
-        return {"real": (CENTRE + 0.3 * random.normal(size=SHAPE)).astype(np.float32)}
+        return {"real": (CENTER + 0.3 * random.normal(size=SHAPE)).astype(np.float32)}
 
     def prepare(self, view, batch, key):
         return {**batch, "noise": jax.random.normal(key, batch["real"].shape)}, view.extra
@@ -45,14 +45,14 @@ class Duel(Toy):
         return {"middle": jnp.mean(points, axis=(0, 1))}, {}
 
     def distance(self, sums, rows):
-        return Report({"distance": float(np.abs(sums["middle"] - CENTRE).max())})
+        return Report({"distance": float(np.abs(sums["middle"] - CENTER).max())})
 
     @property
     def probed(self):
         return {"noise": np.random.default_rng(0).normal(size=(4, *SHAPE[1:])).astype(np.float32)}
 
     def labels(self, sites):
-        return labelled({"points": np.arange(1, SHAPE[1] + 1)[None].repeat(4, axis=0)}, SITE)
+        return labeled({"points": np.arange(1, SHAPE[1] + 1)[None].repeat(4, axis=0)}, SITE)
 
 
 TASK = task_spec(Duel)

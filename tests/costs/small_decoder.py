@@ -68,16 +68,16 @@ def training(
     interface = Interface({"tokens": Input(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     model = build(config, interface, Precision(compute=compute))
     by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup=0)
-    task, optimisers = NextToken(), {"language": make_optimizer(by_adam, 10)}
+    task, optimizers = NextToken(), {"language": make_optimizer(by_adam, 10)}
     make = functools.partial(
-        init_state, model, task, optimisers, {}, dict.fromkeys(optimisers, hyperparameters(by_adam))
+        init_state, model, task, optimizers, {}, dict.fromkeys(optimizers, hyperparameters(by_adam))
     )  # type: ignore[arg-type]
     abstract = jax.eval_shape(make, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement)
     placed = jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, shardings
     )
-    step = traced_on(placement, make_step(model, task, optimisers, {}))  # type: ignore[arg-type]
+    step = traced_on(placement, make_step(model, task, optimizers, {}))  # type: ignore[arg-type]
     batch = {"tokens": tokens, "labels": tokens}
     return Training(
         placement,

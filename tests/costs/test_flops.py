@@ -136,7 +136,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]]
     ),
     "jit": (jax.jit(square), ((3, 3),), 54),
     "vmap": (jax.vmap(square), ((7, 3, 3),), 7 * 54),
-    "a rematerialised pass": (jax.checkpoint(square), ((3, 3),), 54),
+    "a rematerialized pass": (jax.checkpoint(square), ((3, 3),), 54),
     "its gradient": (
         # x x and sin(x x) sin(x x), of which the first again, and two products backwards for each.
         jax.grad(jax.checkpoint(lambda x: square(jnp.sin(square(x))).sum())),
@@ -500,4 +500,4 @@ def test_what_cannot_be_counted_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
         assert count(batch) is None
         assert count({name: array[:8] for name, array in batch.items()}) is None
     (record,) = caplog.records
-    assert record.getMessage() == "the FLOPs of a step, and so its utilisation, are not known: for a reason"
+    assert record.getMessage() == "the FLOPs of a step, and so its utilization, are not known: for a reason"

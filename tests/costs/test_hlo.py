@@ -50,7 +50,7 @@ def instruction(attributes: str) -> Instruction:
         ("[4,2]<=[2,2,2]T(2,1,0)", ((0, 4), (2, 6), (1, 5), (3, 7))),
         ("mesh['a'=2,'b'=2,'c'=2] {'b'}", ((0, 2), (1, 3), (4, 6), (5, 7))),
         ("mesh['a'=2,'b'=2,'c'=2] {'a','c'}", ((0, 1, 4, 5), (2, 3, 6, 7))),
-        # Parts of an axis of 8: pairs of neighbours, then those four apart.
+        # Parts of an axis of 8: pairs of neighbors, then those four apart.
         ("mesh['a'=8] {'a':(4)2}", ((0, 1), (2, 3), (4, 5), (6, 7))),
         ("mesh['a'=8] {'a':(1)2}", ((0, 4), (1, 5), (2, 6), (3, 7))),
         ("mesh['a'=2,'b'=2], device_ids=(0,2,1,3) {'b'}", ((0, 2), (1, 3))),

@@ -73,7 +73,7 @@ def test_bytes_a_device_are_those_counted_by_hand(divided: Proof) -> None:
     assert divided.held["parameters"] == share
     assert divided.held["averages"] >= share
     # Two moments a parameter and their counter.
-    assert 2 * share <= divided.held["optimiser"] <= 2 * share + 16
+    assert 2 * share <= divided.held["optimizer"] <= 2 * share + 16
     # Four arrays of numbers and one of truth values, a quarter of the rows each, and the rows' own numbers.
     assert divided.held["batch"] == ROWS // 4 * (CONTEXT * (4 * 4 + 1) + 4)
     assert divided.program is not None
@@ -137,7 +137,7 @@ def judged(memory: float, held: dict[str, int], needed: int | None, **sections: 
 
 
 def test_a_state_that_is_too_large_is_to_be_divided_or_given_more_devices() -> None:
-    held = {"parameters": 4000, "optimiser": 8000, "batch": 10**9}
+    held = {"parameters": 4000, "optimizer": 8000, "batch": 10**9}
     (one,) = advise(judged(10_000, held, None, mesh={"data": 4}, sharding={"fsdp": 1, "data": -1, "rules": "dp"}))
     assert set(one.flags) == {
         "--config.sharding.data=1",
@@ -163,12 +163,12 @@ def test_a_state_that_is_too_large_is_to_be_divided_or_given_more_devices() -> N
     ],
 )
 def test_activations_that_are_too_large_are_computed_again_or_cut(remat: str, needed: int, flags: list[str]) -> None:
-    proof = judged(10_000, {"parameters": 500, "optimiser": 1000, "batch": 10}, needed, model={"remat": remat})
+    proof = judged(10_000, {"parameters": 500, "optimizer": 1000, "batch": 10}, needed, model={"remat": remat})
     assert [flag for each in advise(proof) for flag in each.flags] == flags
 
 
 def test_one_row_that_is_too_large_is_to_be_divided_itself() -> None:
-    held = {"parameters": 500, "optimiser": 1000, "batch": 10}
+    held = {"parameters": 500, "optimizer": 1000, "batch": 10}
     proof = judged(10_000, held, 30_000, model={"remat": "full"}, accumulate=16)
     (only,) = advise(proof)
     assert only.flags == ()  # one device has no other to divide with
@@ -183,7 +183,7 @@ def test_one_row_that_is_too_large_is_to_be_divided_itself() -> None:
 
 
 def test_advice_for_divided_positions_keeps_them_divided() -> None:
-    held = {"parameters": 4000, "optimiser": 8000, "batch": 10**9}
+    held = {"parameters": 4000, "optimizer": 8000, "batch": 10**9}
     sharding = {"fsdp": 1, "data": -1, "sequence": 2, "rules": "sp"}
     (one,) = advise(judged(10_000, held, None, mesh={"data": 4, "sequence": 2}, sharding=sharding))
     assert "--config.sharding.rules=sp" in one.flags
@@ -194,7 +194,7 @@ def test_advice_for_divided_positions_keeps_them_divided() -> None:
 
 
 def test_advice_for_divided_experts_keeps_them_divided() -> None:
-    held = {"parameters": 4000, "optimiser": 8000, "batch": 10**9}
+    held = {"parameters": 4000, "optimizer": 8000, "batch": 10**9}
     sharding = {"fsdp": 1, "data": -1, "expert": 2, "rules": "dp"}
     (one,) = advise(judged(10_000, held, None, mesh={"data": 4, "expert": 2}, sharding=sharding))
     assert "--config.sharding.rules=fsdp" in one.flags
@@ -203,7 +203,7 @@ def test_advice_for_divided_experts_keeps_them_divided() -> None:
     assert only.flags == ()  # all that is left divides experts
     assert "at least 4 devices" in only.reason
     # Two rows a device are 32 on 16 devices, half of which divide experts.
-    held = {"parameters": 500, "optimiser": 1000, "batch": 10}
+    held = {"parameters": 500, "optimizer": 1000, "batch": 10}
     mesh = {"data": 4, "expert": 2}
     (only,) = advise(judged(10_000, held, 12_000, mesh=mesh, model={"remat": "full"}, sharding=sharding))
     assert "1 rows a device instead of 2" in only.reason
@@ -264,7 +264,7 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
         asked.append((experiment.sharding.fsdp, policy))
         if experiment.sharding.tensor > 1:
             raise UserError("cannot be divided so")
-        proof = judged(1000, {"parameters": 1, "optimiser": 2, "batch": 1}, 2000)
+        proof = judged(1000, {"parameters": 1, "optimizer": 2, "batch": 1}, 2000)
         fits = policy == "attention" or experiment.sharding.fsdp == 1
         return proof._replace(memory=None, program=object()) if fits else proof  # type: ignore[arg-type]
 

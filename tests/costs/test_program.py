@@ -180,13 +180,13 @@ def trained(layers: int) -> tuple[Training, Program]:
     return made, read_program(made.lowered().compile(), made.placement.mesh)
 
 
-def test_arguments_are_parameters_optimiser_and_batch() -> None:
+def test_arguments_are_parameters_optimizer_and_batch() -> None:
     made, program = trained(2)
     state = made.state
     split = split_arguments(
         {
             "parameters": state.variables,
-            "optimiser": state.optimisers,
+            "optimizer": state.optimizers,
             "rest": (state.step, state.key, state.averages, state.extra, state.hyper),
             "batch": made.batch,
         }
@@ -197,7 +197,7 @@ def test_arguments_are_parameters_optimiser_and_batch() -> None:
     # A device has 2 of 4 rows of 8 tokens and as many labels.
     assert split["batch"] == 2 * (2 * 8) * 4
     # Two moments of every parameter, and the count of steps.
-    assert 2 * split["parameters"] <= split["optimiser"] <= 2 * split["parameters"] + 16
+    assert 2 * split["parameters"] <= split["optimizer"] <= 2 * split["parameters"] + 16
     # A step, a key of two numbers, and Adam's five: rate, warm-up, two betas, epsilon.
     assert split["rest"] == 4 + 8 + 5 * 4
 

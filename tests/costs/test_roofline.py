@@ -132,7 +132,7 @@ def test_the_step(
     assert found.step == pytest.approx(step)
     assert found.waiting_share == pytest.approx(waiting)
     assert found.collective_share == pytest.approx(links / step)
-    assert found.utilisation == pytest.approx(compute / step)
+    assert found.utilization == pytest.approx(compute / step)
     assert found.hidden == pytest.approx(max(compute, memory, links))
     assert found.exposed == pytest.approx(max(compute, memory) + links)
     assert found.hidden <= found.step <= found.exposed
@@ -163,5 +163,5 @@ def test_permutations_of_both_ways_around_a_ring_share_the_time() -> None:
 
 def test_what_is_computed_again_takes_time_and_is_no_use() -> None:
     found = estimate(program(moved=0), 3e14, TORUS, MESH, again=1e14)
-    assert found.utilisation == pytest.approx(0.75)
+    assert found.utilization == pytest.approx(0.75)
     assert found.step == pytest.approx(4e14 / (64 * 1e12))

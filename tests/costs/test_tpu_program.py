@@ -60,7 +60,7 @@ def test_twice_the_layers_take_twice_the_operations_and_links(root: Path) -> Non
     assert links[1] == pytest.approx(2 * links[0])
     assert memory[1] > memory[0] > 0
     assert all(each >= max(rest) for each, rest in zip(step, zip(compute, memory, strict=True), strict=True))
-    # On 2 x 2 chips two have one link of 50 GB/s each way, be they neighbours or across: half of the gathered weights,
+    # On 2 x 2 chips two have one link of 50 GB/s each way, be they neighbors or across: half of the gathered weights,
     # and of each sum twice its half.
     gathered, summed = WIDTH * WIDTH * TWO_BYTES / 2, ROWS // 2 * WIDTH * TWO_BYTES
     assert links[0] == pytest.approx(LAYERS[0] * (gathered + 5 * summed) / 50e9)

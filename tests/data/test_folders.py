@@ -14,7 +14,7 @@ from experiments.few_shot.data import open_characters
 from experiments.speech.data import open_spoken
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
-from transformer.data.datasets.classification import open_labelled
+from transformer.data.datasets.classification import open_labeled
 from transformer.data.datasets.images import PictureSet, open_pictures
 from transformer.data.datasets.text import TextSet, open_text
 from transformer.data.datasets.translation import open_translation
@@ -169,8 +169,8 @@ def test_examples_in_two_splits_are_told(tmp_path: Path) -> None:
     write(tmp_path, {"x.tsv": "\n".join(rows), "dev.tsv": "\n".join([*rows[:3], "new\ta"])})
     (tmp_path / "run").mkdir()
     values = {"dataset": "x.tsv", "data_dir": str(tmp_path), "validation_files": "dev.tsv"}
-    labelled = {"name": "classification", "classes": ("a", "b"), "tokenizer": "bytes"}
-    for of_task, what in ((labelled, "texts"), ({"name": "translation", "vocabulary": 60}, "sources")):
+    labeled = {"name": "classification", "classes": ("a", "b"), "tokenizer": "bytes"}
+    for of_task, what in ((labeled, "texts"), ({"name": "translation", "vocabulary": 60}, "sources")):
         said = "; ".join(build(task_config({**of_task, **values}), tmp_path / "run").said)
         assert f"3 of 4 validation {what} are in train as well" in said
         for file in (tmp_path / "run").iterdir():
@@ -314,8 +314,8 @@ def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) ->
 
 
 def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labelled = BOOK.replace("\n", "\tx\n") + "b\ty\n"
-    pairs = {"pairs/train.en": BOOK, "pairs/train.de": BOOK, "labelled/a.tsv": labelled}
+    labeled = BOOK.replace("\n", "\tx\n") + "b\ty\n"
+    pairs = {"pairs/train.en": BOOK, "pairs/train.de": BOOK, "labeled/a.tsv": labeled}
     write(tmp_path, pairs)
     for folder, name in (
         (str(tmp_path), "pairs/train.en,pairs/train.de"),
@@ -325,7 +325,7 @@ def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest
         assert (opened.languages, sum(len(opened.split(split)) for split in opened.splits)) == (("en", "de"), 100)
     monkeypatch.chdir(tmp_path)
     assert open_translation("pairs/train.en,pairs/train.de", prepared_dir="none").languages == ("en", "de")
-    assert sum(map(len, open_labelled("labelled/a.tsv", classes=("x", "y")).splits.values())) == 101
+    assert sum(map(len, open_labeled("labeled/a.tsv", classes=("x", "y")).splits.values())) == 101
     # What asks whether a run's config names files sees the same names.
     refused(lambda: open_translation("pairs/train.en, pairs/train.de", prepared_dir="none"), "no file  pairs/train.de")
     pictures(tmp_path / "folder")

@@ -36,7 +36,7 @@ def orders(facts: list[tuple[str, str]], people: set[str]) -> list[tuple[str, ..
 
 def test_an_acceptable_verb_agrees_with_the_first_noun_alone() -> None:
     examples = of("acceptability")
-    neighbours = Counter()
+    neighbors = Counter()
     for one, other in zip(examples[::2], examples[1::2], strict=True):
         assert {one.label, other.label} == {0, 1}
         assert one.texts[0].split()[:-1] == other.texts[0].split()[:-1]
@@ -45,9 +45,9 @@ def test_an_acceptable_verb_agrees_with_the_first_noun_alone() -> None:
         singular_verb, singular_noun = words[-1].endswith("s"), not words[1].endswith("s")
         assert label == (singular_verb == singular_noun)
         if len(words) > 3:
-            neighbours[label, (not words[4].endswith("s")) == singular_verb] += 1
+            neighbors[label, (not words[4].endswith("s")) == singular_verb] += 1
     # The noun beside the verb says nothing.
-    assert min(neighbours.values()) > 0.8 * max(neighbours.values())
+    assert min(neighbors.values()) > 0.8 * max(neighbors.values())
 
 
 def test_a_hypothesis_follows_where_it_holds_in_every_order_that_the_premise_allows() -> None:

@@ -24,7 +24,7 @@ def png(pixels: np.ndarray) -> bytes:
     return written.getvalue()
 
 
-def grey(value: int) -> np.ndarray:
+def gray(value: int) -> np.ndarray:
     return np.full((6, 8), value, np.uint8)
 
 
@@ -58,8 +58,8 @@ def prepare(root: Path, splits: dict[str, Sequence[tuple[bytes, int]]], *, names
 
 
 def test_a_set_of_tfds_is_read_as_it_was_prepared(tmp_path: Path) -> None:
-    train = [(png(grey(value)), value % 2) for value in range(40)]
-    prepare(tmp_path, {"train": train, "test": [(png(grey(200)), 1)]}, names=("nought", "cross"))
+    train = [(png(gray(value)), value % 2) for value in range(40)]
+    prepare(tmp_path, {"train": train, "test": [(png(gray(200)), 1)]}, names=("nought", "cross"))
     opened = open_pictures("tfds/tiny", data_dir=str(tmp_path))
     assert opened.classes == ("nought", "cross")
     assert opened.facts.shape == (6, 8, 1)
@@ -73,7 +73,7 @@ def test_a_set_of_tfds_is_read_as_it_was_prepared(tmp_path: Path) -> None:
 
 
 def test_splits_of_tfds_are_known_by_their_common_spellings(tmp_path: Path) -> None:
-    pictures = [(png(grey(value)), value % 2) for value in range(4)]
+    pictures = [(png(gray(value)), value % 2) for value in range(4)]
     prepare(tmp_path, {"train": pictures[:2], "valid": pictures[2:], "extra": pictures[:1]}, names=("a", "b"))
     opened = open_pictures("tfds/tiny", data_dir=str(tmp_path))
     assert {split: len(each.labels) for split, each in opened.splits.items()} == {
@@ -85,14 +85,14 @@ def test_splits_of_tfds_are_known_by_their_common_spellings(tmp_path: Path) -> N
 
 
 def test_what_tfds_has_not_prepared_is_refused(tmp_path: Path) -> None:
-    prepare(tmp_path / "numbers", {"train": [(png(grey(1)), 0), (png(grey(2)), 1)] * 20}, names=None)
+    prepare(tmp_path / "numbers", {"train": [(png(gray(1)), 0), (png(gray(2)), 1)] * 20}, names=None)
     assert open_pictures("tfds/tiny", data_dir=str(tmp_path / "numbers")).classes == ("0", "1")
-    prepare(tmp_path / "high", {"train": [(png(grey(1)), 2)]}, names=("a", "b"))
+    prepare(tmp_path / "high", {"train": [(png(gray(1)), 2)]}, names=("a", "b"))
     prepare(tmp_path / "text", {"train": [(b"no picture", 0)]}, names=("a", "b"))
-    prepare(tmp_path / "sizes", {"train": [(png(grey(1)), 0), (png(grey(1).T), 1)]}, names=("a", "b"))
-    prepare(tmp_path / "lines", {"train": [(png(grey(1)), 0)]}, names=("a", "b"))
+    prepare(tmp_path / "sizes", {"train": [(png(gray(1)), 0), (png(gray(1).T), 1)]}, names=("a", "b"))
+    prepare(tmp_path / "lines", {"train": [(png(gray(1)), 0)]}, names=("a", "b"))
     (tmp_path / "lines" / "tiny" / "1.0.0" / "label.labels.txt").write_text("a\n")
-    prepare(tmp_path / "more", {"train": [(png(grey(1)), 0)]}, names=("a", "b"))
+    prepare(tmp_path / "more", {"train": [(png(gray(1)), 0)]}, names=("a", "b"))
     (tmp_path / "more" / "tiny" / "1.0.0" / "tiny-train.array_record-00001-of-00002").write_bytes(b"")
     for name, folder, says in (
         ("tfds/mnist", None, "mnist is not prepared where config.task.data_dir says: run `tfds build mnist"),
@@ -121,7 +121,7 @@ def write_omniglot(path: Path, alphabet: str, characters: int) -> None:
         for character in range(1, characters + 1):
             for drawer in range(1, 21):
                 name = f"{path.stem}/{alphabet}/character{character:02d}/{character:04d}_{drawer:02d}.png"
-                archive.writestr(name, png(grey(10 * character + drawer)))
+                archive.writestr(name, png(gray(10 * character + drawer)))
         archive.writestr(f"{path.stem}/{alphabet}/notes.txt", "no drawing")
 
 

@@ -18,7 +18,7 @@ from transformer.data.datasets.image_files import Resample, Resizing, decode
 from transformer.data.datasets.images import made_up, open_pictures
 from transformer.data.images import (
     Augmentation,
-    Normalisation,
+    Normalization,
     PictureBatches,
     PictureFacts,
     Pictures,
@@ -41,13 +41,13 @@ def test_nothing_is_done_by_default() -> None:
     assert mixed.shares.tolist() == [1] * 6
 
 
-def test_normalisation_is_by_channel() -> None:
-    how = Normalisation(mean=(0.4, 0.5, 0.6), deviation=(0.2,))
+def test_normalization_is_by_channel() -> None:
+    how = Normalization(mean=(0.4, 0.5, 0.6), deviation=(0.2,))
     np.testing.assert_allclose(how(PIXELS), (PIXELS / 255 - [0.4, 0.5, 0.6]) / 0.2, atol=1e-5)
     with pytest.raises(UserError, match="has 2 numbers, the pictures have 3 channels"):
-        Normalisation(mean=(0.4, 0.5))(PIXELS)
+        Normalization(mean=(0.4, 0.5))(PIXELS)
     with pytest.raises(UserError, match=r"deviation\[0\]=0.0 must be above 0"):
-        Normalisation(deviation=(0.0,))
+        Normalization(deviation=(0.0,))
 
 
 def test_a_run_keeps_what_its_pictures_are(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_run_keeps_what_its_pictures_are(tmp_path: Path) -> None:
         PictureFacts.load(tmp_path)
 
 
-def test_a_crop_is_a_window_of_the_picture_among_grey() -> None:
+def test_a_crop_is_a_window_of_the_picture_among_gray() -> None:
     around = np.pad(PIXELS, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=128)
     places = set()
     for seed in range(12):
@@ -90,10 +90,10 @@ def test_cutout_empties_a_square_that_may_reach_over_the_edge(side: int) -> None
     sizes = []
     for seed in range(20):
         for before, after in zip(scaled(PIXELS), changed(seed, cutout=side), strict=True):
-            grey = np.all(after == 0, axis=-1)
-            np.testing.assert_array_equal(after[~grey], before[~grey])
-            rows, columns = np.flatnonzero(grey.any(1)), np.flatnonzero(grey.any(0))
-            assert grey.sum() == len(rows) * len(columns)
+            gray = np.all(after == 0, axis=-1)
+            np.testing.assert_array_equal(after[~gray], before[~gray])
+            rows, columns = np.flatnonzero(gray.any(1)), np.flatnonzero(gray.any(0))
+            assert gray.sum() == len(rows) * len(columns)
             sizes.append((len(rows), len(columns)))
     assert max(sizes) == (side, side)
     assert min(sizes)[0] == -(-side // 2)
@@ -239,7 +239,7 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def png_of_16_bits(samples: np.ndarray) -> bytes:
-    """A PNG file (ISO/IEC 15948) of 16 bits a sample, grey or in colour, written here: filter 0."""
+    """A PNG file (ISO/IEC 15948) of 16 bits a sample, gray or in color, written here: filter 0."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -250,13 +250,13 @@ def png_of_16_bits(samples: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("grey", [False, True])
-def test_16_bits_a_sample_keep_their_levels(grey: bool) -> None:
+@pytest.mark.parametrize("gray", [False, True])
+def test_16_bits_a_sample_keep_their_levels(gray: bool) -> None:
     levels = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
-    read = decode(png_of_16_bits(levels), "x.png", grey=grey)
-    np.testing.assert_array_equal(read, np.repeat((levels // 256)[..., None], 1 if grey else 3, axis=-1))
-    coloured = decode(png_of_16_bits(np.stack([levels, levels[::-1], levels.T], axis=-1)), "x.png")
-    np.testing.assert_array_equal(coloured, np.stack([levels, levels[::-1], levels.T], axis=-1) // 256)
+    read = decode(png_of_16_bits(levels), "x.png", gray=gray)
+    np.testing.assert_array_equal(read, np.repeat((levels // 256)[..., None], 1 if gray else 3, axis=-1))
+    colored = decode(png_of_16_bits(np.stack([levels, levels[::-1], levels.T], axis=-1)), "x.png")
+    np.testing.assert_array_equal(colored, np.stack([levels, levels[::-1], levels.T], axis=-1) // 256)
 
 
 # EXIF's orientations, 1 to 8: how the stored rows and columns become those to be seen (CIPA DC-008, 4.6.4).

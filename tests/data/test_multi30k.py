@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path / "multi30k"
 
 
-@pytest.mark.parametrize("text", ["raw", "tokenised"])
+@pytest.mark.parametrize("text", ["raw", "tokenized"])
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("fr", "en")])
 def test_pairs_in_the_order_of_their_lines(text: str, source: str, target: str, files: Path, tmp_path: Path) -> None:
     opened = open_translation(
@@ -78,11 +78,11 @@ def test_missing_files_say_how_to_get_them(files: Path, tmp_path: Path) -> None:
 
 def test_files_that_are_not_parallel_are_refused(files: Path, tmp_path: Path) -> None:
     (files / "tok" / "val.lc.norm.tok.de").write_text("one\ntwo\n")
-    message = fails("multi30k/tokenised/en-de", files, tmp_path)
+    message = fails("multi30k/tokenized/en-de", files, tmp_path)
     assert "has 3 lines" in message
     assert "has 2: " in message or "has 2 " in message
     # Nothing half-prepared is taken for the set afterwards.
-    assert "has 3 lines" in fails("multi30k/tokenised/en-de", files, tmp_path)
+    assert "has 3 lines" in fails("multi30k/tokenized/en-de", files, tmp_path)
 
 
 def test_damaged_files_are_refused(files: Path, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_damaged_files_are_refused(files: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-12])
     assert "cannot read" in fails("multi30k/raw/en-de", files, tmp_path)
     (files / "tok" / "train.lc.norm.tok.en").write_bytes(b"\xff\xfe\n")
-    assert "cannot read" in fails("multi30k/tokenised/en-de", files, tmp_path)
+    assert "cannot read" in fails("multi30k/tokenized/en-de", files, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Orders of factorisation and segments that follow one another, by counting."""
+"""Orders of factorization and segments that follow one another, by counting."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def test_every_order_is_as_likely_as_any_other(unpredicted: Unpredicted) -> None
 
 
 def test_spans_have_the_lengths_that_are_asked_for() -> None:
-    """Of 1 to 3 neighbours, each in a context of six times as many: a sixth of all, lengths about as likely."""
+    """Of 1 to 3 neighbors, each in a context of six times as many: a sixth of all, lengths about as likely."""
     rows, length = 3000, 180
     permutations = Permutations(length, one_in=6, longest_span=3)
     _, predicted = permutations.draw(np.random.default_rng(1), rows)

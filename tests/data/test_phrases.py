@@ -141,7 +141,7 @@ SENTENCES = [
     ("quantity", (1, 5, -1, 0), 0, "one beautiful house", "ein schönes Haus", "une belle maison"),
     ("quantity", (1, 4, 4, 9), 3, "with one new white bottle", "mit einer neuen weißen Flasche",
      "avec une nouvelle bouteille blanche"),
-    ("quantity", (21, 5, 7, 0), 3, "with twenty-one beautiful grey houses",
+    ("quantity", (21, 5, 7, 0), 3, "with twenty-one beautiful gray houses",
      "mit einundzwanzig schönen grauen Häusern", "avec vingt et une belles maisons grises"),
     ("quantity", (2, 4, -1, 4), 2, "without two new horses", "ohne zwei neue Pferde",
      "sans deux nouveaux chevaux"),

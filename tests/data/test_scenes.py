@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer.data.scenes import COLOURS, Item, SceneKind, paint
+from transformer.data.scenes import COLORS, Item, SceneKind, paint
 from transformer.data.synthetic_glyphs import GLYPHS, NO_VARIATION, cover, draw_glyphs
 
 
@@ -48,13 +48,13 @@ def test_scenes_hold_different_items_in_different_cells() -> None:
         assert [item.cell for item in items] == sorted(item.cell for item in items)
 
 
-def test_an_item_is_painted_in_its_cell_in_its_colour() -> None:
+def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
     kind, items = SceneKind(), (Item(5, "circle", "red"), Item(6, "square", "blue"))
     (picture,) = paint(kind, [items], np.random.default_rng(0), NO_VARIATION)
     assert picture.shape == (48, 48, 3)
     means = picture.reshape(3, 16, 3, 16, 3).astype(float)[:, 4:12, :, 4:12].mean(axis=(1, 3)).reshape(9, 3)
     for item in items:
-        assert np.abs(means[item.cell] - COLOURS[item.colour]).max() < 20
+        assert np.abs(means[item.cell] - COLORS[item.color]).max() < 20
     empty = np.delete(means, [5, 6], axis=0)
     assert empty.max() < 70
     assert np.abs(empty - empty.mean(axis=0)).max() < 5
@@ -67,7 +67,7 @@ def test_an_item_is_painted_in_its_cell_in_its_colour() -> None:
         ({"fewest": 0}, "must rise"),
         ({"most": 10}, "must rise"),
         ({"shapes": ("dragon",)}, "dragon"),
-        ({"shapes": ("star",), "colours": ("red",)}, "cannot all differ"),
+        ({"shapes": ("star",), "colors": ("red",)}, "cannot all differ"),
         ({"most": 7, "one_of_each": True}, "cannot all differ"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Pairs of texts: whole sentences, half of them followed by what stands behind them, never by a neighbour's label."""
+"""Pairs of texts: whole sentences, half of them followed by what stands behind them, never by a neighbor's label."""
 
 import itertools
 from collections import Counter

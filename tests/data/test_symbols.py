@@ -98,7 +98,7 @@ def test_every_symbol_is_one_token(tmp_path: Path, symbols: int) -> None:
     assert words_of(pieces) == list(range(12))
 
 
-def test_alignment_is_evaluated_and_labelled_with_the_truth(tmp_path: Path) -> None:
+def test_alignment_is_evaluated_and_labeled_with_the_truth(tmp_path: Path) -> None:
     task, _ = encoded("reversal/train=400,validation=8,test=8", tmp_path / "run", 37)
     assert "alignment" in [evaluation.name for evaluation in task.evaluations]
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0",))

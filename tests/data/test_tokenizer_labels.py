@@ -31,7 +31,7 @@ EMOJI, CHINESE = "🙂".encode(), "语".encode()
         ([], []),
     ],
 )
-def test_a_token_is_labelled_by_the_text_that_it_adds(tokens: list[str | bytes], labels: list[str]) -> None:
+def test_a_token_is_labeled_by_the_text_that_it_adds(tokens: list[str | bytes], labels: list[str]) -> None:
     assert label_tokens(tokens) == labels
 
 

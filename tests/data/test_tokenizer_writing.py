@@ -137,7 +137,7 @@ def test_the_labels_of_a_text_are_its_text(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "byte_bpe", "llama"])
-def test_any_line_is_labelled_and_continued_without_loss(kind: str) -> None:
+def test_any_line_is_labeled_and_continued_without_loss(kind: str) -> None:
     made = MADE[kind]()
     for seed in SEEDS:
         line = "".join(random_lines(seed, blank=False))

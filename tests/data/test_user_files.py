@@ -1,4 +1,4 @@
-"""Files of a user's own: pairs, labelled texts, texts; how they are cut, and what is told of those that are unfit."""
+"""Files of a user's own: pairs, labeled texts, texts; how they are cut, and what is told of those that are unfit."""
 
 import json
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.classification import classes_of, open_labelled
+from transformer.data.datasets.classification import classes_of, open_labeled
 from transformer.data.datasets.text import open_text
 from transformer.data.datasets.translation import Pair, TranslationSet, open_translation
 from transformer.data.datasets.user_files import NOTHING_HELD_OUT, HeldOut
 
 COUNT = 200
 PAIRS = [(f"the {number} foxes", f"die {number} Füchse") for number in range(COUNT)]
-LABELLED = [(f"text {number}", "odd" if number % 2 else "even") for number in range(COUNT)]
+LABELED = [(f"text {number}", "odd" if number % 2 else "even") for number in range(COUNT)]
 
 
 def lines(texts: Sequence[str]) -> str:
@@ -36,9 +36,9 @@ def files(tmp_path: Path) -> Path:
         "named.tsv": lines(["id\tde\ten", *(f"1\t{target}\t{source}" for source, target in PAIRS)]),
         "pairs.jsonl": objects(("source", "target"), PAIRS),
         "translation.jsonl": objects(("translation",), [[{"en": source, "de": target}] for source, target in PAIRS]),
-        "labelled.tsv": lines(["\t".join(row) for row in LABELLED]),
-        "labelled.jsonl": objects(("text", "label"), LABELLED),
-        "numbers.jsonl": objects(("label", "text"), [(number % 2, text) for number, (text, _) in enumerate(LABELLED)]),
+        "labeled.tsv": lines(["\t".join(row) for row in LABELED]),
+        "labeled.jsonl": objects(("text", "label"), LABELED),
+        "numbers.jsonl": objects(("label", "text"), [(number % 2, text) for number, (text, _) in enumerate(LABELED)]),
         "dev.tsv": "a dev pair\tein Paar\n",
         "books/one.txt": "one\n" * 100,
         "books/more/two.jsonl": objects(("text",), [(f"two {number}\n",) for number in range(40)]),
@@ -111,24 +111,24 @@ def test_splits_may_have_files_of_their_own(files: Path) -> None:
     assert HeldOut("dev.tsv", "x").describe("place") == "validation from dev.tsv; test from x"
 
 
-def test_labelled_texts_have_the_classes_that_a_config_names(files: Path) -> None:
+def test_labeled_texts_have_the_classes_that_a_config_names(files: Path) -> None:
     opened = {
-        name: open_labelled(f"{name}", data_dir=str(files), classes=classes)
+        name: open_labeled(f"{name}", data_dir=str(files), classes=classes)
         for name, classes in (
-            ("labelled.tsv", ("even", "odd")),
-            ("labelled.jsonl", ("even", "odd")),
+            ("labeled.tsv", ("even", "odd")),
+            ("labeled.jsonl", ("even", "odd")),
             ("numbers.jsonl", ("0", "1")),
         )
     }
-    first = opened["labelled.tsv"]
+    first = opened["labeled.tsv"]
     assert first.classes == ("even", "odd")
     every = sorted(each for split in first.splits.values() for each in split)
-    assert every == sorted((text, int(label == "odd")) for text, label in LABELLED)
+    assert every == sorted((text, int(label == "odd")) for text, label in LABELED)
     assert all(each.splits == first.splits for each in opened.values())
     assert sum(len(split) > 0 for split in first.splits.values()) == 3
-    told = said(lambda: open_labelled("labelled.tsv", data_dir=str(files)))
-    assert "config.task.classes is empty: say the 2 labels of labelled.tsv, as in even,odd" in told
-    told = said(lambda: open_labelled("labelled.tsv", data_dir=str(files), classes=("even", "od")))
+    told = said(lambda: open_labeled("labeled.tsv", data_dir=str(files)))
+    assert "config.task.classes is empty: say the 2 labels of labeled.tsv, as in even,odd" in told
+    told = said(lambda: open_labeled("labeled.tsv", data_dir=str(files), classes=("even", "od")))
     assert "has the label 'odd', which is none of config.task.classes: did you mean 'od'?" in told
     for classes in ((), ("a",), ("a", "a")):
         assert "at least two, all different" in said(lambda classes=classes: classes_of("x.tsv", classes))
@@ -232,7 +232,7 @@ def test_names_that_lead_nowhere_or_out_of_the_folder_are_refused(files: Path) -
     for held_out in (HeldOut("x"), HeldOut(test="x")):
         for act in (
             lambda held=held_out: pairs("copy", files, held_out=held),
-            lambda held=held_out: open_labelled("word_order", held_out=held),
+            lambda held=held_out: open_labeled("word_order", held_out=held),
             lambda held=held_out: texts("python_docs", files, held),
         ):
             assert "goes with files of your own alone" in said(act)

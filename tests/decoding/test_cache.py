@@ -96,7 +96,7 @@ def naive(case: Case, source: np.ndarray) -> oracle.NextToken:
             target = np.full((len(SOURCE), LENGTH), SPECIAL.pad, np.int32)
             target[:, : len(prefix) + 1] = (SPECIAL.begin, *prefix)
             logits = case.forward(np.broadcast_to(source, SOURCE.shape), target)[0, len(prefix)]
-            found[prefix] = oracle.normalised(logits, SPECIAL[:2])
+            found[prefix] = oracle.normalized(logits, SPECIAL[:2])
         return found[prefix]
 
     return log_probability

@@ -124,7 +124,7 @@ def test_a_search_is_done_when_the_best_that_goes_on_cannot_beat_the_worst_that_
             log_probability=jnp.array([[-3.0, -4.0]]), ended_scores=jnp.array([[-1.0, worst]], jnp.float32)
         )
         assert bool(beam.done(state, jnp.int32(3))) is done
-    # A negative penalty favours short sequences: at step 3 the next end is the fourth token.
+    # A negative penalty favors short sequences: at step 3 the next end is the fourth token.
     harsh = Beam(1, -1.0)
     for worst, done in ((-4.4, True), (-4.6, False)):
         state = harsh.start(1, 7, SPECIAL, None)._replace(

@@ -29,7 +29,7 @@ def expected_of(example: int) -> oracle.NextToken:
         never = list(prefix) if END not in prefix else list(range(1, VOCABULARY))
         if len(prefix) < LEAST[example]:
             never.append(END)
-        return oracle.normalised(free(prefix), never)
+        return oracle.normalized(free(prefix), never)
 
     return log_probability
 

@@ -36,7 +36,7 @@ def distribution(chooser: Sampling, log_probability: np.ndarray) -> np.ndarray:
 )
 def test_what_is_kept_is_exactly_what_an_oracle_keeps(seed: int, temperature: float, top_k: int, top_p: float) -> None:
     logits = np.random.default_rng(seed).normal(size=40).astype(np.float32) * 2
-    log_probability = oracle.normalised(logits, (0, 1)).astype(np.float32).astype(np.float64)
+    log_probability = oracle.normalized(logits, (0, 1)).astype(np.float32).astype(np.float64)
     expected = oracle.drawn_from(log_probability, temperature, top_k, top_p)
     found = distribution(Sampling(temperature, top_k, top_p), log_probability)
     np.testing.assert_array_equal(found > 0, expected > 0)
@@ -80,7 +80,7 @@ def test_pairs_of_tokens_are_drawn_as_often_as_they_are_probable(chooser: Sampli
         np.testing.assert_allclose(rollout.scores[example, :50], drawn, rtol=0, atol=1e-4)
 
 
-def test_neighbouring_samples_and_examples_are_independent(key: Any) -> None:
+def test_neighboring_samples_and_examples_are_independent(key: Any) -> None:
     table = np.repeat(random_table(5, 1, VOCABULARY, more_ends=-20), 2, axis=0)
     tokens = rollout_of(table, Sampling(beams=3000), 2, key=key).tokens[:, :, 0]
     probability = np.exp(next_token(table, 0)(()))[3:]

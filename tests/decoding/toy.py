@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.oracles.decoding import NextToken, normalised, penalised
+from tests.oracles.decoding import NextToken, normalized, penalized
 from transformer.decoding.constraints import Prompt
 from transformer.decoding.generate import Rollout, Tokens, generate
 from transformer.models.contract import Aux, Cache
@@ -72,7 +72,7 @@ def next_token(
     theta: float = 1.0,
     never: Sequence[int] = (SPECIAL.pad, SPECIAL.begin),
 ) -> NextToken:
-    """The same model as a function of the prompt and the prefix alone; said tokens are penalised by theta."""
+    """The same model as a function of the prompt and the prefix alone; said tokens are penalized by theta."""
 
     def log_probability(prefix: tuple[int, ...]) -> np.ndarray:
         first = second = 0
@@ -80,7 +80,7 @@ def next_token(
             first = (first * LAYER_MIX + token + 1) % BUCKETS
             second = (second * ROW_MIX + token + 1) % BUCKETS
         logits = table[example, first] + table[example, second]
-        return normalised(penalised(logits, (*prompt, *prefix), theta), never)
+        return normalized(penalized(logits, (*prompt, *prefix), theta), never)
 
     return log_probability
 

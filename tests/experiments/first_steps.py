@@ -93,7 +93,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
     values = load_config(str(CHECKOUT / name)).to_dict()
     flat = flatten(resolve(values).to_config())
     values = with_overrides(values, {f"sharding.{key}": value for key, value in ONE_DEVICE.items()})
-    values.pop("initialise_from", None)  # other runs
+    values.pop("initialize_from", None)  # other runs
     with tempfile.TemporaryDirectory() as folder:
         experiment, assembly, source = assembled(values, data, Path(folder))
         shrunk = parameters_of(assembly) > LARGEST
@@ -102,7 +102,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
             values = with_overrides(values, kept)
             experiment, assembly, source = assembled(values, data, Path(folder))
         step = compile_step(experiment, assembly)
-        state = assembly.initialise(jax.random.key(experiment.run.seed))
+        state = assembly.initialize(jax.random.key(experiment.run.seed))
         batches = assembly.task.source(experiment.run.seed)
         flops = flops_counter(assembly)
         steps = []

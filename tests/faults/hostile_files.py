@@ -41,7 +41,7 @@ RUN_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "sizes": ("sizes", (_D,)),
     "scaling": ("scaling", ("--runs={run}",)),
     "convert": ("convert", (_D, "--to={d}/out")),
-    "from": ("train", ("--config={o}/config.py", "--workdir={d}/new", "--config.initialise_from.run={run}")),
+    "from": ("train", ("--config={o}/config.py", "--workdir={d}/new", "--config.initialize_from.run={run}")),
 }
 SWEEP_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "worker": ("sweep", ("--config={o}/config.py", _D, "--worker")),

@@ -167,16 +167,16 @@ def _reordered(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _fresh(state: TrainState) -> TrainState:
-    return state._replace(optimisers=jax.tree.map(jnp.zeros_like, state.optimisers))
+    return state._replace(optimizers=jax.tree.map(jnp.zeros_like, state.optimizers))
 
 
 PLANTS: dict[str, Plant] = {
     "a stale state is restored": _stale,
     "a flipped bit is restored unverified": _unverified,
     "a flipped bit in the parameters": _resumed_with(lambda s: s._replace(variables=_one_bit(s.variables))),
-    "a flipped bit in the optimiser": _resumed_with(lambda s: s._replace(optimisers=_one_bit(s.optimisers))),
+    "a flipped bit in the optimizer": _resumed_with(lambda s: s._replace(optimizers=_one_bit(s.optimizers))),
     "a corrupted gradient": _gradient,
-    "the optimiser is not restored": _resumed_with(_fresh),
+    "the optimizer is not restored": _resumed_with(_fresh),
     "dropout is seeded again": _resumed_with(lambda s: s._replace(key=jax.random.fold_in(s.key, 1))),
     "the step is counted twice": _resumed_with(lambda s: s._replace(step=s.step + 1)),
     "a batch is dropped": _batches(_dropped),

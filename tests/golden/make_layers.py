@@ -40,7 +40,7 @@ def exact(*shape: int) -> torch.Tensor:
     return torch.randn(*shape).double()
 
 
-def randomise(module: nn.Module) -> Recorded:
+def randomize(module: nn.Module) -> Recorded:
     """Random weights, biases too, or an exchange of two of them would go unseen."""
     found = {}
     for name, parameter in module.named_parameters():
@@ -52,7 +52,7 @@ def randomise(module: nn.Module) -> Recorded:
 def recurrent(kind: type[nn.Module], options: dict[str, object]) -> Recorded:
     """Outputs and last states of padded rows, and the gradient of a weighted sum of both with respect to the input."""
     layer = kind(INPUTS, WIDTH, batch_first=True, **options).double()
-    found, x = randomise(layer), exact(len(LENGTHS), TIME, INPUTS).requires_grad_()
+    found, x = randomize(layer), exact(len(LENGTHS), TIME, INPUTS).requires_grad_()
     packed = rnn.pack_padded_sequence(x, torch.tensor(LENGTHS), batch_first=True)
     output, state = layer(packed)
     output, _ = rnn.pad_packed_sequence(output, batch_first=True)
@@ -69,7 +69,7 @@ def convolution(name: str, kind: type[nn.Module], options: dict[str, object]) ->
     """Outputs of a batch, channels in PyTorch's place, and the gradient with respect to the input."""
     gated = name.endswith("glu")
     layer = kind(INPUTS, WIDTH * (2 if gated else 1), **options).double()
-    found, x = randomise(layer), exact(2, INPUTS, *((7,) if kind is nn.Conv1d else (6, 7))).requires_grad_()
+    found, x = randomize(layer), exact(2, INPUTS, *((7,) if kind is nn.Conv1d else (6, 7))).requires_grad_()
     y = nn.functional.glu(layer(x), dim=1) if gated else layer(x)
     weight = exact(*y.shape)
     torch.sum(weight * y).backward()
@@ -79,7 +79,7 @@ def convolution(name: str, kind: type[nn.Module], options: dict[str, object]) ->
 def batch_norm() -> Recorded:
     """Three steps of training, the running statistics behind each, and evaluation."""
     norm = nn.BatchNorm1d(INPUTS).double()
-    found = randomise(norm)
+    found = randomize(norm)
     for step in range(3):
         x = (exact(6, INPUTS) * 2 + 1).requires_grad_()
         y = norm(x)
@@ -99,7 +99,7 @@ def spectral_norm() -> Recorded:
     from u. The newer one begins with v.
     """
     layer = nn.Linear(INPUTS, WIDTH, bias=False).double()
-    found = randomise(layer)
+    found = randomize(layer)
     nn.utils.spectral_norm(layer)
     layer.weight_u.copy_(nn.functional.normalize(exact(WIDTH), dim=0))
     for step in range(3):

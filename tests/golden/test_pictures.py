@@ -14,7 +14,7 @@ import transformer
 from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
-from transformer.data.images import Normalisation
+from transformer.data.images import Normalization
 from transformer.huggingface.convert import read_folder, write_folder
 from transformer.huggingface.preprocessor import read_preprocessor, written_preprocessor
 from transformer.layers.module import Precision
@@ -101,7 +101,7 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
     fitting = Fitting(dataset="pets", data_dir=str(tmp_path), rows=2, steps=1)
     converted = import_run(tmp_path / "in", tmp_path / "run", fitting)
     assert converted.notes == (
-        "no preprocessor_config.json: pictures are resized and normalised as its defaults would have it",
+        "no preprocessor_config.json: pictures are resized and normalized as its defaults would have it",
         "the head begins anew: the data's 2 classes are not those of the folder",
     )
     published = export_run(tmp_path / "run", tmp_path / "out")
@@ -132,7 +132,7 @@ DEIT = {
 }
 
 
-def test_a_file_is_resized_cropped_and_normalised_as_the_folder_says(tmp_path: Path) -> None:
+def test_a_file_is_resized_cropped_and_normalized_as_the_folder_says(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     recorded("deit", tmp_path / "in")
     picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 31)).astype(np.uint8))
@@ -182,7 +182,7 @@ def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None
         said = written_preprocessor("vit", 12, task, 3)
         read = read_preprocessor(said, "vit", 12)
         assert task_config({"name": "image_classification", "dataset": "pets", **read}) == dataclasses.replace(
-            task, normalisation=Normalisation((0.5,) * 3, (0.5,) * 3)
+            task, normalization=Normalization((0.5,) * 3, (0.5,) * 3)
         )
 
 

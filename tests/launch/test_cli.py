@@ -32,8 +32,8 @@ def get_config():
 """
 SIZED = CONFIG.replace('"family": "encoder_decoder", "width": 64, "encoder_layers": 3', '"size": "transformer-base"')
 COMMAND = Command(
-    name="practise",
-    description="Practise nothing at all, at 100% of the cost.",
+    name="practice",
+    description="Practice nothing at all, at 100% of the cost.",
     example="--config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("workdir", "the run directory", required=True),
@@ -243,7 +243,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--mode=sideways"], "--mode: invalid choice: 'sideways'"),
         (["--steps"], "--steps: expected one argument"),
         (["runs/y"], "unexpected argument 'runs/y'"),
-        (["--workdir="], "practise needs --workdir=VALUE (the run directory); for example: python -m launch"),
+        (["--workdir="], "practice needs --workdir=VALUE (the run directory); for example: python -m launch"),
     ],
 )
 def test_mistakes_in_flags_and_overrides(capsys, config_file, words, says):

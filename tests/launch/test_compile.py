@@ -63,7 +63,7 @@ def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: py
 @pytest.mark.slow
 def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     prints = []
-    # The numbers of the optimiser are no part of the program; its algorithm is.
+    # The numbers of the optimizer are no part of the program; its algorithm is.
     for words in ((), ("--config.optimizer.warmup=3",), ("--config.optimizer.algorithm=sgd",)):
         assert cli.run(compile.COMMAND, compile.main, [config, "--json", *words]) == 0
         prints.append(json.loads(capsys.readouterr().out)["fingerprint"])
@@ -143,7 +143,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     assert cli.run(compile.COMMAND, compile.main, [config, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     found = {key: whole[key] for key in pods.KEPT} | {"commit": "0123456789abcdef"}
-    found |= {"memory": 2 * 10**10, "step_seconds": 1.5, "utilisation": 0.5, "collective_share": 0.25}
+    found |= {"memory": 2 * 10**10, "step_seconds": 1.5, "utilization": 0.5, "collective_share": 0.25}
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "link")} | {"waiting_share": 0.125}
     monkeypatch.setattr(pods, "proven", lambda root, name: "no pod" if "demo" in name else found)
     results = tmp_path / "pods.json"

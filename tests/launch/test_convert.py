@@ -16,7 +16,7 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.training.trained_run import load
 
-TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow grey cat. " * 20
+TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow gray cat. " * 20
 # The names of a family's special tokens; the last is the unknown's.
 SPECIAL = {
     "gpt2": {"eos_token": "<end>", "unk_token": "<unk>"},

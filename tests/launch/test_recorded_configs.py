@@ -130,7 +130,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "maps --against": lambda run: _other_run(str(run), run.parent) and "a run",
     "scaled runs": lambda run: [path.name for path in _directories([run])],
     "trials": lambda run: [path.name for path in _directories([run.parent.parent])],
-    "initialise_from": lambda run: sorted(open_init_source(str(run), None, "", None).leaves),
+    "initialize_from": lambda run: sorted(open_init_source(str(run), None, "", None).leaves),
     "advice": lambda run: refusal_of(run.parent),
 }
 
@@ -152,4 +152,4 @@ def test_a_lost_config_is_read_from_the_checkpoint_wherever_a_run_is_read(
     capfd.readouterr()
     assert read(run) == expected
     told = f"{run / 'config.json'} is missing: what it held is read from the checkpoint of step 0\n"
-    assert capfd.readouterr().err.count(told) == (reader in ("convert", "maps --text", "initialise_from"))
+    assert capfd.readouterr().err.count(told) == (reader in ("convert", "maps --text", "initialize_from"))

@@ -109,7 +109,7 @@ def left_behind(path: Path, name: str, params: dict[str, Any], state: dict[str, 
     resolved = case.experiment(Algorithm.SGD, 0.1).to_config()
     (path / "config.json").write_text(json.dumps(resolved), encoding="utf-8")
     with contextlib.closing(Checkpoints(path / "checkpoints", keep=1)) as checkpoints:
-        held = {"variables": {"params": params, "state": state}, "optimisers": {"encoder": np.zeros((3, 4))}}
+        held = {"variables": {"params": params, "state": state}, "optimizers": {"encoder": np.zeros((3, 4))}}
         checkpoints.save(3, held, {})
     return path
 
@@ -170,7 +170,7 @@ def test_a_run_that_cannot_be_counted_is_told_in_one_line(
 def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "sized.py"
     file.write_text(CONFIG)
-    command = Command("practise", "Practise.", "practise", takes_config=True)
+    command = Command("practice", "Practice.", "practice", takes_config=True)
     arguments = parsing.parse(command, [f"--config={file}", "--config.model.size=gpt2-xl"])
     config = model_config(arguments.config["model"])
     assert (config.layers, config.width, config.heads, config.dropout) == (48, 1600, 25, 0.1)

@@ -146,10 +146,10 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.choice('seed', [1, 2])", ["--storage=postgresql://h/n"], "--storage is Optuna's"),
         (
             "sweep.choice('seed', [1, 2])",
-            ["--engine=hyperband", "--vectorise"],
+            ["--engine=hyperband", "--vectorize"],
             "--engine=hyperband proposes one after",
         ),
-        ("sweep.choice('seed', [1, 2])", ["--engine=tpe", "--vectorise"], "--engine=tpe proposes one after another"),
+        ("sweep.choice('seed', [1, 2])", ["--engine=tpe", "--vectorize"], "--engine=tpe proposes one after another"),
         ("sweep.choice('seed', [1, 2])", ["--engine=gp"], "needs "),
         ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", [], "say how many trials there are to be"),
         ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", ["--engine=grid"], "needs a finite space"),
@@ -168,7 +168,7 @@ def test_a_worker_of_an_unfit_machine_ends_with_a_line_and_a_code_of_its_own(tmp
 
     monkeypatch.setattr("transformer.studies.sweeps.worker.work", work)
     with pytest.raises(SystemExit) as ended:
-        work_here(None, None, total=1, metric="validation/loss", vectorise=False, data_dir=None, vouched=())
+        work_here(None, None, total=1, metric="validation/loss", vectorize=False, data_dir=None, vouched=())
     assert ended.value.code == 3
     said = capsys.readouterr().err
     assert said == "error: 3 trials in a row failed here, the last with: OSError: disk full\n"
@@ -197,7 +197,7 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
     given = []
     monkeypatch.setattr(sweep, "run_workers", lambda *about, **settings: given.append((about, settings)))
     words = ["--config", config_file(), f"--workdir={tmp_path / 's'}", "--workers", "2", "--engine=random"]
-    code, out, err = call(capsys, *words, "--trials=9", "--config.seed=4", "--retry-failed", "--vectorise")
+    code, out, err = call(capsys, *words, "--trials=9", "--config.seed=4", "--retry-failed", "--vectorize")
     assert code == 0, err
     (command, ledger), settings = given[0]
     assert command == [
@@ -207,7 +207,7 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
         "--engine=random",
         "--trials=9",
         "--config.seed=4",
-        "--vectorise",
+        "--vectorize",
     ]
     assert (settings["workers"], settings["total"]) == (2, 2)
     assert "the space holds 2 different trials, fewer than --trials=9: all are tried" in out

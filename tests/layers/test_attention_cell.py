@@ -16,7 +16,7 @@ from transformer.attention import (
     Capture,
     Captured,
     Mask,
-    Normaliser,
+    Normalizer,
     Reweighting,
     Score,
     captured_at,
@@ -34,7 +34,7 @@ from transformer.layers.attention_cell import (
     scan_steps,
 )
 from transformer.layers.beams import as_rows, by_example, repeat_rows
-from transformer.layers.initialization import RecurrentInitialisation
+from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.module import Builder, Functional, Module
 from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
@@ -60,16 +60,16 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         config = self.config
-        return f"{config.score.value}-{config.normaliser.value}-{config.projection.value}-{config.heads}"
+        return f"{config.score.value}-{config.normalizer.value}-{config.projection.value}-{config.heads}"
 
 
 CASES = [
     Case(AttentionCellConfig()),
     Case(AttentionCellConfig(Score.DOT), WIDTH),
-    Case(AttentionCellConfig(Score.SCALED_DOT, Normaliser.SPARSEMAX, heads=2), WIDTH),
-    Case(AttentionCellConfig(Score.COSINE, Normaliser.ENTMAX15, heads=2), WIDTH),
+    Case(AttentionCellConfig(Score.SCALED_DOT, Normalizer.SPARSEMAX, heads=2), WIDTH),
+    Case(AttentionCellConfig(Score.COSINE, Normalizer.ENTMAX15, heads=2), WIDTH),
     Case(AttentionCellConfig(Score.GENERAL, heads=2)),
-    Case(AttentionCellConfig(Score.ADDITIVE, Normaliser.HARD, heads=2, depth=5)),
+    Case(AttentionCellConfig(Score.ADDITIVE, Normalizer.HARD, heads=2, depth=5)),
     Case(AttentionCellConfig(Score.CONCAT, heads=2, depth=3)),
     Case(AttentionCellConfig(Score.MLP, depth=7)),
     Case(AttentionCellConfig(Score.LOCATION, max_length=8)),
@@ -108,7 +108,7 @@ def expected(case: Case, weights: Any, query: np.ndarray, memory: np.ndarray, le
             continue
         role: Any = SCORES[name]
         arrays[f"score.{role if isinstance(role, str) else role[config.score.value]}"] = array
-    kind = algebra.Kind(config.score.value, config.normaliser.value)
+    kind = algebra.Kind(config.score.value, config.normalizer.value)
     return algebra.attention(kind, arrays, {"key_lengths": lengths})
 
 
@@ -140,7 +140,7 @@ def test_a_reading_is_the_algebras_with_all_queries_at_once_and_with_one_a_step(
     close(alignment.weights, answer.weights)
     close(np.where(answer.seen, alignment.logits, 0), np.where(answer.seen, answer.logits, 0))
     assert (np.asarray(alignment.weights)[2] == 0).all()  # no memory: nothing is read
-    assert (alignment.log_prob is None) == (case.config.normaliser is not Normaliser.HARD)
+    assert (alignment.log_prob is None) == (case.config.normalizer is not Normalizer.HARD)
     if alignment.log_prob is not None:
         close(alignment.log_prob, answer.log_prob)
         close(alignment_of_step.log_prob, answer.log_prob[:, :, 1])
@@ -218,23 +218,23 @@ def test_a_sampler_draws_in_training_by_its_key_and_gives_its_log_probability() 
     logits = np.asarray(draws[3].logits, np.float64)
     of_chosen = np.take_along_axis(logits, chosen[3][..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(draws[3].log_prob, of_chosen - np.log(np.exp(logits).sum(-1)), rtol=0, atol=1e-5)
-    with pytest.raises(TypeError, match="normaliser=hard draws a sample in training"):
+    with pytest.raises(TypeError, match="normalizer=hard draws a sample in training"):
         cell.step(query, prepared, train=True)
 
 
-def test_a_window_around_a_predicted_centre_is_local_p() -> None:
+def test_a_window_around_a_predicted_center_is_local_p() -> None:
     config = AttentionCellConfig(Score.GENERAL, reweighting=Reweighting.GAUSSIAN)
     functional = Functional(lambda builder: AttentionCell(config, WIDTH, MEMORY, builder=builder))
     weights, query, memory = random_weights(functional), random(B, WIDTH), random(B, K, MEMORY, seed=2)
-    centre = np.float64([[[3.2]], [[0.4]], [[0.0]]])  # of B examples, 1 head, 1 query
+    center = np.float64([[[3.2]], [[0.4]], [[0.0]]])  # of B examples, 1 head, 1 query
     with jax.enable_x64(True):
         cell = functional.bind(weights)
         prepared = cell.prepare(jnp.asarray(memory), jnp.asarray(LENGTHS))
-        mask = Mask(window=(2, 2), centre=jnp.asarray(centre))
+        mask = Mask(window=(2, 2), center=jnp.asarray(center))
         context, alignment = cell.step(jnp.asarray(query), prepared, mask=mask)
-        with pytest.raises(ValueError, match="reweighting=gaussian needs a mask with window and centre"):
+        with pytest.raises(ValueError, match="reweighting=gaussian needs a mask with window and center"):
             cell.step(jnp.asarray(query), prepared)
-    arrays = {"q": query[:, None, None], "k": memory[:, :, None], "v": memory[:, :, None], "centre": centre}
+    arrays = {"q": query[:, None, None], "k": memory[:, :, None], "v": memory[:, :, None], "center": center}
     arrays["score.weight_HxDxC"] = weights["score"]["weight"]
     answer = algebra.attention(
         algebra.Kind("general", gaussian=True), arrays, {"window": (2, 2), "key_lengths": LENGTHS}
@@ -282,7 +282,7 @@ class Decoder(Module):
     """Bahdanau's order: the state asks, and the context enters the next state beside the input."""
 
     def __init__(self, builder: Builder):
-        made: dict[str, Any] = {"recurrent": RecurrentInitialisation.XAVIER, "forget_bias": 1.0, "builder": builder}
+        made: dict[str, Any] = {"recurrent": RecurrentInitialization.XAVIER, "forget_bias": 1.0, "builder": builder}
         self.cell = RecurrentCell(Cell.GRU_RESET_BEFORE, 2 + MEMORY, WIDTH, **made)
         self.attention = AttentionCell(AttentionCellConfig(heads=2), WIDTH, MEMORY, builder=builder)
 

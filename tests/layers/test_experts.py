@@ -33,15 +33,15 @@ def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> F
     )
 
 
-def given(experts: Functional[Experts], favour: float = 0.0, seed: int = 0) -> tuple[Any, np.ndarray]:
-    """Parameters without zeros, of which the router favours expert 0 by so much, and inputs."""
+def given(experts: Functional[Experts], favor: float = 0.0, seed: int = 0) -> tuple[Any, np.ndarray]:
+    """Parameters without zeros, of which the router favors expert 0 by so much, and inputs."""
     random = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: random.normal(0, 0.7, leaf.shape), experts.shapes())
     x_BxTxE = random.normal(size=(BATCH, LENGTH, WIDTH))
-    params["router"]["kernel"][:, 0] *= 1 if not favour else 0
-    if favour:
+    params["router"]["kernel"][:, 0] *= 1 if not favor else 0
+    if favor:
         x_BxTxE[..., 0] = 1
-        params["router"]["kernel"][0, 0] = favour
+        params["router"]["kernel"][0, 0] = favor
     return params, x_BxTxE
 
 
@@ -61,7 +61,7 @@ def noise_of(key: jax.Array) -> np.ndarray:
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
-    ("noisy", "room", "favour"),
+    ("noisy", "room", "favor"),
     [
         pytest.param(False, 1.0, 0.0, id="still"),
         pytest.param(True, 0.01, 0.0, id="noisy, little room"),
@@ -69,14 +69,14 @@ def noise_of(key: jax.Array) -> np.ndarray:
         pytest.param(False, 0.01, 20.0, id="all ask for one that has none"),
     ],
 )
-def test_the_layer_is_the_papers_equations_whatever_an_experts_room(noisy: bool, room: float, favour: float) -> None:
+def test_the_layer_is_the_papers_equations_whatever_an_experts_room(noisy: bool, room: float, favor: float) -> None:
     experts = functional(room=room)
-    params, x_BxTxE = given(experts, favour)
+    params, x_BxTxE = given(experts, favor)
     lengths_B, key = np.array([LENGTH, 4, 7]), jax.random.key(3) if noisy else None
     expected = oracle.mixture(
         params, x_BxTxE, CHOSEN, silu, None if key is None else noise_of(key), lengths_B=lengths_B
     )
-    if favour:
+    if favor:
         assert (expected.gates[..., 0] > 0).sum() == lengths_B.sum() > 2 * layer._ROWS_AT_ONCE
 
     def run(params: Any, x_BxTxE: Any, lengths_B: Any) -> Any:
@@ -93,7 +93,7 @@ def test_the_layer_is_the_papers_equations_whatever_an_experts_room(noisy: bool,
 @pytest.mark.usefixtures("wide")
 def test_gradients_are_those_of_finite_differences_also_of_further_turns() -> None:
     experts = functional(activation=Activation.GELU_TANH, room=0.01)
-    params, x_BxTxE = given(experts, favour=2.0)
+    params, x_BxTxE = given(experts, favor=2.0)
 
     def run(params: Any, x_BxTxE: Any) -> Any:
         y, _, balance = experts.bind(params)(x_BxTxE, key=jax.random.key(1))
@@ -151,7 +151,7 @@ def test_the_router_begins_at_zero_and_noise_is_drawn_by_a_key_alone() -> None:
 @pytest.mark.slow
 def test_padding_takes_no_room_and_counts_nowhere_whatever_stands_there() -> None:
     experts = functional(room=0.01)
-    params, x_BxTxE = given(experts, favour=5.0)
+    params, x_BxTxE = given(experts, favor=5.0)
     params, x_BxTxE = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (params, x_BxTxE))
     lengths_B = jnp.array([LENGTH, 0, 5])
     padded = x_BxTxE.copy()

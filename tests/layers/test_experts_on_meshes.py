@@ -33,7 +33,7 @@ EXPERTS: Functional[Experts] = Functional(lambda builder: Experts(CONFIG, WIDTH,
 
 
 def given(rows: int = ROWS) -> tuple[Any, ...]:
-    """Parameters whose router favours one expert, so that it takes several turns; inputs, their lengths, a key."""
+    """Parameters whose router favors one expert, so that it takes several turns; inputs, their lengths, a key."""
     random = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype(np.float32), EXPERTS.shapes())
     x_BxTxE = random.normal(size=(rows, LENGTH, WIDTH)).astype(np.float32)

@@ -27,8 +27,8 @@ def convolved(x: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
 
 
 def normed(x: np.ndarray, params: dict) -> np.ndarray:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
 
 
 def test_encoder_against_numpy() -> None:

@@ -1,11 +1,11 @@
-"""Every initialisation against its published rule, and deepnorm's factors."""
+"""Every initialization against its published rule, and deepnorm's factors."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.layers.initialization import Initialisation, Initialise, Role, deepnorm, deepnorm_encoder_decoder
+from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm, deepnorm_encoder_decoder
 
 # A role, how large its matrix is, and its published standard deviation: sizes are unlike so that a wrong fan shows.
 WIDE, INNER, HEAD, RESIDUALS, BETA, RETAINED = 96, 384, 24, 24, 0.4, 0.7
@@ -46,20 +46,20 @@ def published(name: str, role: str, fan_in: int, fan_out: int) -> float:
     raise KeyError(name)
 
 
-@pytest.mark.parametrize("name", list(Initialisation), ids=lambda name: name.value)
-def test_each_initialisation_is_its_published_rule(name: Initialisation) -> None:
-    initialise = Initialise(name, RESIDUALS, HEAD, BETA, RETAINED)
+@pytest.mark.parametrize("name", list(Initialization), ids=lambda name: name.value)
+def test_each_initialization_is_its_published_rule(name: Initialization) -> None:
+    initialize = Initialize(name, RESIDUALS, HEAD, BETA, RETAINED)
     for number, role in enumerate(Role):
         shape = FANS[role]
-        drawn = np.asarray(initialise(role, *shape)(jax.random.key(number), shape, jnp.float32), np.float64)
+        drawn = np.asarray(initialize(role, *shape)(jax.random.key(number), shape, jnp.float32), np.float64)
         expected = published(name.value, role.value, *shape)
         # Five deviations of an estimate from so many draws.
         assert drawn.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * drawn.size)), role
         assert abs(drawn.mean()) < 5 * expected / np.sqrt(drawn.size), role
         largest = np.abs(drawn).max()
-        if name is Initialisation.BERT:
+        if name is Initialization.BERT:
             assert 0.0395 < largest <= 0.04
-        elif name is Initialisation.XAVIER and role not in (Role.EMBEDDING, Role.POSITIONS):
+        elif name is Initialization.XAVIER and role not in (Role.EMBEDDING, Role.POSITIONS):
             assert 0.99 * expected * 3**0.5 < largest <= expected * 3**0.5 * (1 + 1e-6)
         else:
             assert largest > 3 * expected

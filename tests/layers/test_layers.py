@@ -290,7 +290,7 @@ def test_the_norm_before_the_add_is_no_placement(placement: NormPlacement) -> No
 
 @EVERY_PLACEMENT
 def test_residual_dropout_acts_on_the_sub_layer_alone(placement: NormPlacement) -> None:
-    """Vaswani et al. 2017, section 5.4: on the output of each sub-layer, before it is added and normalised."""
+    """Vaswani et al. 2017, section 5.4: on the output of each sub-layer, before it is added and normalized."""
     functional = residual(placement)
     weights, x = random_weights(functional), random(2, 3, 16)
     norms = {name: lambda y, name=name: oracle.layer_norm(weights[name], y) for name in weights}

@@ -9,7 +9,7 @@ import pytest
 
 from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.initialization import Initialisation, Initialise
+from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, scan
 
@@ -148,6 +148,6 @@ def test_a_parameter_names_every_dimension() -> None:
 
 def test_no_two_parameters_of_a_builder_begin_with_one_key() -> None:
     builder = Builder(jax.random.key(0))
-    both = (builder, builder.with_rule(Initialise(Initialisation.T5)))
+    both = (builder, builder.with_rule(Initialize(Initialization.T5)))
     drawn = [float(each.parameter(jax.nn.initializers.normal(), (), ())[...]) for each in both for _ in range(5)]
     assert len(set(drawn)) == 10

@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 from tests.oracles import recurrent as oracle
 from transformer.axes import RULES, resolve
 from transformer.config import UserError
-from transformer.layers.initialization import RecurrentInitialisation
+from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.module import Functional
 from transformer.layers.recurrent import (
     Cell,
@@ -186,7 +186,7 @@ def test_weights_begin_as_they_should() -> None:
         assert np.abs(gate - other).max() > 0.1
     # 3 features come in, 4 go out of one gate; of the state 4 and 4.
     assert 0.8 * np.sqrt(6 / 7) < np.abs(fresh["kernel"]).max() <= np.sqrt(6 / 7)
-    xavier = stack_of(Cell.GRU_RESET_AFTER, recurrent=RecurrentInitialisation.XAVIER)
+    xavier = stack_of(Cell.GRU_RESET_AFTER, recurrent=RecurrentInitialization.XAVIER)
     cell = jax.jit(xavier.init)(jax.random.key(0))["layer_0"]["forward"]
     assert 0.8 * np.sqrt(6 / 8) < np.abs(cell["recurrent_kernel"]).max() <= np.sqrt(6 / 8)
     assert not np.asarray(cell["bias"]).any()

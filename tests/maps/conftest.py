@@ -11,7 +11,7 @@ from transformer.attention.capture import Top, evenly_spaced, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import wav
 from transformer.layers.audio import RATE
-from transformer.maps.plan import StoredMaps, Tiers, quantise_maps, statistic_names
+from transformer.maps.plan import StoredMaps, Tiers, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels, Link
 
@@ -170,7 +170,7 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
         weights = maps[site.name]
         statistics = make_statistics(weights, site, store.labels)
         if level.name == "full":
-            kept[site.name] = quantise_maps(
+            kept[site.name] = quantize_maps(
                 weights[..., : level.queries, : level.keys], store.levels(site.name), statistics
             )
             continue
@@ -178,7 +178,7 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
         rows, k = list(evenly_spaced(weights.shape[-2], store.tiers.rows)), store.tiers.top
         order = np.argsort(-weights, axis=-1, kind="stable")[..., :k].astype(np.int32)
         top = Top(order, np.take_along_axis(weights, order, axis=-1))
-        kept[site.name] = quantise_maps(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
+        kept[site.name] = quantize_maps(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
     return kept
 
 
@@ -310,8 +310,8 @@ def write_speech_run(directory: Path) -> Run:
             logits = rng.normal(size=(2, 2, 2, queries, 60)) * 0.5
             for example in range(2):
                 own = lengths[example] if site.query == frames else len(said[example])
-                centre = (np.arange(queries)[:, None] + 0.5) * lengths[example] / own
-                near = -np.square(np.arange(60) - centre) / 18
+                center = (np.arange(queries)[:, None] + 0.5) * lengths[example] / own
+                near = -np.square(np.arange(60) - center) / 18
                 logits[:, example, 0] += step / 10 * np.maximum(near, -3)
                 logits[:, example, ..., lengths[example] :] = -np.inf
             maps[step][site.name] = softmax(logits)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import quantise_maps
+from transformer.maps.plan import quantize_maps
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 
@@ -35,4 +35,4 @@ if __name__ == "__main__":
     print(start, flush=True)
     for step in range(start + 1, 10_000):
         print(step, flush=True)
-        store.write(step, {SITE.name: quantise_maps(weights_at(step), store.levels(SITE.name))})
+        store.write(step, {SITE.name: quantize_maps(weights_at(step), store.levels(SITE.name))})

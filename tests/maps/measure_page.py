@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import Tiers, quantise_maps
+from transformer.maps.plan import Tiers, quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -58,7 +58,7 @@ def causal_run(folder: Path, *, steps: int, layers: int, heads: int, positions: 
     for step in range(steps):
         drift = rng.normal(size=logits.shape)
         logits = 0.9 * logits + np.sqrt(1 - 0.9**2) * drift
-        store.write(step * 100, {site.name: quantise_maps(softmax(SPREAD * logits + hidden), store.levels(site.name))})
+        store.write(step * 100, {site.name: quantize_maps(softmax(SPREAD * logits + hidden), store.levels(site.name))})
     return records(folder, steps)
 
 
@@ -78,7 +78,7 @@ def long_run(folder: Path, *, layers: int, heads: int, positions: int, cells: in
     keys = np.sort(rng.integers(0, positions, (layers, 1, heads, positions, 8)), axis=-1).astype(np.int32)
     largest = -np.sort(-rng.random((layers, 1, heads, positions, 8), np.float32) / 50, axis=-1)
     assert block == store.levels(site.name)[-1].query_block
-    kept = quantise_maps(coarse, store.levels(site.name), {}, rows, Top(keys, largest))
+    kept = quantize_maps(coarse, store.levels(site.name), {}, rows, Top(keys, largest))
     store.write(0, {site.name: kept})
     return records(folder, 1)
 

@@ -18,7 +18,7 @@ def store(picture_run) -> MapStore:
 
 
 def apart(first: int, second: int, axis: Axis) -> float:
-    """Pixels between the centres of two patches."""
+    """Pixels between the centers of two patches."""
     (row, column), (other_row, other_column) = divmod(first, axis.shape[1]), divmod(second, axis.shape[1])
     return axis.stride * math.hypot(row - other_row, column - other_column)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import quantise_maps
+from transformer.maps.plan import quantize_maps
 from transformer.maps.report.head_history import chance, change_points, describe_role, head_roles, roles_of
 from transformer.maps.roles import Role
 from transformer.maps.store import MapStore, Statistics
@@ -296,7 +296,7 @@ def test_a_store_names_its_heads_in_words(tmp_path):
         weights = make_weights(DECODER, step, planted, 0.2)
         found = dict(zip(NAMES, np.moveaxis(measure(weights), -1, 0), strict=True))
         given = {name: found.get(name, np.zeros((2, 3, 4))) for name in names}
-        store.write(step, {DECODER.name: quantise_maps(weights, store.levels(DECODER.name), given)})
+        store.write(step, {DECODER.name: quantize_maps(weights, store.levels(DECODER.name), given)})
     roles = head_roles(MapStore.existing(tmp_path / "maps"))
     assert [role.score for role in roles] == sorted((role.score for role in roles), reverse=True)
     said = {describe_role(role, store).rpartition(" (score 0.8")[0] for role in roles}

@@ -9,7 +9,7 @@ import pytest
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.maps.matching import assign, maps_similarity, match_heads, statistics_similarity
-from transformer.maps.plan import quantise_maps
+from transformer.maps.plan import quantize_maps
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 
@@ -56,7 +56,7 @@ def write_store(path, runs: list[dict], sites=SITES, labels=LABELS, undefined: s
             found = dict(zip(store.statistics(site.name).names, np.moveaxis(values, -1, 0), strict=True))
             if undefined is not None:
                 found[undefined] = np.full_like(found[undefined], np.nan)
-            given[site.name] = quantise_maps(maps, store.levels(site.name), found)
+            given[site.name] = quantize_maps(maps, store.levels(site.name), found)
         store.write(step, given)
     return store
 

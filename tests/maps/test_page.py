@@ -10,7 +10,7 @@ import pytest
 
 from tests.maps.conftest import write_run
 from tests.waiting import wait_until
-from transformer.maps.plan import quantise_maps
+from transformer.maps.plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -107,7 +107,7 @@ def luminances(page, cells: list[tuple[int, int]], queries: int) -> list[float]:
 
 
 def corner_of(canvas) -> list[int]:
-    """The colour near the upper left corner of a canvas, read off a copy of it."""
+    """The color near the upper left corner of a canvas, read off a copy of it."""
     return canvas.evaluate(
         """canvas => {
             const copy = document.createElement("canvas");
@@ -119,8 +119,8 @@ def corner_of(canvas) -> list[int]:
     )
 
 
-def grey_of(canvas, side: int) -> tuple[list[float], int]:
-    """How near each patch is to the fog's grey, row by row, and how wide the canvas is."""
+def gray_of(canvas, side: int) -> tuple[list[float], int]:
+    """How near each patch is to the fog's gray, row by row, and how wide the canvas is."""
     return canvas.evaluate(
         """(canvas, across) => {
             const copy = document.createElement("canvas");
@@ -128,19 +128,19 @@ def grey_of(canvas, side: int) -> tuple[list[float], int]:
             const context = copy.getContext("2d", { willReadFrequently: true });
             context.drawImage(canvas, 0, 0);
             const side = canvas.width / across;
-            const grey = (row, column) => {
+            const gray = (row, column) => {
                 const cut = context.getImageData(column * side, row * side, side, side).data;
                 const away = cut.filter((_, at) => at % 4 < 3).reduce((sum, value) => sum + Math.abs(value - 128), 0);
                 return -away / cut.length;
             };
-            const patches = Array.from({ length: across ** 2 }, (_, at) => grey(Math.floor(at / across), at % across));
+            const patches = Array.from({ length: across ** 2 }, (_, at) => gray(Math.floor(at / across), at % across));
             return [patches, canvas.width];
         }""",
         side,
     )
 
 
-def cell_centre(page, query: int, key: int) -> tuple[float, float]:
+def cell_center(page, query: int, key: int) -> tuple[float, float]:
     box = page.locator("#detail canvas").bounding_box()
     queries, keys = page.locator(".chip.query").count(), page.locator(".chip.key").count()
     return box["x"] + box["width"] * (key + 0.5) / keys, box["y"] + box["height"] * (query + 0.5) / queries
@@ -173,7 +173,7 @@ def test_the_slider_moves_the_step_and_the_map(run, report, visit):
 
 def test_hover_names_the_tokens_and_their_weight(run, report, visit):
     page = visit(report, "#site=decoder/cross&example=3&layer=1&head=2&step=1600")
-    x, y = cell_centre(page, 1, 3)
+    x, y = cell_center(page, 1, 3)
     page.mouse.move(x, y)
     weight = run.maps[1600]["decoder/cross"][1, 2, 2, 1, 3]
     tip = page.locator("#tip").inner_text()
@@ -200,7 +200,7 @@ def test_a_larger_weight_is_darker_on_light_and_lighter_on_dark(run, report, vis
 
 def test_a_click_holds_a_row_and_a_chip_shows_it(report, visit):
     page = visit(report, "#site=decoder/cross&example=1")
-    page.mouse.click(*cell_centre(page, 3, 4))
+    page.mouse.click(*cell_center(page, 3, 4))
     wait_for(page, "row", "4")
     page.mouse.move(5, 5)
     assert "“tausend” attends to" in page.locator("#reading").inner_text()
@@ -341,7 +341,7 @@ def test_a_thumbnail_and_a_curve_are_doors(report, visit):
 
 def test_a_column_is_held_by_its_label_and_by_shift(run, report, visit):
     page = visit(report, "#site=decoder/cross&example=1&layer=2&head=3")
-    x, y = cell_centre(page, 3, 4)
+    x, y = cell_center(page, 3, 4)
     page.keyboard.down("Shift")
     page.mouse.click(x, y)
     page.keyboard.up("Shift")
@@ -418,9 +418,9 @@ def test_a_patch_of_the_picture_is_a_query(picture_run, visit):
     caption = page.locator(".picture-figure .note").inner_text()
     assert f"the clearest patch has weight {weights[1:].max():.3f}"[:-1] in caption
     assert page.locator("#picture canvas").evaluate("canvas => canvas.toDataURL()") != unheld
-    # The patch with the largest weight is as bright or dark as it was; where nothing is read, all is grey.
-    grey, width = grey_of(page.locator("#picture canvas"), 4)
-    assert int(np.argmin(grey)) == int(weights[1:].argmax())
+    # The patch with the largest weight is as bright or dark as it was; where nothing is read, all is gray.
+    gray, width = gray_of(page.locator("#picture canvas"), 4)
+    assert int(np.argmin(gray)) == int(weights[1:].argmax())
     assert width > 200
     # The class token stands in front of the patches.
     page.locator(".chip.query").first.click()
@@ -476,7 +476,7 @@ def test_long_sequences_scroll_inside_their_panel(run, visit, tmp_path):
     site = run.sites[0]
     store = MapStore.open(tmp_path / "maps", (site,), Labels({"source": (words,)}, ("long",)), "abc")
     store.write(
-        1, {site.name: quantise_maps(np.full((3, 1, 4, 128, 128), 1 / 128, np.float32), store.levels(site.name))}
+        1, {site.name: quantize_maps(np.full((3, 1, 4, 128, 128), 1 / 128, np.float32), store.levels(site.name))}
     )
     for name in ("config.json", "metrics.jsonl"):
         shutil.copy(run.directory / name, tmp_path / name)

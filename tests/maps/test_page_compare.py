@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.maps.conftest import make_kept, make_labels, make_maps, make_sites, write_record, write_run
-from tests.maps.test_page import address, browser, cell_centre, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.maps.test_page import address, browser, cell_center, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.matching import match_heads
@@ -37,7 +37,7 @@ def compared(run, other_run, tmp_path_factory):
 
 def tip(page, query: int, key: int) -> str:
     page.locator("#detail").scroll_into_view_if_needed()
-    page.mouse.move(*cell_centre(page, query, key))
+    page.mouse.move(*cell_center(page, query, key))
     return page.locator("#tip b").inner_text().replace("−", "-")
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.png import png
-from transformer.maps.plan import quantise_maps
-from transformer.maps.quantize import Quantised, quantise
+from transformer.maps.plan import quantize_maps
+from transformer.maps.quantize import Quantized, quantize
 from transformer.maps.report.data import count_crossings, evenly_spaced_indices, read_curves, thin
 from transformer.maps.report.page import write_report
 from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, spread_order
@@ -126,8 +126,8 @@ def test_fewer_bits_stay_within_a_hundredth_of_what_is_stored():
     weights = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     every_code = np.tile(np.arange(256, dtype=np.uint8), (5, 1))
     # Whatever root a store chose, at the largest scale that a probability has.
-    hardest = Quantised(every_code, np.ones(5, np.float32), np.arange(2, 7, dtype=np.uint8))
-    for stored in (quantise(weights.astype(np.float32)), hardest):
+    hardest = Quantized(every_code, np.ones(5, np.float32), np.arange(2, 7, dtype=np.uint8))
+    for stored in (quantize(weights.astype(np.float32)), hardest):
         fewer = recode(stored, COARSE_LEVELS)
         assert fewer.codes.max() <= COARSE_LEVELS
         drawn = fewer.scale[:, None].astype(np.float64) * (fewer.codes / COARSE_LEVELS) ** fewer.root[:, None]
@@ -358,7 +358,7 @@ def test_a_picture_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path)
 def test_another_store_can_be_shown_on_another_page(run, tmp_path):
     store = MapStore.open(tmp_path / "maps", run.sites[:1], Labels({"source": (("a", "b"),)}, ("one",)), "abc")
     maps = np.full((3, 1, 4, 2, 2), 0.5, np.float32)
-    store.write(7, {"encoder/self": quantise_maps(maps, store.levels("encoder/self"))})
+    store.write(7, {"encoder/self": quantize_maps(maps, store.levels("encoder/self"))})
     before = write_report(run.directory).read_bytes()
     path = write_report(run.directory, maps=tmp_path / "maps", page=tmp_path / "other.html")
     data = Page(path.read_text()).data()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.maps.conftest import Run, make_kept, softmax, write_record
-from tests.maps.test_page import browser, corner_of, grey_of, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.maps.test_page import browser, corner_of, gray_of, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.png import png
@@ -73,10 +73,10 @@ def strip_of(page, number: int = 0):
 
 def assert_drawn_over(item, row: np.ndarray) -> None:
     """The weights of one row lie over a picture: the largest in no fog, its number beneath it."""
-    grey, _ = grey_of(item.locator("canvas"), 4)
-    assert int(np.argmin(grey)) == int(row.argmax())
-    # The weaker a patch is read, the nearer it is to grey; a picture's own shades make ties of what is alike.
-    assert np.corrcoef(grey, -np.sqrt(row))[0, 1] > 0.9
+    gray, _ = gray_of(item.locator("canvas"), 4)
+    assert int(np.argmin(gray)) == int(row.argmax())
+    # The weaker a patch is read, the nearer it is to gray; a picture's own shades make ties of what is alike.
+    assert np.corrcoef(gray, -np.sqrt(row))[0, 1] > 0.9
     assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(row.max(), abs=0.012)
 
 
@@ -206,8 +206,8 @@ def test_rollout_is_drawn_over_the_picture_layer_after_layer(picture_run, patche
     for layer in range(2):
         weight = items.nth(layer).locator(".strip-weight").inner_text()
         assert float(weight) == pytest.approx(mixed[0, layer, 0, 1:].max(), abs=0.012)
-        grey, _ = grey_of(items.nth(layer).locator("canvas"), 4)
-        assert int(np.argmin(grey)) == int(mixed[0, layer, 0, 1:].argmax())
+        gray, _ = gray_of(items.nth(layer).locator("canvas"), 4)
+        assert int(np.argmin(gray)) == int(mixed[0, layer, 0, 1:].argmax())
     assert "What “[CLS]” mixes in" in page.locator(".picture-figure .note").inner_text()
     page.keyboard.press("r")
     wait_until(page, "!location.hash.includes('rollout')")

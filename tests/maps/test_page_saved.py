@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.downloads import downloaded
-from tests.maps.test_page import address, browser, cell_centre, report, visit, wait_for  # noqa: F401  fixtures and helpers
-from transformer.maps.plan import quantise_maps
+from tests.maps.test_page import address, browser, cell_center, report, visit, wait_for  # noqa: F401  fixtures and helpers
+from transformer.maps.plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -150,7 +150,7 @@ def hostile_report(run, tmp_path_factory):
     store = MapStore.open(directory / "maps", (site,), labels, ATTACK)
     count = len(HOSTILE)
     weights = np.full((1, count, 1, count, count), 1 / count, np.float32)
-    store.write(1, {site.name: quantise_maps(weights, store.levels(site.name))})
+    store.write(1, {site.name: quantize_maps(weights, store.levels(site.name))})
     # Half a surrogate pair is refused in a run's config and in its records.
     texts = [text for text in HOSTILE if not any("\ud800" <= each <= "\udfff" for each in text)]
     (directory / "config.json").write_text(json.dumps({"name": ATTACK, **{text: text for text in texts}}))
@@ -182,7 +182,7 @@ def test_hostile_strings_are_shown_and_never_run(hostile_report, visit):  # noqa
     # Measured once: a figure, no curve.
     assert f"{ATTACK}, {ATTACK}, step 1" in page.locator("#once").inner_text()
     for number, text in enumerate(HOSTILE):
-        page.mouse.move(*cell_centre(page, number, 1))
+        page.mouse.move(*cell_center(page, number, 1))
         tip = page.locator("#tip").text_content()
         assert SCRIPT in tip
         assert text.startswith(("\ud800", "\udc00")) or as_seen(text)[:30] in tip

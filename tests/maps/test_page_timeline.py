@@ -9,7 +9,7 @@ from tests.maps.conftest import write_record
 from tests.maps.test_page import address, browser, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import quantise_maps
+from transformer.maps.plan import quantize_maps
 from transformer.maps.report.head_history import change_points, head_roles
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
@@ -42,7 +42,7 @@ def values_of(store: MapStore, site: str, statistic: str) -> np.ndarray:
     return np.asarray(values, np.float64)[..., names.index(statistic)].mean(axis=1)
 
 
-def cell_centre(page, row: int, column: int, rows: int = 12, columns: int = 8) -> tuple[float, float]:
+def cell_center(page, row: int, column: int, rows: int = 12, columns: int = 8) -> tuple[float, float]:
     """The middle of a cell of the demo's heat map: layers of four heads stand four pixels apart."""
     page.locator("#timeline").scroll_into_view_if_needed()
     box = page.locator("#timeline canvas").bounding_box()
@@ -95,7 +95,7 @@ def test_hover_says_head_step_and_value(store, report, visit):  # noqa: F811
     page = visit(report, f"{SITE}&statistic=previous_token")
     values = values_of(store, "encoder/self", "previous_token")
     for row, column in ((0, 0), (6, 3), (11, 7)):
-        page.mouse.move(*cell_centre(page, row, column))
+        page.mouse.move(*cell_center(page, row, column))
         layer, head = divmod(row, 4)
         tip = page.locator("#tip").inner_text().replace("\n", " ")
         assert tip.startswith(f"head {layer}.{head}, step {store.steps[column]:,} ")
@@ -106,7 +106,7 @@ def test_hover_says_head_step_and_value(store, report, visit):  # noqa: F811
 
 def test_a_click_goes_to_the_head_and_the_step(report, visit):  # noqa: F811
     page = visit(report, SITE)
-    page.mouse.click(*cell_centre(page, 9, 2))
+    page.mouse.click(*cell_center(page, 9, 2))
     wait_for(page, "step", "400")
     assert (address(page)["layer"], address(page)["head"]) == ("2", "1")
     wait_until(page, "document.querySelector('#head-reading').textContent.includes('step 400')")
@@ -148,7 +148,7 @@ def test_roles_are_told_marked_and_doors(store, report, visit):  # noqa: F811
     page.locator("#roles .role", has_text="head 0.1 ").click()
     wait_for(page, "step", str(role.onset))
     assert (address(page)["layer"], address(page)["head"]) == ("0", "1")
-    page.mouse.move(*cell_centre(page, 1, store.steps.index(role.onset)))
+    page.mouse.move(*cell_center(page, 1, store.steps.index(role.onset)))
     assert f"became a previous token head at step {role.onset}" in page.locator("#tip").inner_text()
 
 
@@ -167,16 +167,16 @@ def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
     assert buttons.all_inner_texts() == ["these examples (mean)", "this example", "training batches"]
     buttons.nth(1).click()
     page.locator("#sources button[aria-pressed=true]", has_text="this example").wait_for()
-    page.mouse.move(*cell_centre(page, 6, 4))
+    page.mouse.move(*cell_center(page, 6, 4))
     one = np.asarray(store.statistics("encoder/self").values)[4, 1, 1, 2, 0]
     assert float(page.locator("#tip b").inner_text().split()[0]) == pytest.approx(one, abs=1e-3)
     buttons.nth(2).click()
     page.locator("#head-curve", has_text="stored step").wait_for()
     wait_until(page, "document.querySelectorAll('#statistic option').length === 1")
-    page.mouse.move(*cell_centre(page, 6, 32, columns=33))
+    page.mouse.move(*cell_center(page, 6, 32, columns=33))
     assert page.locator("#tip").inner_text().startswith("head 1.2, step 1,600 17.2")
     # Between two steps of the probe a click goes to the nearer one.
-    page.mouse.click(*cell_centre(page, 0, 17, columns=33))
+    page.mouse.click(*cell_center(page, 0, 17, columns=33))
     wait_for(page, "step", "800")
     # A site whose training batches were not measured falls back on what there is.
     page.locator("#sites button").nth(1).click()
@@ -192,7 +192,7 @@ def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  
     weights = np.broadcast_to(np.tril(np.ones((3, 3))) / np.arange(1, 4)[:, None], (24, 1, 16, 3, 3)).astype(np.float32)
     for step in (0, 10):
         entropy = np.arange(24 * 16, dtype=np.float32).reshape(24, 1, 16) + step
-        store.write(step, {site.name: quantise_maps(weights, store.levels(site.name), {"entropy": entropy})})
+        store.write(step, {site.name: quantize_maps(weights, store.levels(site.name), {"entropy": entropy})})
     write_record(tmp_path, "many heads")
     page = visit(write_report(tmp_path), "#layer=20&head=7&step=10")
     page.wait_for_selector("#timeline[data-shown]")
@@ -209,7 +209,7 @@ def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  
 def test_a_store_without_statistics_has_no_panel(run, visit, tmp_path):  # noqa: F811
     site = run.sites[0]
     store = MapStore.open(tmp_path / "maps", (site,), Labels({"source": (("a", "b"),)}, ("one",)), "abc")
-    store.write(1, {site.name: quantise_maps(np.full((3, 1, 4, 2, 2), 0.5, np.float32), store.levels(site.name))})
+    store.write(1, {site.name: quantize_maps(np.full((3, 1, 4, 2, 2), 0.5, np.float32), store.levels(site.name))})
     write_record(tmp_path, "nothing measured")
     page = visit(write_report(tmp_path))
     assert page.locator("#timeline-panel").is_hidden()

@@ -29,7 +29,7 @@ TOKENS = Axis("tokens")
 GRID = Axis("patches", AxisKind.GRID, shape=(3, 4), leading=1)
 
 
-def labelled(*lengths: int, **more) -> Labels:
+def labeled(*lengths: int, **more) -> Labels:
     return Labels({"tokens": tuple(("t",) * length for length in lengths)}, tuple(map(str, lengths)), **more)
 
 
@@ -55,12 +55,12 @@ def test_the_alignment_error_of_each_head_is_the_papers():
 
 
 def test_each_site_has_the_statistics_that_it_can_have():
-    plain = statistic_names(Site("encoder/self", TOKENS, TOKENS, ("0",), ("0",)), labelled(3))
+    plain = statistic_names(Site("encoder/self", TOKENS, TOKENS, ("0",), ("0",)), labeled(3))
     assert {"entropy", "distance", "diagonality", "largest_logit", "previous_token"} <= set(plain)
     causal = Site("decoder/self", TOKENS, TOKENS, ("0",), ("0",), causal=True)
-    assert set(statistic_names(causal, labelled(3, 8, periods=(None, 4)))) - set(plain) == {"induction"}
-    assert statistic_names(causal, labelled(3, periods=(None,))) == plain
-    linked = labelled(3, links={"decoder/self": ((Link(0, 0, True),),)})
+    assert set(statistic_names(causal, labeled(3, 8, periods=(None, 4)))) - set(plain) == {"induction"}
+    assert statistic_names(causal, labeled(3, periods=(None,))) == plain
+    linked = labeled(3, links={"decoder/self": ((Link(0, 0, True),),)})
     assert set(statistic_names(causal, linked)) - set(plain) == {"alignment_error"}
 
 
@@ -104,7 +104,7 @@ def test_induction_is_measured_on_the_examples_that_repeat_alone():
     k = jnp.asarray(np.stack([eye, eye])[:, :, None], jnp.float32)
     q = jnp.where(jnp.arange(length)[:, None, None] >= 4, jnp.roll(k[0] * 120, 3, axis=0), 0.0)[None].repeat(2, axis=0)
     site = Site("here", TOKENS, TOKENS, ("0", "1"), ("0",), causal=True)
-    labels = labelled(length, length, periods=(None, 4))
+    labels = labeled(length, length, periods=(None, 4))
     look = look_at(q, k, Mask(causal=True), Backend.EINSUM)
     plan = make_plan(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
     statistics = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"].statistics
@@ -114,7 +114,7 @@ def test_induction_is_measured_on_the_examples_that_repeat_alone():
 
 def test_padding_of_a_whole_map_is_cut_and_of_a_pooled_one_kept():
     q = jnp.zeros((2, 100, 1, 4))
-    labels = labelled(60, 40)
+    labels = labeled(60, 40)
     site = Site("here", TOKENS, TOKENS, ("0", "1"), ("0",))
     lengths = jnp.asarray([60, 40])
     look = look_at(q, q, Mask(query_lengths=lengths, key_lengths=lengths), Backend.EINSUM)

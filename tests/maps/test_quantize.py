@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.maps.quantize import quantise
+from transformer.maps.quantize import quantize
 
 
 def restored(weights: np.ndarray) -> np.ndarray:
     """By the equation that the store states, in float64."""
-    codes, scale, root = (np.asarray(part, np.float64) for part in quantise(weights))
+    codes, scale, root = (np.asarray(part, np.float64) for part in quantize(weights))
     return scale[..., None] * (codes / 255) ** root[..., None]
 
 
@@ -56,9 +56,9 @@ def test_so_does_the_worst_sink_that_was_found(keys, sunk):
 
 def test_the_root_is_the_square_root_unless_that_fails():
     ordinary = np.random.default_rng(3).dirichlet(np.ones(24), size=200)
-    assert (quantise(ordinary).root == 2).mean() > 0.95
+    assert (quantize(ordinary).root == 2).mean() > 0.95
     sink = np.concatenate([[0.5], np.full(2047, 0.5 / 2047)])
-    assert quantise(sink[None]).root > 2
+    assert quantize(sink[None]).root > 2
     squared = np.rint(255 * np.sqrt(sink / 0.5))
     assert np.abs(0.5 * (squared / 255) ** 2 - sink).sum() > 0.02
 
@@ -72,14 +72,14 @@ def test_the_largest_weight_of_a_row_is_exact_and_nothing_stays_nothing():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.1])
 def test_a_row_of_what_is_no_weight_is_marked(value):
-    scale = quantise(np.array([[0.5, value], [0.5, 0.5]])).scale
+    scale = quantize(np.array([[0.5, value], [0.5, 0.5]])).scale
     assert np.isnan(scale[0])
     assert scale[1] == 0.5
 
 
 def test_devices_give_the_codes_of_the_host():
     weights = np.random.default_rng(4).dirichlet(np.full(200, 0.1), size=(3, 40)).astype(np.float32)
-    host, device = quantise(weights), jax.jit(quantise)(jnp.asarray(weights))
+    host, device = quantize(weights), jax.jit(quantize)(jnp.asarray(weights))
     np.testing.assert_array_equal(device.scale, host.scale)
     assert (np.asarray(device.codes) != host.codes).mean() < 0.001
     np.testing.assert_allclose(device.weights(), weights, atol=0.003)

@@ -7,7 +7,7 @@ import pytest
 
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import UserError
-from transformer.maps.plan import Tiers, quantise_maps
+from transformer.maps.plan import Tiers, quantize_maps
 from transformer.maps.rollout import is_self_attention, rollout, rollout_across, rollout_of, stacks_of
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
@@ -109,7 +109,7 @@ def write_store(path, tiers: Tiers) -> MapStore:
         cells = np.moveaxis(make_weights(site.causal), 1, 0)[..., : levels[-1].queries, : levels[-1].keys]
         rows = None if levels[-1].name == "full" else np.zeros((*cells.shape[:3], 1, max(LENGTHS)))
         names = store.statistics(site.name).names
-        given[site.name] = quantise_maps(cells, levels, {name: np.zeros((3, 3, 2)) for name in names}, rows)
+        given[site.name] = quantize_maps(cells, levels, {name: np.zeros((3, 3, 2)) for name in names}, rows)
     store.write(10, given)
     return store
 

@@ -21,7 +21,7 @@ from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.checksums import DamagedMaps
 from transformer.maps.description import describe_site
-from transformer.maps.plan import StoredMaps, Tiers, levels_of, quantise_maps
+from transformer.maps.plan import StoredMaps, Tiers, levels_of, quantize_maps
 from transformer.maps.store import MapStore
 from transformer.runs.exit_codes import NotFinite
 from transformer.tasks.labels import Labels, Link
@@ -61,7 +61,7 @@ def some_maps(seed: int, store: MapStore) -> dict[str, StoredMaps]:
     for site in SITES:
         entropy = rng.random((len(site.layers), 2, 2)).astype(np.float32)
         weights = cut_to_labels(some_weights(seed)[site.name], site)
-        kept[site.name] = quantise_maps(weights, store.levels(site.name), {"entropy": entropy})
+        kept[site.name] = quantize_maps(weights, store.levels(site.name), {"entropy": entropy})
     return kept
 
 
@@ -238,9 +238,9 @@ def test_mistakes_in_writing_are_refused(tmp_path):
         store.write(5, {"encoder/self": some_maps(5, store)["encoder/self"]})
     other = MapStore.open(tmp_path / "one", SITES, dataclasses.replace(LABELS, links=None), "abc")
     with pytest.raises(ValueError, match="has shape"):
-        quantise_maps(some_weights(5)["encoder/self"], other.levels("encoder/self"))
+        quantize_maps(some_weights(5)["encoder/self"], other.levels("encoder/self"))
     few = {
-        site.name: quantise_maps(cut_to_labels(some_weights(5)[site.name], site)[:, :1], store.levels(site.name))
+        site.name: quantize_maps(cut_to_labels(some_weights(5)[site.name], site)[:, :1], store.levels(site.name))
         for site in SITES
     }
     with pytest.raises(ValueError, match="of shape"):
@@ -253,7 +253,7 @@ def test_mistakes_in_writing_are_refused(tmp_path):
         broken = {name: weights.copy() for name, weights in some_weights(5).items()}
         broken["decoder/cross"][0, 0, 0, 0, 0] = value
         maps = {
-            site.name: quantise_maps(cut_to_labels(broken[site.name], site), store.levels(site.name)) for site in SITES
+            site.name: quantize_maps(cut_to_labels(broken[site.name], site), store.levels(site.name)) for site in SITES
         }
         with pytest.raises(NotFinite, match="decoder/cross"):
             store.write(5, maps)
@@ -326,7 +326,7 @@ def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path)
     top = Top(order.astype(np.int32), np.take_along_axis(weights, order, axis=-1))
     blocks = weights.reshape(2, 2, 3, 25, 4, 25, 4).max(axis=(4, 6))
     rows = weights[..., [0, 50, 99], :]
-    store.write(7, {"decoder/self": quantise_maps(blocks, store.levels("decoder/self"), {}, rows, top)})
+    store.write(7, {"decoder/self": quantize_maps(blocks, store.levels("decoder/self"), {}, rows, top)})
     reader = MapStore.existing(tmp_path / "maps")
     first = np.moveaxis(weights, 1, 0)
     for side, block in ((16, 8), (32, 4)):
@@ -349,7 +349,7 @@ def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path)
 def test_a_whole_map_has_neither_rows_nor_tops(tmp_path):
     store = long_store(tmp_path / "maps", 100, (16, 128))
     assert [level.name for level in store.levels("decoder/self")] == ["pooled-16", "full"]
-    store.write(1, {"decoder/self": quantise_maps(long_maps(100), store.levels("decoder/self"))})
+    store.write(1, {"decoder/self": quantize_maps(long_maps(100), store.levels("decoder/self"))})
     assert np.isnan(store.statistics("decoder/self").values).all()
     assert store.read_rows("decoder/self", 1) is None
     assert store.read_top("decoder/self", 1) is None
@@ -360,7 +360,7 @@ def test_divided_arrays_are_written_where_they_lie(tmp_path, monkeypatch):
     """Each shard by itself and once, though every device holds some: nothing is gathered first."""
     mesh = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     store, plain = long_store(tmp_path / "maps", 40, (64,)), long_store(tmp_path / "plain", 40, (64,))
-    kept = quantise_maps(long_maps(40), store.levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
+    kept = quantize_maps(long_maps(40), store.levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
     plain.write(1, {"decoder/self": kept})
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "tensor"))
     divided = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), kept)
@@ -377,7 +377,7 @@ def test_divided_arrays_are_written_where_they_lie(tmp_path, monkeypatch):
 def test_two_writers_make_one_store_whichever_is_ahead(tmp_path):
     """Each process holds one of two examples, and what it does not hold it does not write."""
     stores = [long_store(tmp_path / "maps", 40, (64,), writers=(writer, 2)) for writer in range(2)]
-    kept = quantise_maps(long_maps(40), stores[0].levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
+    kept = quantize_maps(long_maps(40), stores[0].levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
     plain = long_store(tmp_path / "plain", 40, (64,))
     plain.write(1, {"decoder/self": kept})
     with pytest.MonkeyPatch.context() as patch:
@@ -405,7 +405,7 @@ def test_two_writers_make_one_store_whichever_is_ahead(tmp_path):
 
 def test_a_run_goes_on_with_another_number_of_writers(tmp_path):
     """Each start holds what was complete, whoever wrote it, and no list of an earlier start is believed again."""
-    kept = quantise_maps(
+    kept = quantize_maps(
         long_maps(40), (levels := levels_of(40, 40, (64,))), {"entropy": np.ones((2, 2, 3), np.float32)}
     )
     assert levels[-1].name == "full"
@@ -449,7 +449,7 @@ def test_writers_of_one_file_do_not_undo_each_other(tmp_path):
     """As after a start with another number of processes, or with heads divided over processes."""
     long_store(tmp_path / "maps", 40, (64,))  # whose files hold all examples
     stores = [long_store(tmp_path / "maps", 40, (64,), writers=(writer, 2)) for writer in range(2)]
-    kept = quantise_maps(long_maps(40), stores[0].levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
+    kept = quantize_maps(long_maps(40), stores[0].levels("decoder/self"), {"entropy": np.ones((2, 2, 3), np.float32)})
     names = {threading.current_thread().name: 0}
 
     def piece(array):

@@ -10,7 +10,7 @@ import numpy as np
 from tests.oracles import transformer as oracle
 from transformer.attention.scores import Score
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialization import Initialisation
+from transformer.layers.initialization import Initialization
 from transformer.layers.module import Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
@@ -80,7 +80,7 @@ def cover() -> list[Arrangement]:
             if name == "score" and positions in _WITHIN_PRODUCTS:
                 values = (Score.SCALED_DOT,)
 
-            # Ties go around, so that no value is a favourite.
+            # Ties go around, so that no value is a favorite.
             turned = values[index % len(values) :] + values[: index % len(values)]
             new = [sum((other, row[other], name, value) not in covered for other in row) for value in turned]
             row[name] = turned[new.index(max(new))]
@@ -95,7 +95,7 @@ def build(family: str, precision: Precision | None = None, **changes: Any) -> tu
     precision = precision or Precision()
     options = SMALL | {"dropout": 0.0, "attention_dropout": 0.0} | changes
     if options.get("norm_placement") is NormPlacement.DEEPNORM:
-        options["initialisation"] = Initialisation.DEEPNORM
+        options["initialization"] = Initialization.DEEPNORM
     if family == "encoder_decoder":
         interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, PAD, BEGIN, END)
         of_pair = encoder_decoder.EncoderDecoderConfig(**({"encoder_layers": 2, "decoder_layers": 2} | options))
@@ -111,7 +111,7 @@ def build(family: str, precision: Precision | None = None, **changes: Any) -> tu
 def lively(model: Model, seed: int = 0, spread: float = 0.4) -> Variables:
     """Weights none of which stands at a plain start: scales about one, everything else about `spread`.
 
-    NumPy draws them: the model's own initialisers would be compiled for every shape.
+    NumPy draws them: the model's own initializers would be compiled for every shape.
     """
     normal = np.random.default_rng(seed).normal
 

@@ -284,7 +284,7 @@ def oracle_next(name: str, params: Any, source: np.ndarray) -> NextToken:
 
     def log_probability(prefix: tuple[int, ...]) -> np.ndarray:
         answer = answer_of(CONFIGS[name], params, source, np.array((BEGIN, *prefix)))
-        return decoding.normalised(answer.logits[-1], (PAD, BEGIN))
+        return decoding.normalized(answer.logits[-1], (PAD, BEGIN))
 
     return log_probability
 

@@ -1,4 +1,4 @@
-"""The decoder: what no mask may let through, packed rows, rematerialisation, windows, and what training drops."""
+"""The decoder: what no mask may let through, packed rows, rematerialization, windows, and what training drops."""
 
 import functools
 from typing import Any

@@ -80,7 +80,7 @@ def test_maps_of_layers_that_keep_unlike_numbers_of_keys_are_refused() -> None:
 
 
 class Drawing:
-    """A model that draws: its logits favour one token, drawn anew by the key of every step, else token 0."""
+    """A model that draws: its logits favor one token, drawn anew by the key of every step, else token 0."""
 
     def init_cache(self, variables: Any, inputs: Any, *, beams: int, length: int) -> Any:
         return Cache((), {"drawn": jnp.zeros(3, jnp.int32)}, ()), jnp.zeros(3, jnp.int32)

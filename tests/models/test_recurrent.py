@@ -14,11 +14,11 @@ from jax.test_util import check_grads
 from tests import programs
 from tests.oracles import algebra
 from tests.oracles import recurrent as oracle
-from transformer.attention import Capture, Normaliser, Score
+from transformer.attention import Capture, Normalizer, Score
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.attention_cell import Extent, Projection
-from transformer.layers.initialization import Initialisation
+from transformer.layers.initialization import Initialization
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, SkipConnections
 from transformer.models.attention_decoder import SITE
@@ -68,7 +68,7 @@ CONFIGS = {
     "concat": tiny(score=Score.CONCAT, order=Order.INPUT_FEEDING),
     "cosine": tiny(**LUONG, score=Score.COSINE),
     "split heads": tiny(projection=Projection.SPLIT, heads=2, depth=3, score=Score.SCALED_DOT),
-    "hard": tiny(normaliser=Normaliser.HARD),
+    "hard": tiny(normalizer=Normalizer.HARD),
     "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, links=SkipConnections.GNMT),
     "fast forward": tiny(cell=Cell.LSTM, encoder_layers=2, decoder_layers=2, links=SkipConnections.FAST_FORWARD),
 }
@@ -185,12 +185,12 @@ def attended(
         seen[:] = np.abs(places - step) <= config.half_width
     if config.extent is Extent.PREDICTIVE:
         for head in range(heads):
-            hidden = np.tanh(q[0, 0, head] @ attention["centre"]["weight"][head].astype(np.float64))
-            centre = (len(h) - 1) * oracle.logistic(hidden @ attention["centre"]["score"][head])
-            seen[head] = np.abs(places - centre) <= config.half_width
-            factor[head] = np.exp(-((places - centre) ** 2) / (2 * (config.half_width / 2) ** 2))
+            hidden = np.tanh(q[0, 0, head] @ attention["center"]["weight"][head].astype(np.float64))
+            center = (len(h) - 1) * oracle.logistic(hidden @ attention["center"]["score"][head])
+            seen[head] = np.abs(places - center) <= config.half_width
+            factor[head] = np.exp(-((places - center) ** 2) / (2 * (config.half_width / 2) ** 2))
     facts["allowed"] = seen[None, :, None]
-    kind = algebra.Kind(config.score.value, "hard" if config.normaliser is Normaliser.HARD else "softmax")
+    kind = algebra.Kind(config.score.value, "hard" if config.normalizer is Normalizer.HARD else "softmax")
     answer = algebra.attention(kind, arrays, facts)
     of_heads = answer.weights[0, :, 0] * factor
     return np.einsum("hk,khd->hd", of_heads, arrays["v"][0]).ravel(), of_heads
@@ -274,7 +274,7 @@ def test_identity_projections_are_the_plain_score() -> None:
 
 
 def test_attention_begins_uniform_as_bahdanau_begins_it() -> None:
-    model = build(tiny(initialisation=Initialisation.BAHDANAU), INTERFACE, Precision())
+    model = build(tiny(initialization=Initialization.BAHDANAU), INTERFACE, Precision())
     variables = jax.jit(model.init)(jax.random.key(3))
     batch = {"source": SOURCE, "target": TARGET}
     _, aux = programs.apply(model, variables, batch, train=False, capture=Capture((SITE,)))
@@ -386,7 +386,7 @@ def test_flops_are_those_of_its_formula(name: str) -> None:
 
 
 def test_a_soft_share_reads_by_the_probabilities() -> None:
-    hard = build(tiny(normaliser=Normaliser.HARD, soft_share=0.999999), INTERFACE, Precision())
+    hard = build(tiny(normalizer=Normalizer.HARD, soft_share=0.999999), INTERFACE, Precision())
     soft = model_of("bahdanau")
     variables, batch = programs.initial(soft.init, 2), {"source": SOURCE, "target": TARGET}
     outputs, aux = programs.apply(hard, variables, batch, train=True, key=jax.random.key(0))
@@ -395,7 +395,7 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
     assert (aux.extras["attention_log_prob"] == 0).all()
     assert (aux.extras["attention_entropy"][0] > 0).all()
     # Without a share, and in evaluation, each query reads one key.
-    drawn = build(tiny(normaliser=Normaliser.HARD), INTERFACE, Precision())
+    drawn = build(tiny(normalizer=Normalizer.HARD), INTERFACE, Precision())
     capture = Capture((SITE,))
     for train in (True, False):
         _, aux = programs.apply(drawn, variables, batch, train=train, key=jax.random.key(0), capture=capture)
@@ -415,12 +415,12 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
         ({"context": Context.NONE, "order": Order.INPUT_FEEDING}, "config.model.order=input_feeding feeds"),
         ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),
         (
-            {"extent": Extent.PREDICTIVE, "normaliser": Normaliser.HARD},
-            "config.model.extent=predictive .* of which config.model.normaliser=hard leaves one: say extent=monotonic",
+            {"extent": Extent.PREDICTIVE, "normalizer": Normalizer.HARD},
+            "config.model.extent=predictive .* of which config.model.normalizer=hard leaves one: say extent=monotonic",
         ),
         (
-            {"extent": Extent.PREDICTIVE, "normaliser": Normaliser.STRAIGHT_THROUGH},
-            "config.model.normaliser=straight_through leaves one",
+            {"extent": Extent.PREDICTIVE, "normalizer": Normalizer.STRAIGHT_THROUGH},
+            "config.model.normalizer=straight_through leaves one",
         ),
         ({"scheduled_sampling": 1.5}, "scheduled_sampling=1.5"),
     ],

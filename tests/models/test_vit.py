@@ -41,8 +41,8 @@ def picture(rows: int = 2) -> np.ndarray:
 
 
 def norm(x: np.ndarray, params: dict) -> np.ndarray:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
 
 
 def gelu(x: np.ndarray) -> np.ndarray:

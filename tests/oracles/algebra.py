@@ -1,6 +1,6 @@
-"""The whole algebra of attention in NumPy float64, from the equations: every score, normaliser, position and mask.
+"""The whole algebra of attention in NumPy float64, from the equations: every score, normalizer, position and mask.
 
-Arrays come by name: q, k, v, bias, centre, and the parameters of the score and of the positions by the names that
+Arrays come by name: q, k, v, bias, center, and the parameters of the score and of the positions by the names that
 their papers' letters got, such as "score.weight_HxDxC" (q' W k) or "position.table_PxH".
 """
 
@@ -21,7 +21,7 @@ class Kind(NamedTuple):
     """
 
     score: str
-    normaliser: str = "softmax"
+    normalizer: str = "softmax"
     position: str = "none"
     gaussian: bool = False
     scale: float | None = None
@@ -50,17 +50,17 @@ class Answer(NamedTuple):
 
 
 def attention(kind: Kind, arrays: Arrays, facts: Facts) -> Answer:
-    """normalise((score + bias) / temperature) v over the keys that are seen; a row that sees none is zero."""
+    """normalize((score + bias) / temperature) v over the keys that are seen; a row that sees none is zero."""
     arrays = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
     position_BxQ = positions(facts, *arrays["q"].shape[:2])
     logits = scores(kind, arrays, position_BxQ) + relative_bias(kind, arrays, position_BxQ) + arrays.get("bias", 0.0)
     logits = logits / kind.temperature
     seen = np.broadcast_to(visible(facts, arrays, position_BxQ), logits.shape)
-    probabilities, weights, log_prob = normalise(kind, logits, seen)
+    probabilities, weights, log_prob = normalize(kind, logits, seen)
     if kind.gaussian:
         # D of Luong et al. 2015: half of what the window spans.
         half_width = sum(facts["window"]) / 2
-        distance = np.arange(logits.shape[-1]) - arrays["centre"][..., None]
+        distance = np.arange(logits.shape[-1]) - arrays["center"][..., None]
         weights = weights * np.exp(-(distance**2) / (2 * (half_width / 2) ** 2))
     output = read(arrays, dropped(kind, weights), position_BxQ)
     return Answer(logits, seen, probabilities, weights, output, log_prob)
@@ -83,7 +83,7 @@ def loss(
     def at(moved: Arrays) -> float:
         answer = attention(kind, moved, facts)
         output = answer.output
-        if kind.normaliser == "straight_through":
+        if kind.normalizer == "straight_through":
             weights = here.weights + answer.probabilities - here.probabilities
             output = read(moved, dropped(kind, weights), positions(facts, *output.shape[:2]))
         return float(np.sum(output_weight * output) + np.sum(log_prob_weight * answer.log_prob))
@@ -117,8 +117,8 @@ def visible(facts: Facts, arrays: Arrays, position_BxQ: np.ndarray) -> np.ndarra
         seen = seen & ((key <= position) | below_prefix)
     if "window" in facts:
         before, after = facts["window"]
-        centre = arrays["centre"][..., None] if "centre" in arrays else position
-        seen = seen & (centre - before <= key) & (key <= centre + after)
+        center = arrays["center"][..., None] if "center" in arrays else position
+        seen = seen & (center - before <= key) & (key <= center + after)
     if "query_lengths" in facts:
         seen = seen & (query < of_example("query_lengths"))
     if "key_lengths" in facts:
@@ -182,13 +182,13 @@ def scores(kind: Kind, arrays: Arrays, position_BxQ: np.ndarray) -> np.ndarray:
 
 
 def of_query_heads(x_BxKxGxD: np.ndarray, heads: int) -> np.ndarray:
-    """The key or value head that each query head reads: neighbours share one."""
+    """The key or value head that each query head reads: neighbors share one."""
     groups = x_BxKxGxD.shape[2]
     return np.stack([x_BxKxGxD[:, :, head * groups // heads] for head in range(heads)], axis=2)
 
 
 def rotated(x: np.ndarray, position: np.ndarray, halves: bool, base: float = 10000.0) -> np.ndarray:
-    """Pair i of the features as a complex number times e^(i p base^(-2i / D)); pairs are neighbours or halves apart."""
+    """Pair i of the features as a complex number times e^(i p base^(-2i / D)); pairs are neighbors or halves apart."""
     depth = x.shape[-1]
     turn = np.exp(1j * position[..., None] * base ** (-np.arange(0, depth, 2) / depth))
     if halves:
@@ -273,10 +273,10 @@ def t5_bucket(distance: int, buckets: int, kind: Kind) -> int:
     return first + exact + sum(passed)
 
 
-def normalise(kind: Kind, logits: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def normalize(kind: Kind, logits: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities, weights and the log-probability of what a sampler chose."""
     log_prob = np.zeros(logits.shape[:-1])
-    match kind.normaliser:
+    match kind.normalizer:
         case "softmax":
             weights = softmax(logits, seen)
             return weights, weights, log_prob

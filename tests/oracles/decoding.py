@@ -21,14 +21,14 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-def normalised(logits: np.ndarray, never: Sequence[int]) -> np.ndarray:
+def normalized(logits: np.ndarray, never: Sequence[int]) -> np.ndarray:
     """Log-probabilities over the tokens that may come."""
     logits = np.asarray(logits, np.float64).copy()
     logits[list(never)] = -np.inf
     return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
 
 
-def penalised(logits: np.ndarray, said: Sequence[int], theta: float) -> np.ndarray:
+def penalized(logits: np.ndarray, said: Sequence[int], theta: float) -> np.ndarray:
     """Logits in which every token that was said costs a factor theta (Keskar et al. 2019)."""
     logits = np.asarray(logits, np.float64).copy()
     for token in set(said):
@@ -105,7 +105,7 @@ def beam_search(
 
 
 def greedy(next_token: NextToken, *, end: int | None, length: int, completes: Completes = nothing) -> Hypothesis:
-    """The most probable token until the end or the greatest length; the score is not penalised."""
+    """The most probable token until the end or the greatest length; the score is not penalized."""
     tokens: tuple[int, ...] = ()
     score = 0.0
     while len(tokens) < length and end not in tokens and not completes(tokens):

@@ -184,7 +184,7 @@ def convolution(lines: tuple[Line, ...], activation: str, weights: Weights, x: n
 def batch_norm(
     weights: Weights, x: np.ndarray, mean: np.ndarray, variance: np.ndarray, *, momentum: float, epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Training on rows `N F` that all count: the normalised rows and the running mean and (unbiased) variance."""
+    """Training on rows `N F` that all count: the normalized rows and the running mean and (unbiased) variance."""
     y = (x - x.mean(0)) / np.sqrt(x.var(0) + epsilon) * weights["scale"] + weights["bias"]
     kept = 1 - momentum
     return y, kept * mean + momentum * x.mean(0), kept * variance + momentum * x.var(0, ddof=1)

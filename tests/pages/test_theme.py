@@ -26,8 +26,8 @@ def test_every_variable_of_a_style_is_set(own):
     assert set(re.findall(r"var\(--([\w-]+)", style)) <= set(re.findall(r"--([\w-]+):", style)) | SET_BY_SCRIPT
 
 
-def test_a_colour_is_two_for_the_two_schemes():
-    # The script reads colours off these variables: it takes the first or the second of a pair.
+def test_a_color_is_two_for_the_two_schemes():
+    # The script reads colors off these variables: it takes the first or the second of a pair.
     for name, value in re.findall(r"--((?:ramp|less|sound|arm)-\d|panel): (.*?);", SHARED.read("theme.css")):
         assert re.fullmatch(r"light-dark\(#[0-9a-f]{6}, #[0-9a-f]{6}\)", value), name
 

@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from launch.platform import leave
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.maps.plan import StoredMaps, levels_of, quantise_maps
+from transformer.maps.plan import StoredMaps, levels_of, quantize_maps
 from transformer.maps.store import MapStore
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
@@ -94,7 +94,7 @@ def same(state: dict[str, Any], seed: int) -> bool:
 def some_maps() -> dict[str, StoredMaps]:
     """What is kept of the maps of one step, in NumPy."""
     weights = np.random.default_rng(5).dirichlet(np.ones(5), (2, 4, 2, 5)).astype(np.float32)
-    return {SITE.name: quantise_maps(weights, levels_of(5, 5, (64,)), {"entropy": weights[..., 0, 0]})}
+    return {SITE.name: quantize_maps(weights, levels_of(5, 5, (64,)), {"entropy": weights[..., 0, 0]})}
 
 
 def check_refusal(folder: Path) -> str:
@@ -161,9 +161,9 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
 
 def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     """Begin a run with the parameters of the one that all have trained, and find them where they belong."""
-    made = experiment.resolve(config | {"initialise_from": {"run": str(folder / "several")}})
+    made = experiment.resolve(config | {"initialize_from": {"run": str(folder / "several")}})
     setting = build.assemble(made, folder / "several")
-    state, _ = initial_state(made.initialise_from, setting, jax.random.key(1), folder / "begun")
+    state, _ = initial_state(made.initialize_from, setting, jax.random.key(1), folder / "begun")
     wanted = Checkpoints.reading(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[0]
     pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
     return int(state.step) == 0 and all(

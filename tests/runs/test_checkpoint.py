@@ -33,7 +33,7 @@ class State(NamedTuple):
     step: Any
     key: Any
     params: Any
-    optimiser: Any
+    optimizer: Any
     extra: Any
 
 
@@ -49,7 +49,7 @@ def make_state(seed: int = 0, width: int = 16) -> State:
             "empty": jnp.zeros((0, width), jnp.bfloat16),
             "flags": jnp.asarray([True, False]),
         },
-        optimiser=((), (jnp.uint8(255), {"other": jax.random.key(seed, impl="rbg")})),
+        optimizer=((), (jnp.uint8(255), {"other": jax.random.key(seed, impl="rbg")})),
         extra={
             "count": 2**40 + seed,
             "rate": 0.1,

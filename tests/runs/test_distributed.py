@@ -155,7 +155,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
     assert store.steps == plain.steps == (0, 2, 4)
     for step in plain.steps:
         got, wanted = store.read("decoder/self", step), plain.read("decoder/self", step)
-        np.testing.assert_allclose(got, wanted, atol=0.01)  # a step of the quantiser, where rounding differs
+        np.testing.assert_allclose(got, wanted, atol=0.01)  # a step of the quantizer, where rounding differs
     values, wanted = store.statistics("decoder/self"), plain.statistics("decoder/self")
     assert values.names == wanted.names
     np.testing.assert_allclose(values.values, wanted.values, atol=1e-4, rtol=1e-4)
@@ -235,8 +235,8 @@ def test_their_maps_are_those_of_one_bit_for_bit(group: Several, tmp_path: Path)
     assert store.steps == plain.steps
     for step in plain.steps:
         for part, wanted in zip(
-            store.read_quantised("decoder/self", step, "full"),
-            plain.read_quantised("decoder/self", step, "full"),
+            store.read_quantized("decoder/self", step, "full"),
+            plain.read_quantized("decoder/self", step, "full"),
             strict=True,
         ):
             np.testing.assert_array_equal(part, wanted)
@@ -357,7 +357,7 @@ def has_mpi4py(monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
         ),
     ],
 )
-def test_what_starts_the_processes_is_recognised(
+def test_what_starts_the_processes_is_recognized(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], settings: dict[str, Any] | None
 ) -> None:
     asked: list[dict[str, Any]] = []

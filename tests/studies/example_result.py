@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer.studies.ablations.ablation import build_ablation
-from transformer.studies.ablations.analysis import analyse
+from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.page import render
 from transformer.studies.ablations.results import Cell, Point
 
@@ -44,7 +44,7 @@ def whole_result(arms: Sequence[str] = tuple(HABITS), tasks: Sequence[str] = ("p
         _cell(arm, task, seed, tuned)
         for arm, task, seed, tuned in itertools.product(arms, tasks, spec.seeds, spec.combinations())
     ]
-    return analyse(spec, cells, _about(arms))
+    return analyze(spec, cells, _about(arms))
 
 
 def least_result() -> Facts:
@@ -56,11 +56,11 @@ def least_result() -> Facts:
         Cell(arm, "", 1, {}, "done", None, value, {}, None, {}, 10, f"trials/{arm}", "python -m launch.train")
         for arm, value in (("base", 0.5), ("heads", 0.45))
     ]
-    return analyse(spec, cells, {"name": "heads", "arms": {}, "initial_gradients": None})
+    return analyze(spec, cells, {"name": "heads", "arms": {}, "initial_gradients": None})
 
 
 def _cell(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> Cell:
-    """One run: its curve falls towards what its tuned values allow, unless these are too much for its arm."""
+    """One run: its curve falls toward what its tuned values allow, unless these are too much for its arm."""
     name = hashlib.sha256(repr((arm, task, seed, tuned)).encode()).hexdigest()[:16]
     rng = np.random.default_rng(int(name, 16))
     base, suited, most, slow = HABITS.get(arm, HABITS["pre"])

@@ -69,7 +69,7 @@ def test_the_arms_of_a_study_meet_on_equal_terms(file: Path) -> None:
 def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: Path) -> None:
     """Six runs of one to three minutes, two at a time."""
     words = ["--config=experiments/ablations/norm_reversal.py", f"--workdir={tmp_path / 'study'}", "--workers=2"]
-    # As a person runs it: on one device, with the compiler's optimisations.
+    # As a person runs it: on one device, with the compiler's optimizations.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     subprocess.run([sys.executable, "-m", "launch.ablate", *words], cwd=ROOT, env=environment, check=True, timeout=3600)
     result = json.loads((tmp_path / "study/ablation.json").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.studies.ablations.ablation import Ablation, Better
-from transformer.studies.ablations.analysis import analyse
+from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.results import Cell, Point
 from transformer.studies.ablations.text import round_to_error
 
@@ -59,7 +59,7 @@ def arm_of(result: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def test_a_study_of_two_arms() -> None:
     about = {"name": "norm", "arms": {"post": {"differences": [{"key": "k"}], "parameters": 7, "shared": {"same": 1}}}}
-    result = analyse(spec(), row("pre", PRE) + row("post", POST), about)
+    result = analyze(spec(), row("pre", PRE) + row("post", POST), about)
     pre, post = result["arms"]
     assert (pre["n"], pre["mean"]) == (5, pytest.approx(1.05))
     deviation = math.sqrt(sum((value - 1.05) ** 2 for value in PRE) / 4)
@@ -95,12 +95,12 @@ def test_a_result_is_json_and_the_order_of_the_cells_is_nothing_to_it() -> None:
     cells = [*row("pre", [1.0, math.nan, None, 1.1, 1.0]), *row("post", [math.inf, 2.0, 1.0, None, None])]
     study = spec(target=0.9, followed=("validation/accuracy",))
     about = {"initial_gradients": {"ratio": [{"last_over_first": math.nan}]}}
-    result = analyse(study, cells, about)
+    result = analyze(study, cells, about)
     assert result["about"] == {"initial_gradients": {"ratio": [{"last_over_first": None}]}}
     text = json.dumps(result, allow_nan=False)
     assert json.loads(text) == result
     random.Random(3).shuffle(cells)
-    assert analyse(study, cells, about) == result
+    assert analyze(study, cells, about) == result
 
 
 def test_tuned_values_are_chosen_by_lost_seeds_then_by_the_mean() -> None:
@@ -112,15 +112,15 @@ def test_tuned_values_are_chosen_by_lost_seeds_then_by_the_mean() -> None:
         (1e-2, [0.5, 0.5, 0.5, 0.5, None], [1.0, 1.0, None, None, None]),
     ):
         cells += row("pre", pre, tuned={RATE: rate}) + row("post", post, tuned={RATE: rate})
-    result = analyse(spec(tuned=tuned), cells, {})
+    result = analyze(spec(tuned=tuned), cells, {})
     assert [arm["chosen"] for arm in result["arms"]] == [{"": {RATE: 1e-3}}, {"": {RATE: 1e-3}}]
     assert [entry["value"] for entry in arm_of(result, "post")["seeds"]] == [1.5, 1.5, 1.5, 1.5, 1.3]
     runs = arm_of(result, "post")["runs"]
     assert (runs["all"], runs["ended"], runs["diverged"], runs["failed"]) == (15, 15, 3, 0)
     assert runs["rate"] == pytest.approx(0.2)
     # The score interval of 3 in 15, by its formula.
-    centre, half, scale = 0.2 + 3.8414588 / 30, 1.959964 * math.sqrt(0.16 / 15 + 3.8414588 / 900), 1 + 3.8414588 / 15
-    assert runs["interval"] == pytest.approx([(centre - half) / scale, (centre + half) / scale], rel=1e-6)
+    center, half, scale = 0.2 + 3.8414588 / 30, 1.959964 * math.sqrt(0.16 / 15 + 3.8414588 / 900), 1 + 3.8414588 / 15
+    assert runs["interval"] == pytest.approx([(center - half) / scale, (center + half) / scale], rel=1e-6)
 
 
 def test_the_choice_is_on_validation_and_the_report_on_test() -> None:
@@ -129,15 +129,15 @@ def test_the_choice_is_on_validation_and_the_report_on_test() -> None:
         for arm in ("pre", "post"):
             cells.append(cell(arm, seed, 1.0 + seed, chosen=2.0, tuned={RATE: 1}))
             cells.append(cell(arm, seed, 9.0 + seed, chosen=1.0, tuned={RATE: 2}))
-    result = analyse(spec(tuned={RATE: (1, 2)}), cells, {})
+    result = analyze(spec(tuned={RATE: (1, 2)}), cells, {})
     assert arm_of(result, "pre")["mean"] == 12.0
     assert not any("which is also reported" in line for line in result["warnings"])
-    result = analyse(spec(tuned={RATE: (1, 2)}, reported="validation/loss"), cells, {})
+    result = analyze(spec(tuned={RATE: (1, 2)}, reported="validation/loss"), cells, {})
     assert any("which is also reported" in line for line in result["warnings"])
 
 
 def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> None:
-    result = analyse(spec(learned_within=1.4), row("pre", PRE) + row("post", POST), {})
+    result = analyze(spec(learned_within=1.4), row("pre", PRE) + row("post", POST), {})
     post = arm_of(result, "post")
     assert (post["runs"]["diverged"], post["runs"]["stuck"], post["n"]) == (0, 1, 5)
     assert post["learned"] == {"count": 4, "of": 5}
@@ -154,7 +154,7 @@ def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> No
 
 def test_who_learned_at_all_is_said_first() -> None:
     study = Ablation("Does post learn?", {"post": {}, "pre": {}}, "post", seeds=(1, 2, 3), learned_within=2.3)
-    result = analyse(study, row("post", [2.673, 2.836, 2.723]) + row("pre", [0.030, 0.515, 0.027]), {})
+    result = analyze(study, row("post", [2.673, 2.836, 2.723]) + row("pre", [0.030, 0.515, 0.027]), {})
     assert result["summary"][0] == (
         "Runs that learned: pre 3 of 3 and post 0 of 3; Fisher's exact test against post: pre p = 0.1, and 3 and 3 "
         "runs can give no less than 0.1."
@@ -166,10 +166,10 @@ def test_who_learned_at_all_is_said_first() -> None:
     low, high = arm_of(result, "pre")["interval"]
     assert low == 0
     assert high == pytest.approx(0.191 + 4.30265 * np.std([0.030, 0.515, 0.027], ddof=1) / 3**0.5, abs=1e-3)
-    everybody = analyse(study, row("post", [1.0, 1.1, 1.2]) + row("pre", [0.1, 0.2, 0.3]), {})
+    everybody = analyze(study, row("post", [1.0, 1.1, 1.2]) + row("pre", [0.1, 0.2, 0.3]), {})
     assert not any("learned" in line for line in everybody["summary"])
     several = Ablation("Q?", {arm: {} for arm in ("a", "b", "c")}, "a", learned_within=2.0)
-    told = analyse(several, row("a", [3.0] * 5) + row("b", PRE) + row("c", [1.0, 1.1, 1.2, 3.0, 3.0]), {})["summary"]
+    told = analyze(several, row("a", [3.0] * 5) + row("b", PRE) + row("c", [1.0, 1.1, 1.2, 3.0, 3.0]), {})["summary"]
     # 2 x 1/252 and 2 x 21/252, twice over two comparisons for the smaller.
     assert told[0] == (
         "Runs that learned: b 5 of 5, c 3 of 5 and a 0 of 5; Fisher's exact test against a, Holm's correction over 2: "
@@ -182,7 +182,7 @@ def test_what_counts_can_give_at_least_is_said_as_corrected() -> None:
     arms = {"post": {}, "pre": {}, "sandwich": {}}
     study = Ablation("Does post learn?", arms, "post", seeds=(1, 2, 3, 4), learned_within=2.3)
     rows = (row("post", [2.7, 2.8, 2.9, 2.6]), row("pre", [0.1, 0.2, 0.3, 0.4]), row("sandwich", [0.2, 0.3, 0.1, 0.5]))
-    told = analyse(study, [each for cells in rows for each in cells], {})["summary"][0]
+    told = analyze(study, [each for cells in rows for each in cells], {})["summary"][0]
     assert told.count("and 4 and 4 runs can give no less than 0.057") == 2
 
 
@@ -194,10 +194,10 @@ def test_tuned_values_at_which_most_learn_are_chosen() -> None:
         for arm in ("pre", "post")
         for each in row(arm, fast, tuned={RATE: 1}) + row(arm, [1.3] * 5, tuned={RATE: 2})
     ]
-    assert arm_of(analyse(study, cells, {}), "post")["chosen"] == {"": {RATE: 2}}
+    assert arm_of(analyze(study, cells, {}), "post")["chosen"] == {"": {RATE: 2}}
     # Where none learns, the mean of those that finished decides.
     nobody = [each._replace(chosen=each.chosen + 2) for each in cells if each.chosen is not None]
-    assert arm_of(analyse(study, nobody, {}), "post")["chosen"] == {"": {RATE: 1}}
+    assert arm_of(analyze(study, nobody, {}), "post")["chosen"] == {"": {RATE: 1}}
 
 
 def rates(arm: str, slow: Sequence[float | None], fast: Sequence[float | None]) -> list[Cell]:
@@ -216,7 +216,7 @@ def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
         else each
         for each in whole
     ]
-    result = analyse(study, cells, {})
+    result = analyze(study, cells, {})
     assert arm_of(result, "pre")["chosen"] == {"": {RATE: 2}}
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"]) == ("worse", 4)
@@ -226,11 +226,11 @@ def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
     )
     # The seed that is lost at one value is lost at the other: it is the only one at which rate 1 is any good.
     lucky = [each._replace(chosen=-9.0) if (each.seed, each.tuned[RATE]) == (2, 1) else each for each in cells]
-    assert arm_of(analyse(study, lucky, {}), "pre")["chosen"] == {"": {RATE: 2}}
+    assert arm_of(analyze(study, lucky, {}), "pre")["chosen"] == {"": {RATE: 2}}
     # One that diverged was tried, and counts as what its rate did.
     diverged = [each._replace(state="diverged") if each.state == "failed" else each for each in cells]
-    assert arm_of(analyse(study, diverged, {}), "pre")["chosen"] == {"": {RATE: 1}}
-    assert analyse(study, whole, {})["warnings"] == [
+    assert arm_of(analyze(study, diverged, {}), "pre")["chosen"] == {"": {RATE: 1}}
+    assert analyze(study, whole, {})["warnings"] == [
         f"pre and post chose {RATE}=2, the largest tried: the best may lie beyond."
     ]
 
@@ -244,7 +244,7 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
         else each
         for each in cells
     ]
-    result = analyse(study, lost, {})
+    result = analyze(study, lost, {})
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not said", 5, None)
     assert pair["why"] == (
@@ -254,8 +254,8 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
     assert f"Nothing is said of post against pre: {pair['why']}" in result["summary"]
     # The same where each value has runs, but no seed has all of them.
     apart = [each for each in cells if each.arm == "post" or each.seed % 2 == each.tuned[RATE] % 2]
-    assert analyse(study, apart, {})["comparisons"][0]["verdict"] == "not said"
-    assert analyse(study, cells, {})["comparisons"][0]["verdict"] == "worse"
+    assert analyze(study, apart, {})["comparisons"][0]["verdict"] == "not said"
+    assert analyze(study, cells, {})["comparisons"][0]["verdict"] == "worse"
 
 
 def test_sensitivity_is_of_seeds_that_have_every_value() -> None:
@@ -266,14 +266,14 @@ def test_sensitivity_is_of_seeds_that_have_every_value() -> None:
         for each in rates(arm, [2.0, 2.0, 5.0], [1.0, 1.0, 1.0])
         if (arm, each.seed, each.tuned[RATE]) != ("pre", 3, 2)
     ]
-    told = {arm["name"]: arm["sensitivity"][0]["sensitivity"] for arm in analyse(study, cells, {})["arms"]}
+    told = {arm["name"]: arm["sensitivity"][0]["sensitivity"] for arm in analyze(study, cells, {})["arms"]}
     assert told == {"pre": 0.5, "post": 1.0}
 
 
 def test_the_two_best_are_compared_where_neither_is_the_reference() -> None:
     close = [value + off for value, off in zip(PRE, (0.02, -0.025, 0.021, -0.022, 0.018), strict=True)]
     cells = row("post", POST) + row("pre", PRE) + row("sandwich", close)
-    told = analyse(Ablation("Q?", {arm: {} for arm in ("post", "pre", "sandwich")}, "post"), cells, {})["summary"]
+    told = analyze(Ablation("Q?", {arm: {} for arm in ("post", "pre", "sandwich")}, "post"), cells, {})["summary"]
     differences = [own - other for own, other in zip(PRE, close, strict=True)]
     mean, half = np.mean(differences), T4 * np.std(differences, ddof=1) / 5**0.5
     assert told[1].startswith(
@@ -281,7 +281,7 @@ def test_the_two_best_are_compared_where_neither_is_the_reference() -> None:
     )
     assert "no verdict" in told[1]
     # The study itself compares its reference with each.
-    assert not any("The two best" in line for line in analyse(spec(("pre", "post", "sandwich")), cells, {})["summary"])
+    assert not any("The two best" in line for line in analyze(spec(("pre", "post", "sandwich")), cells, {})["summary"])
 
 
 def test_a_verdict_says_that_an_arm_chose_the_edge_of_what_was_tried() -> None:
@@ -292,7 +292,7 @@ def test_a_verdict_says_that_an_arm_chose_the_edge_of_what_was_tried() -> None:
         for rate in (1e-3, 1e-2)
         for each in row(arm, [value + (rate == 1e-3) for value in values], tuned={RATE: rate})
     ]
-    told = analyse(study, cells, {})
+    told = analyze(study, cells, {})
     (verdict,) = (line for line in told["summary"] if line.startswith("post is worse than pre"))
     assert verdict.endswith(f" But post and pre chose the largest {RATE} tried, 0.01: beyond it this may turn.")
     assert told["warnings"] == [f"pre and post chose {RATE}=0.01, the largest tried: the best may lie beyond."]
@@ -301,7 +301,7 @@ def test_a_verdict_says_that_an_arm_chose_the_edge_of_what_was_tried() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_verdict_under_three_seeds(count: int) -> None:
     study = spec(seeds=tuple(range(1, count + 1)))
-    result = analyse(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
+    result = analyze(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not said", count, None)
     assert pair["power"] == {"deviation": None, "level": None, "detectable": None, "seeds_for": []}
@@ -313,13 +313,13 @@ def test_no_verdict_under_three_seeds(count: int) -> None:
 @pytest.mark.parametrize(("count", "warned"), [(3, True), (4, True), (5, False)])
 def test_a_warning_under_five_seeds(count: int, warned: bool) -> None:
     study = spec(seeds=tuple(range(1, count + 1)))
-    result = analyse(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
+    result = analyze(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
     assert result["comparisons"][0]["verdict"] == "worse"
     assert any(line.startswith(f"{count} seeds only") for line in result["warnings"]) == warned
 
 
 def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
-    result = analyse(spec(), row("pre", PRE) + row("post", [None] * 5), {})
+    result = analyze(spec(), row("pre", PRE) + row("post", [None] * 5), {})
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("not said", 0, None, None)
     assert "post diverged with seeds 1, 2, 3, 4 and 5" in pair["why"]
@@ -330,13 +330,13 @@ def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
 
 def test_a_seed_that_one_arm_lost_leaves_the_others_paired() -> None:
     cells = row("pre", [None, *PRE[1:]]) + row("post", [*POST[:2], None, *POST[3:]])
-    (pair,) = analyse(spec(), cells, {})["comparisons"]
+    (pair,) = analyze(spec(), cells, {})["comparisons"]
     off = {seed: POST[seed - 1] - PRE[seed - 1] for seed in (2, 4, 5)}
     assert {entry["seed"]: entry["value"] for entry in pair["differences"]} == off
 
 
 def test_equal_arms_show_no_difference() -> None:
-    result = analyse(spec(), row("pre", PRE) + row("post", PRE), {})
+    result = analyze(spec(), row("pre", PRE) + row("post", PRE), {})
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["p"], pair["p_holm"], pair["interval"]) == ("no difference seen", 1.0, 1.0, None)
     assert pair["power"]["seeds_for"] == []
@@ -349,7 +349,7 @@ def test_equal_differences_carry_no_t_statistic() -> None:
     study = spec(arms, seeds=(1, 2, 3), reported="test/accuracy", better=Better.HIGHER)
     for noise in ((0.0, 0.0, 0.0), (0.0, 6e-8, -6e-8)):
         off = [0.998 + each for each in noise]
-        result = analyse(study, row("a", [1.0] * 3) + row("b", off) + row("c", [1.1, 0.9, 1.0]), {})
+        result = analyze(study, row("a", [1.0] * 3) + row("b", off) + row("c", [1.1, 0.9, 1.0]), {})
         pair = result["comparisons"][0]
         assert (pair["verdict"], pair["interval"]) == ("not said", None)
         # Two of the eight choices of signs, over two comparisons.
@@ -366,7 +366,7 @@ def test_equal_differences_carry_no_t_statistic() -> None:
 
 def test_seven_equal_differences_are_enough_for_a_verdict_over_two() -> None:
     study = spec(("a", "b", "c"), seeds=tuple(range(1, 8)), better=Better.HIGHER)
-    result = analyse(study, row("a", [1.0] * 7) + row("b", [0.998] * 7) + row("c", [1.0] * 7), {})
+    result = analyze(study, row("a", [1.0] * 7) + row("b", [0.998] * 7) + row("c", [1.0] * 7), {})
     worse, same = result["comparisons"]
     assert (worse["verdict"], worse["p_holm"]) == ("worse", 2 * 2 / 2**7)
     assert (same["verdict"], same["p_holm"], same["why"]) == (
@@ -389,7 +389,7 @@ def test_holm_over_the_arms() -> None:
     cells = row("pre", PRE)
     for arm, shift in zip(arms[1:], (0.5, 0.02, -0.01, 0.01), strict=True):
         cells += row(arm, (np.array(PRE) + shift + noise).tolist())
-    pairs = analyse(spec(arms), cells, {})["comparisons"]
+    pairs = analyze(spec(arms), cells, {})["comparisons"]
     ps = [pair["p"] for pair in pairs]
     assert 0.0125 < ps[0] < 0.05
     assert pairs[0]["p_holm"] == pytest.approx(4 * ps[0])
@@ -400,7 +400,7 @@ def test_holm_over_the_arms() -> None:
     assert pairs[0]["power"]["level"] == 0.0125
     assert pairs[0]["power"]["detectable"] == pytest.approx(2.477 * np.std(noise, ddof=1), rel=1e-3)
     # Alone, the same arm is told apart.
-    alone = analyse(spec(arms[:2]), [one for one in cells if one.arm in arms[:2]], {})["comparisons"][0]
+    alone = analyze(spec(arms[:2]), [one for one in cells if one.arm in arms[:2]], {})["comparisons"][0]
     assert (alone["verdict"], alone["p_holm"]) == ("worse", ps[0])
 
 
@@ -412,7 +412,7 @@ def test_higher_can_be_better() -> None:
         one._replace(curves={"validation/loss": ((10, 1.25), (20, one.chosen), (30, 1.3))})
         for one in row("pre", PRE, tuned={RATE: 2}) + row("post", POST, tuned={RATE: 2})
     ]
-    result = analyse(study, low + high, {})
+    result = analyze(study, low + high, {})
     assert arm_of(result, "pre")["chosen"] == {"": {RATE: 2}}
     assert result["comparisons"][0]["verdict"] == "better"
     assert arm_of(result, "pre")["runs"]["stuck"] == 1
@@ -436,7 +436,7 @@ def test_when_the_target_is_reached() -> None:
         for seed, curve in enumerate(curves, start=1)
     ]
     cells[-3:] = [cell("post", seed, 2.0, curve=[(10, 1.9)]) for seed in (3, 4, 5)]
-    result = analyse(spec(target=1.0), cells, {})
+    result = analyze(spec(target=1.0), cells, {})
     pre, post = (arm["to_target"] for arm in result["arms"])
     assert (pre["reached"], pre["of"], pre["steps"], pre["flops"]) == (3, 5, 30, 3000.0)
     assert [entry["steps"] for entry in pre["seeds"]] == [20, 10, 30, None, None]
@@ -446,10 +446,10 @@ def test_when_the_target_is_reached() -> None:
         "Median steps to validation/loss 1: pre 30 (2 of 5 never did); "
         "post not by more than half of its runs (3 of 5 never did)." in result["summary"]
     )
-    never = analyse(spec(target=0.1), cells, {})
+    never = analyze(spec(target=0.1), cells, {})
     assert "The target validation/loss=0.1 is never reached: the best of all is 0.5." in never["warnings"]
     assert not any("Median steps" in line for line in never["summary"])
-    assert arm_of(analyse(spec(), cells, {}), "pre")["to_target"] is None
+    assert arm_of(analyze(spec(), cells, {}), "pre")["to_target"] is None
 
 
 def test_sensitivity_and_the_map() -> None:
@@ -468,7 +468,7 @@ def test_sensitivity_and_the_map() -> None:
         for (rate, warmup), value in finals.items()
         for seed in (1, 2, 3)
     ]
-    pre = arm_of(analyse(study, cells, {}), "pre")
+    pre = arm_of(analyze(study, cells, {}), "pre")
     assert pre["chosen"] == {"": {RATE: 2, WARMUP: 0}}
     rate, warmup = pre["sensitivity"]
     # Initial 4.3, the worst of the three; means over seeds 2.2 and 1.2, and 4.3 where every seed diverged.
@@ -492,7 +492,7 @@ def test_sensitivity_and_the_map() -> None:
     assert [point["diverged"] for point in found["cells"][0]] == [0, 0, 3]
     # A run that learns nothing costs no more than one that never began: 9.2 counts as 4.3.
     study = spec(seeds=(1, 2, 3), tuned={RATE: (1, 2, 3), WARMUP: (100,)})
-    only = arm_of(analyse(study, [one for one in cells if one.tuned[WARMUP]], {}), "pre")
+    only = arm_of(analyze(study, [one for one in cells if one.tuned[WARMUP]], {}), "pre")
     assert only["map"] is None
     assert only["sensitivity"][0]["sensitivity"] == pytest.approx((1.1 + 0.0 + 2.7) / 3)
     assert len(only["sensitivity"]) == 1
@@ -507,7 +507,7 @@ def test_bands_are_of_the_chosen_values_and_runs_that_diverged_end() -> None:
         cell("pre", 4, None, state="failed", curve=[(10, 100.0)]),
         cell("post", 1, 1.0),
     ]
-    result = analyse(spec(), cells, {})
+    result = analyze(spec(), cells, {})
     pre = arm_of(result, "pre")
     assert pre["bands"] == {
         "validation/loss": {
@@ -532,7 +532,7 @@ def test_tasks_are_averaged_seed_by_seed_and_judged_one_by_one() -> None:
         *row("post", [value - 0.2 + 0.01 * seed for seed, value in enumerate(PRE)], task="short"),
         *row("post", [*(value + 1.6 - 0.02 * seed for seed, value in enumerate(PRE[:4])), None], task="long"),
     ]
-    result = analyse(study, cells, {})
+    result = analyze(study, cells, {})
     overall, short, long = result["comparisons"]
     assert [pair["task"] for pair in (overall, short, long)] == [None, "short", "long"]
     assert [pair["n"] for pair in (overall, short, long)] == [4, 5, 4]
@@ -560,7 +560,7 @@ def test_bands_of_several_tasks() -> None:
         cell("pre", 1, 1.0, task="long", curve=[(10, 4.0), (30, 1.0)]),
         cell("post", 1, 1.0, task="short"),
     ]
-    bands = arm_of(analyse(study, cells, {}), "pre")["bands"]
+    bands = arm_of(analyze(study, cells, {}), "pre")["bands"]
     assert bands["validation/loss"]["steps"] == [10]
     assert bands["validation/loss"]["middle"] == [3.0]
     assert bands["validation/loss (long)"]["steps"] == [10, 30]
@@ -571,7 +571,7 @@ def test_failed_and_missing_runs_are_named() -> None:
     cells[6] = cells[6]._replace(state="failed", chosen=None, reported=None)
     cells[8] = cells[8]._replace(state="pending", chosen=None, reported=None)
     cells[1] = cells[1]._replace(reported=None)
-    result = analyse(spec(), cells[:-1], {})
+    result = analyze(spec(), cells[:-1], {})
     assert result["warnings"] == [
         "2 of 10 runs have not ended: arm 'post', seed 4; arm 'post', seed 5.",
         "1 run failed: arm 'post', seed 2 (post--2).",
@@ -582,14 +582,14 @@ def test_failed_and_missing_runs_are_named() -> None:
     assert [entry["seed"] for entry in result["comparisons"][0]["differences"]] == [1, 3]
     assert arm_of(result, "post")["runs"]["ended"] == 2
     many = [one._replace(state="failed") for one in row("pre", PRE) + row("post", POST)]
-    assert analyse(spec(), many, {})["warnings"][0] == (
+    assert analyze(spec(), many, {})["warnings"][0] == (
         "10 runs failed: arm 'pre', seed 1 (pre--1); arm 'pre', seed 2 (pre--2); arm 'pre', seed 3 (pre--3); "
         "arm 'pre', seed 4 (pre--4); and 6 more."
     )
 
 
 def test_nothing_ran() -> None:
-    result = analyse(spec(tuned={RATE: (1, 2), WARMUP: (0, 1)}, target=1.0), [], {})
+    result = analyze(spec(tuned={RATE: (1, 2), WARMUP: (0, 1)}, target=1.0), [], {})
     assert result["comparisons"][0]["verdict"] == "not said"
     assert [arm["chosen"] for arm in result["arms"]] == [{}, {}]
     assert result["warnings"][0].startswith(
@@ -611,26 +611,26 @@ def test_a_choice_at_the_edge_is_told() -> None:
 
     told = f"post chose {RATE}=0.0001, the smallest tried: the best may lie beyond."
     rates = (1e-3, 1e-4, 1e-2)
-    assert analyse(spec(tuned={RATE: rates}), cells(RATE, rates), {})["warnings"] == [told]
+    assert analyze(spec(tuned={RATE: rates}), cells(RATE, rates), {})["warnings"] == [told]
     # Nothing lies beyond no warm-up at all.
     warmups = (100, 0, 200)
-    assert analyse(spec(tuned={WARMUP: warmups}), cells(WARMUP, warmups), {})["warnings"] == []
+    assert analyze(spec(tuned={WARMUP: warmups}), cells(WARMUP, warmups), {})["warnings"] == []
     tasks = spec(tuned={RATE: rates}, tasks={"short": {}, "long": {}})
     many = cells(RATE, rates, "short") + [one._replace(chosen=1.0) for one in cells(RATE, rates, "long")]
-    assert analyse(tasks, many, {})["warnings"] == [told.replace("post", "post (on short)")]
-    assert analyse(tasks, cells(RATE, rates, "short") + cells(RATE, rates, "long"), {})["warnings"] == [told]
+    assert analyze(tasks, many, {})["warnings"] == [told.replace("post", "post (on short)")]
+    assert analyze(tasks, cells(RATE, rates, "short") + cells(RATE, rates, "long"), {})["warnings"] == [told]
 
 
 def test_a_cell_has_one_place() -> None:
     cells = row("pre", PRE)
     with pytest.raises(ValueError, match=r"seed=1 \{\} has two runs: pre--1 and pre--1"):
-        analyse(spec(), [*cells, cells[0]], {})
+        analyze(spec(), [*cells, cells[0]], {})
     for wrong in ({"arm": "sandwich"}, {"seed": 9}, {"task": "x"}, {"tuned": {RATE: 1}}):
         with pytest.raises(ValueError, match="is of no arm, task, tuned value or seed"):
-            analyse(spec(), [cells[0]._replace(**wrong)], {})
+            analyze(spec(), [cells[0]._replace(**wrong)], {})
     # To ==, 1 is True: to a study they are two values.
     study = spec(tuned={"model.bias": (True, 1)})
-    result = analyse(study, [cell("pre", 1, 1.0, tuned={"model.bias": value}) for value in (1, True)], {})
+    result = analyze(study, [cell("pre", 1, 1.0, tuned={"model.bias": value}) for value in (1, True)], {})
     assert arm_of(result, "pre")["runs"]["all"] == 2
 
 
@@ -638,7 +638,7 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
     arms = ("pre", "post", "sandwich")
     near = [value + off for value, off in zip(PRE, (0.02, -0.03, 0.01, 0.03, -0.02), strict=True)]
     cells = row("pre", PRE) + row("post", POST) + row("sandwich", near)
-    result = analyse(spec(arms, notable=0.1), cells, {})
+    result = analyze(spec(arms, notable=0.1), cells, {})
     assert result["summary"] == [
         "pre has the best mean test/loss, 1.05 (95 % interval 0.91 to 1.19); not seen to differ from it: sandwich.",
         "post is worse than pre by 0.302 in test/loss (95 % interval 0.281 to 0.323, p < 0.001 after Holm's correction "
@@ -646,12 +646,12 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
         "No difference seen between sandwich and pre at 5 seeds: +0.002 (95 % interval -0.030 to 0.034, p = 0.87 after "
         "Holm's correction over 2 comparisons); a difference of 0.1 would probably have been seen.",
     ]
-    finer = analyse(spec(arms, notable=0.02), cells, {})
+    finer = analyze(spec(arms, notable=0.02), cells, {})
     seeds = {entry["difference"]: entry["seeds"] for entry in finer["comparisons"][1]["power"]["seeds_for"]}
     assert seeds[0.02] > 5
     assert finer["summary"][2].endswith(f"; to see 0.02 you need {seeds[0.02]} seeds.")
-    # A named favourite that loses is said to.
-    lost = analyse(Ablation("Q?", {arm: {} for arm in arms}, "post"), cells, {})["summary"]
+    # A named favorite that loses is said to.
+    lost = analyze(Ablation("Q?", {arm: {} for arm in arms}, "post"), cells, {})["summary"]
     assert lost[0].endswith("and beats the reference post.")
     assert lost[2].startswith("pre is better than post by 0.302 in test/loss (95 % interval 0.281 to 0.323")
 

@@ -75,14 +75,14 @@ def test_arms_may_begin_with_the_tokenizers_of_other_runs_where_these_agree(tmp_
         byte_tokenizer(roles).save(tmp_path / name)
 
     def arms(*names: str):
-        begun = {name: {"initialise_from.run": str(tmp_path / name)} for name in names}
+        begun = {name: {"initialize_from.run": str(tmp_path / name)} for name in names}
         task = {**small_run.CONFIG["task"], "tokenizer": "given"}
         section = {"run": str(tmp_path / "one"), "tokenizer": True, "rules": ("* = fresh",)}
-        config = {**small_run.CONFIG, "seed": 1, "task": task, "initialise_from": section}
+        config = {**small_run.CONFIG, "seed": 1, "task": task, "initialize_from": section}
         return plan(ablation(arms=begun, reference=names[0]), config)
 
     assert check_shared_data(arms("one", "same"), tmp_path / "agree").keys() == {"one", "same"}
-    with pytest.raises(UserError, match=r"get another .* .config.initialise_from.run='.*one' against '.*other'"):
+    with pytest.raises(UserError, match=r"get another .* .config.initialize_from.run='.*one' against '.*other'"):
         check_shared_data(arms("one", "other"), tmp_path / "differ")
 
 
@@ -91,10 +91,10 @@ def study(tmp_path_factory):
     arms = {
         "post": {"model.norm_placement": "post"},
         "pre": {"model.norm_placement": "pre"},
-        "wide": {"model.norm_placement": "post", "model.feed_forward": 48, "model.initialisation": "gpt"},
+        "wide": {"model.norm_placement": "post", "model.feed_forward": 48, "model.initialization": "gpt"},
     }
     # Of a language model, whose first state takes half as long to compile.
-    model = {**small_run.CONFIG["model"], "initialisation": "xavier", "norm_placement": "pre"}
+    model = {**small_run.CONFIG["model"], "initialization": "xavier", "norm_placement": "pre"}
     runs = plan(ablation(arms=arms), {**small_run.CONFIG, "seed": 1, "model": model})
     return runs, check_shared_data(runs, tmp_path_factory.mktemp("data"))
 
@@ -135,7 +135,7 @@ def test_a_run_begins_with_these_very_parameters(study, tmp_path):
     runs, tasks = study
     experiment = resolve(runs[0].trial.config)
     setting = assemble(experiment, tmp_path, one_device())
-    begun = setting.initialise(jax.random.key(experiment.run.seed)).variables.params
+    begun = setting.initialize(jax.random.key(experiment.run.seed)).variables.params
     found = by_path(initial_parameters(experiment, tasks[runs[0].arm]))
     assert {path: np.asarray(leaf).tobytes() for path, leaf in by_path(begun).items()} == {
         path: np.asarray(leaf).tobytes() for path, leaf in found.items()

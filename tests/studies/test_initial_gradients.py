@@ -1,4 +1,4 @@
-"""Gradients at initialisation: those of a run's own first step, and the picture that Xiong et al. 2020 draw of them."""
+"""Gradients at initialization: those of a run's own first step, and the picture that Xiong et al. 2020 draw of them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any],
     descent = {"algorithm": "sgd", "learning_rate": 1.0, "schedule": "constant", "warmup": 0, "beta1": 0.0}
     experiment = resolve(with_overrides(base, {**changes, "optimizer": descent}))
     setting = assemble(experiment, tmp_path, one_device())
-    state = setting.initialise(jax.random.key(7))
+    state = setting.initialize(jax.random.key(7))
     path = "decoder/feed_forward/expand/kernel"
     before_LxExF = np.array(by_path(state.variables.params)[path], np.float64)
     batch = shard_batch(setting.task.source(7)[0], setting.placement)
@@ -127,7 +127,7 @@ def ratios(stack: Mapping[str, Any]) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_towards_the_output(
+def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_toward_the_output(
     base: Mapping[str, Any],
 ) -> None:
     few = {"task.dataset": "phrases/train=400,validation=20,test=20"}
@@ -148,7 +148,7 @@ def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_d
     exponents = {entry["arm"]: entry["value"] for entry in found["exponent"]}
     assert -0.6 <= exponents["pre"] <= -0.4, exponents
     assert -0.15 <= exponents["post"] <= 0.15, exponents
-    # And no growth towards the output as in the decoder that reads an encoder.
+    # And no growth toward the output as in the decoder that reads an encoder.
     post = [entry["last_over_first"] for entry in found["ratio"] if entry["arm"] == "post"]
     assert max(post) < 2, post
 

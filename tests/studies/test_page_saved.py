@@ -145,11 +145,11 @@ VISIONS = {  # Machado et al. 2009, linear RGB: all cones, no long ones, no midd
 
 
 @pytest.mark.parametrize(("scheme", "panel"), [("light", "#ffffff"), ("dark", "#171a20")])
-def test_the_colours_of_the_arms_are_told_apart(result, scheme, panel):
+def test_the_colors_of_the_arms_are_told_apart(result, scheme, panel):
     pairs = re.findall(r"--arm-\d: light-dark\((#\w{6}), (#\w{6})\);", render(result))
-    colours = [pair[scheme == "dark"] for pair in pairs]
-    assert len(colours) == 8
-    linear = np.array([linear_light(colour) for colour in (*colours, panel)])
+    colors = [pair[scheme == "dark"] for pair in pairs]
+    assert len(colors) == 8
+    linear = np.array([linear_light(color) for color in (*colors, panel)])
     luminance = linear @ [0.2126, 0.7152, 0.0722] + 0.05
     contrast = np.maximum(luminance[:-1], luminance[-1]) / np.minimum(luminance[:-1], luminance[-1])
     assert contrast.min() >= 3
@@ -165,6 +165,6 @@ def test_the_colours_of_the_arms_are_told_apart(result, scheme, panel):
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
-def linear_light(colour: str) -> np.ndarray:
-    value = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+def linear_light(color: str) -> np.ndarray:
+    value = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)

@@ -28,7 +28,7 @@ from transformer.studies.sweeps.progress import (
     draw,
     look,
     open_watch,
-    summarise,
+    summarize,
     write_csv,
 )
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
@@ -98,8 +98,8 @@ def test_rows_are_what_the_ledger_and_the_runs_say_and_the_best_come_first(rows)
     assert [row.state.value for row in rows] == ["done", "done", "diverged", "failed", "running", "pending"]
     assert [row.value for row in rows] == [0.75, 0.5, None, None, 1.25, None]
     assert [row.step for row in rows] == [4, 4, 3, 0, 6, 0]
-    assert seeds(best_first(rows, maximise=False)) == [1, 0, 4, 2, 3, 5]
-    assert seeds(best_first(rows, maximise=True)) == [0, 1, 4, 2, 3, 5]
+    assert seeds(best_first(rows, maximize=False)) == [1, 0, 4, 2, 3, 5]
+    assert seeds(best_first(rows, maximize=True)) == [0, 1, 4, 2, 3, 5]
     assert counts(rows, 8) == "4 of 8 finished: 2 done, 1 diverged, 1 failed; 1 running, 3 pending"
 
 
@@ -150,16 +150,16 @@ def test_the_file_has_every_trial_and_the_summary_the_best(rows):
     assert found[5]["model.sizes"] == "[1, 2]"
     assert found[3]["message"] == "disk full, at once"
     assert (ledger.path / found[4]["directory"] / "metrics.jsonl").is_file()
-    best = best_done(rows, maximise=False)
-    said = summarise(ledger, rows, LOSS, best, "python -m launch.train --config=x.py")
+    best = best_done(rows, maximize=False)
+    said = summarize(ledger, rows, LOSS, best, "python -m launch.train --config=x.py")
     assert "best: validation/loss 0.5  seed=1" in said
     assert str(ledger.directory(rows[1].trial)) in said
     assert "once more  python -m launch.train --config=x.py" in said
     assert "failed: disk full, at once" in said
     assert "--retry-failed" in said
     none = [row for row in rows if row.state != State.DONE]
-    assert best_done(none, maximise=False) is None
-    assert "best" not in summarise(ledger, none, LOSS, None, "")
+    assert best_done(none, maximize=False) is None
+    assert "best" not in summarize(ledger, none, LOSS, None, "")
 
 
 def test_a_trial_that_ends_while_it_is_looked_at_has_its_outcome(tmp_path, monkeypatch):

@@ -99,14 +99,14 @@ def test_intervals_of_runs_without_seeds_hold_it_too() -> None:
     assert held >= 34
 
 
-def test_the_search_minimises_hubers_loss_by_its_gradient() -> None:
+def test_the_search_minimizes_hubers_loss_by_its_gradient() -> None:
     random = np.random.default_rng(0)
-    centred, target = random.normal(size=(2, 20)), random.normal(size=20)
+    centered, target = random.normal(size=(2, 20)), random.normal(size=20)
     # Half of the residuals within the bend: at this place every loss is known by hand.
     values = np.array([0.1, -0.3, 0.2, -1.0, -0.5])
 
     def said(v: np.ndarray) -> np.ndarray:
-        return np.log(np.exp(v[0]) + sum(np.exp(v[1 + k] - np.exp(v[3 + k]) * centred[k]) for k in range(2)))
+        return np.log(np.exp(v[0]) + sum(np.exp(v[1 + k] - np.exp(v[3 + k]) * centered[k]) for k in range(2)))
 
     def by_hand(v: np.ndarray) -> float:
         r = np.abs(said(v) - target)
@@ -114,7 +114,7 @@ def test_the_search_minimises_hubers_loss_by_its_gradient() -> None:
 
     target[:10] = said(values)[:10]
     target[:10] += random.uniform(-0.5e-3, 0.5e-3, 10)
-    found, gradient = huber(values, centred, target)
+    found, gradient = huber(values, centered, target)
     assert found == pytest.approx(by_hand(values), rel=1e-9)
     for number in range(5):
         step = 1e-7 * np.eye(5)[number]

@@ -105,7 +105,7 @@ def test_grid_and_chance_do_without_optuna_and_the_others_name_the_extra(monkeyp
 
 
 class Bowl(Sleeping):
-    """Trials whose loss falls with every step towards how far their rate is from 0.01, in orders of magnitude."""
+    """Trials whose loss falls with every step toward how far their rate is from 0.01, in orders of magnitude."""
 
     def train(self, trial, directory, report):
         rate = trial.config["optimizer"]["learning_rate"]
@@ -115,10 +115,10 @@ class Bowl(Sleeping):
         super().train(named({}, about), directory, report)
 
 
-def run(path, engine, total, space=RATES, maximise=False, seed=0):
-    facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "better": maximise}
+def run(path, engine, total, space=RATES, maximize=False, seed=0):
+    facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "better": maximize}
     ledger = Ledger.open(path, facts)
-    proposer = connect(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximise=maximise)
+    proposer = connect(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximize=maximize)
     work(ledger, proposer, total=total, metric="validation/loss", trainer=Bowl())
     return ledger, proposer
 
@@ -168,7 +168,7 @@ def test_hyperband_prunes_the_worse_and_never_the_best(tmp_path):
 @needs_optuna
 def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
     ledger = Ledger.open(tmp_path, {"engine": "tpe"})
-    proposer = connect("tpe", ledger, base(), RATES, seed=0, maximise=False)
+    proposer = connect("tpe", ledger, base(), RATES, seed=0, maximize=False)
     lost, kept = proposer.propose(ledger), proposer.propose(ledger)
     assert lost != kept
     ledger.plan([kept])
@@ -179,7 +179,7 @@ def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
     # Another process, after a line that a kill tore.
     with (tmp_path / "optuna.journal").open("ab") as file:
         file.write(b'{"op_code": 4, "wor')
-    again = connect("tpe", Ledger.existing(tmp_path), base(), RATES, seed=0, maximise=False)
+    again = connect("tpe", Ledger.existing(tmp_path), base(), RATES, seed=0, maximize=False)
     again.propose(ledger)
     told = again._study.get_trials()
     assert [trial.state.name for trial in told] == ["FAIL", "COMPLETE", "FAIL", "RUNNING"]
@@ -190,7 +190,7 @@ def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
 def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
     ledger = Ledger.open(tmp_path, {"engine": "tpe"})
     heads = sweep.choice("model.heads", [3, 2, 5, 7])
-    proposer = connect("tpe", ledger, base(), heads, seed=0, maximise=False)
+    proposer = connect("tpe", ledger, base(), heads, seed=0, maximize=False)
     trial = proposer.propose(ledger)
     assert trial.overrides == {"model.heads": 2}
     ledger.plan([trial])
@@ -202,17 +202,17 @@ def test_hyperband_needs_reports_before_the_last_step(tmp_path):
     ledger = Ledger.open(tmp_path, {"engine": "hyperband"})
     for every in (0, 9, 10):
         with pytest.raises(UserError, match=f"config.eval_every={every} makes none before step 9"):
-            connect("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximise=False)
+            connect("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximize=False)
 
 
 @needs_optuna
 def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
     ledger = Ledger.open(tmp_path, {"engine": "tpe"})
-    proposer = connect("tpe", ledger, base(), sweep.choice("model.heads", [3]), seed=0, maximise=False)
+    proposer = connect("tpe", ledger, base(), sweep.choice("model.heads", [3]), seed=0, maximize=False)
     with pytest.raises(UserError, match=r"in the trial model\.heads=3"):
         proposer.propose(ledger)
     with pytest.raises(UserError, match="--storage cannot be used: "):
-        connect("tpe", ledger, base(), RATES, seed=0, maximise=False, url="nosuchdatabase://here")
+        connect("tpe", ledger, base(), RATES, seed=0, maximize=False, url="nosuchdatabase://here")
 
 
 def known_to(proposer):
@@ -231,7 +231,7 @@ def known_to(proposer):
 
 
 def connected(ledger, engine="tpe", space=RATES):
-    return connect(engine, ledger, base(steps=9, eval_every=1), space, seed=0, maximise=False)
+    return connect(engine, ledger, base(steps=9, eval_every=1), space, seed=0, maximize=False)
 
 
 def damaged(content):

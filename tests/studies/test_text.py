@@ -5,7 +5,7 @@ import io
 from typing import Any
 
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.analysis import analyse
+from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.results import Cell
 from transformer.studies.ablations.text import arms_table, cells_csv
 
@@ -34,7 +34,7 @@ def result(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
         for rate in (1e-3, 1e-2)
         for seed in seeds
     ]
-    return analyse(spec, cells, {})
+    return analyze(spec, cells, {})
 
 
 def test_the_csv_has_every_cell_with_every_digit() -> None:

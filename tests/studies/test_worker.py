@@ -172,13 +172,13 @@ def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
     assert ledger.outcome(trials[1]) == Outcome(State.FAILED, None, 2, says)
     trials = [trial(1), *(trial(2, ends="otherwise", seed=seed) for seed in range(2))]
     ledger, trainer = sweep(tmp_path / "together", trials), Other()
-    run(ledger, trainer, vectorise=True)
+    run(ledger, trainer, vectorize=True)
     assert trainer.groups == [[each.name for each in trials[1:]]]
     assert [ledger.outcome(each).message for each in trials[1:]] == [says] * 2
     # Where nothing has a value nothing is recorded, and the start was left in good order.
     ledger = sweep(tmp_path / "none", trials[1:])
     with pytest.raises(UserError, match="is unknown to the first trial"):
-        run(ledger, Other(), vectorise=True)
+        run(ledger, Other(), vectorize=True)
     for each in trials[1:]:
         with ledger.lease(each) as lease:
             assert [attempt.left for attempt in lease.attempts()] == [True]
@@ -301,7 +301,7 @@ def test_trials_of_one_program_are_trained_together_where_that_is_faster(tmp_pat
     short = [trial(1, seed=seed) for seed in range(3)] + [trial(1, ends="diverges")]
     long = [trial(2, seed=0)]
     ledger, trainer = sweep(tmp_path, [short[0], long[0], *short[1:]]), Together()
-    run(ledger, trainer, vectorise=True)
+    run(ledger, trainer, vectorize=True)
     assert trainer.groups == [[each.name for each in short]]
     assert trainer.trained == [long[0].name]
     assert trainer.measured == 1
@@ -312,12 +312,12 @@ def test_trials_of_one_program_are_trained_together_where_that_is_faster(tmp_pat
 def test_trials_are_trained_one_by_one_where_together_is_slower_or_cannot_be(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(3)]
     ledger, trainer = sweep(tmp_path / "slower", trials), Together(gain=0.9)
-    run(ledger, trainer, vectorise=True)
+    run(ledger, trainer, vectorize=True)
     assert (trainer.groups, trainer.measured) == ([], 1)
     assert trainer.trained == [each.name for each in trials]
     odd = [trial(1, seed=seed, ends="not together") for seed in range(3)]
     ledger, trainer = sweep(tmp_path / "odd", odd), Together()
-    run(ledger, trainer, vectorise=True)
+    run(ledger, trainer, vectorize=True)
     assert len(trainer.groups) == 1
     assert trainer.trained == [each.name for each in odd]
     assert {ledger.state(each) for each in odd} == {State.DONE}
@@ -328,7 +328,7 @@ def test_workers_share_the_trials_of_one_program(tmp_path):
     ledger, trainer = sweep(tmp_path, trials), Together()
     with ledger.lease(trials[0]):  # by another of three workers: two are left for each
         with pytest.raises(KeyboardInterrupt):
-            run(ledger, Interrupted(trainer), vectorise=True, workers=3)
+            run(ledger, Interrupted(trainer), vectorize=True, workers=3)
         assert trainer.groups == [[trials[1].name, trials[2].name]]
     assert [file.name for file in tmp_path.glob("vmapped/*/*.json")] == ["gain-2.json"]
 
@@ -351,7 +351,7 @@ def test_a_trial_at_which_two_workers_died_is_trained_alone(tmp_path):
     for each in (trials[0], trials[2], trials[0], trials[2], trials[3]):
         with ledger.lease(each) as lease:
             lease.begin(0)
-    run(ledger, trainer, vectorise=True)
+    run(ledger, trainer, vectorize=True)
     assert trainer.trained == [trials[0].name, trials[2].name]
     assert trainer.groups == [[trials[1].name, trials[3].name]]
 
@@ -368,11 +368,11 @@ def test_a_measurement_that_kills_its_worker_is_not_made_again(tmp_path):
 
     ledger, trainer = sweep(tmp_path, [trial(1, seed=seed) for seed in range(3)]), Killing()
     with pytest.raises(KeyboardInterrupt):
-        run(ledger, trainer, vectorise=True)
+        run(ledger, trainer, vectorize=True)
     assert trainer.noted == {"gain": 0.0, "message": "the measurement did not end"}
     assert not list(tmp_path.glob("vmapped/*/*.json"))  # stopped, it says nothing
     trainer.error = MemoryError
-    run(ledger, trainer, vectorise=True)
+    run(ledger, trainer, vectorize=True)
     assert (trainer.measured, trainer.groups) == (2, [])
     assert len(trainer.trained) == 3
 
@@ -384,7 +384,7 @@ def test_a_trial_that_has_begun_is_joined_by_none_that_has_not(tmp_path):
         ledger.directory(each).mkdir(parents=True)
         line = json.dumps({"step": 1, "split": "validation", "loss": 1.0})
         (ledger.directory(each) / "metrics.jsonl").write_text(line + "\n")
-    run(ledger, trainer, vectorise=True)
+    run(ledger, trainer, vectorize=True)
     assert trainer.groups == [[each.name for each in trials[:2]], [each.name for each in trials[2:]]]
 
 

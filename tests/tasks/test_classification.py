@@ -142,7 +142,7 @@ def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path)
     assert task.interface.vocabularies == {"tokens": 258, "classes": 2}
 
 
-def test_the_probe_is_labelled_by_tokens_and_true_classes(task: Classification, view: View) -> None:
+def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, view: View) -> None:
     site = Site(SITE, Axis("tokens"), Axis("tokens"), ("0",), ("0",))
     labels = task.labels([site])
     held_out = task.splits["validation"].texts
@@ -199,7 +199,7 @@ def test_what_cannot_be_answered_is_refused(request_: Request, says: str, task: 
         ({"lengths": ()}, "config.task.lengths=() must name lengths of at least 3 tokens"),
         ({"lengths": (2, 8)}, "config.task.lengths=(2, 8) must name lengths"),
         ({"validation": ""}, "config.task.validation='' must be the name of a split"),
-        ({"validation": "dev"}, "has no labelled split 'dev'"),
+        ({"validation": "dev"}, "has no labeled split 'dev'"),
         ({"tokenizer": "given"}, "config.task.tokenizer=given, but the run directory holds none"),
     ],
     ids=str,

@@ -12,7 +12,7 @@ from transformer.data.cloze import Lexicon, Question
 from transformer.data.tokenizers.training import byte_tokenizer
 from transformer.tasks.cloze import BETWEEN, Cloze, of_cloze, of_last_words, row_sums
 from transformer.tasks.contract import View
-from transformer.tasks.language_modeling import LanguageModelling, LanguageModellingConfig, synthetic
+from transformer.tasks.language_modeling import LanguageModeling, LanguageModelingConfig, synthetic
 
 TOKENIZER, NAMES = byte_tokenizer(), ("tokens", "lengths")
 
@@ -97,13 +97,13 @@ def test_what_makes_no_question_is_refused() -> None:
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=rf"config\.task\.{next(iter(wrong))}"):
-        LanguageModellingConfig(**wrong)
+        LanguageModelingConfig(**wrong)
 
 
 def test_a_language_model_is_asked_where_its_config_says_so() -> None:
-    config = LanguageModellingConfig(questions=3, context=800, rows=4, probed=1)
+    config = LanguageModelingConfig(questions=3, context=800, rows=4, probed=1)
     splits = {"train": TRAIN, "validation": HELD_OUT, "test": HELD_OUT}
-    task = LanguageModelling(config, TOKENIZER, splits)
+    task = LanguageModeling(config, TOKENIZER, splits)
     assert [each.name for each in task.evaluations if each.split == "validation"] == ["loss", "cloze", "last_words"]
     assert {batch["tokens"].shape for each in task.evaluations[2:] for batch in each.batches} == {(4, 800)}
     # Made-up text has no words.

@@ -346,7 +346,7 @@ def test_what_cannot_be_answered_is_refused(
         ({"dataset": "glue/COLA"}, "did you mean 'glue/CoLA'?"),
         ({"dataset": "glue/entailmnt"}, "'glue/entailmnt' is unknown: did you mean 'grammar/entailment'?"),
         ({"validation": ""}, "config.task.validation='' must be the name of a split"),
-        ({"test": "development"}, "has no labelled split 'development': it has train, validation, test"),
+        ({"test": "development"}, "has no labeled split 'development': it has train, validation, test"),
     ],
     ids=str,
 )

@@ -77,7 +77,7 @@ def test_evaluation_counts_every_picture_once() -> None:
     assert report.scalars["loss"] == pytest.approx(-float(np.mean(log[np.arange(10), pictures.labels])), rel=1e-5)
 
 
-def test_the_probe_shows_its_pictures_in_colour() -> None:
+def test_the_probe_shows_its_pictures_in_color() -> None:
     task = task_of()
     view = view_of(task)
     labels = task.labels(view.model.sites)
@@ -93,8 +93,8 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
     task = task_of()
     view, stream = view_of(task), io.BytesIO()
     image.fromarray(np.full((20, 20, 3), 200, np.uint8)).save(stream, "PNG")
-    (tmp_path / "grey.png").write_bytes(stream.getvalue())
-    answers = task.answer(view, Request([str(tmp_path / "grey.png")], None, {}))
+    (tmp_path / "gray.png").write_bytes(stream.getvalue())
+    answers = task.answer(view, Request([str(tmp_path / "gray.png")], None, {}))
     logits, _ = view.model.apply(
         view.variables, {"picture": np.full((1, 8, 8, 1), 200 / 127.5 - 1, np.float32)}, train=False
     )

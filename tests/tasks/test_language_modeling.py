@@ -1,4 +1,4 @@
-"""Causal language modelling: what is fed, what is divided by what, and what an evaluation covers."""
+"""Causal language modeling: what is fed, what is divided by what, and what an evaluation covers."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden when, and the baselines that a model must beat."""
+"""Masked language modeling: what is hidden when, and the baselines that a model must beat."""
 
 import collections
 import itertools
@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.models.contract import Aux
 from transformer.tasks.contract import Request, View
 from transformer.tasks.losses import TokenLoss
-from transformer.tasks.masked_lm import Baselines, Examples, MaskedLanguageModellingConfig, Masks, Predicted
+from transformer.tasks.masked_lm import Baselines, Examples, MaskedLanguageModelingConfig, Masks, Predicted
 
 
 def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: View) -> None:
@@ -106,7 +106,7 @@ def test_static_masks_are_those_of_the_example_whatever_the_key_and_its_row(pair
     np.testing.assert_array_equal(counts.sum(1), np.round(np.float32(0.15) * eligible.astype(np.float32)))
 
 
-def test_both_losses_are_means_of_their_own_and_their_sum_is_minimised(pairs_task: Any) -> None:
+def test_both_losses_are_means_of_their_own_and_their_sum_is_minimized(pairs_task: Any) -> None:
     random = np.random.default_rng(0)
     logits = random.normal(size=(4, 2)).astype(np.float32)
     follows = np.int32([0, 1, 1, 0])
@@ -200,7 +200,7 @@ def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_fil
 )
 def test_options_that_need_other_examples_are_refused(values: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        MaskedLanguageModellingConfig(**values)
+        MaskedLanguageModelingConfig(**values)
 
 
 def test_a_model_that_lacks_what_pairs_need_is_refused(pairs_task: Any) -> None:
@@ -212,7 +212,7 @@ def test_a_model_that_lacks_what_pairs_need_is_refused(pairs_task: Any) -> None:
 
 def test_shares_that_cannot_be_are_refused() -> None:
     with pytest.raises(UserError, match=r"config\.task\.masked=1\.0"):
-        MaskedLanguageModellingConfig(masked=1.0)
+        MaskedLanguageModelingConfig(masked=1.0)
 
 
 def test_an_encoder_without_a_head_is_refused(masked_task: Any) -> None:

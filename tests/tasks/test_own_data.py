@@ -75,7 +75,7 @@ def test_a_task_says_how_its_files_were_cut_and_knows_their_contents(file: str, 
     assert synthetic(task_config({**TASKS[file], "data_dir": str(files / "absent")})).interface.inputs
 
 
-def test_without_their_classes_labelled_files_say_which_they_have(files: Path) -> None:
+def test_without_their_classes_labeled_files_say_which_they_have(files: Path) -> None:
     config = task_config({**TASKS["x.tsv"], "classes": (), "data_dir": str(files)})
     with pytest.raises(UserError, match=r"classes is empty: say the 2 labels of x.tsv, as in a,b"):
         build(config, files / "run")
@@ -83,7 +83,7 @@ def test_without_their_classes_labelled_files_say_which_they_have(files: Path) -
         synthetic(config)
 
 
-def test_few_or_long_pairs_are_mapped_as_they_are_labelled(files: Path) -> None:
+def test_few_or_long_pairs_are_mapped_as_they_are_labeled(files: Path) -> None:
     long, short = "a fox " * 40, "fox 1"
     (files / "dev.tsv").write_text("".join(f"{text}\t{text}\n" for text in (long, short, long, "fox 2")))
     config = task_config({**TASKS["x.en"], "data_dir": str(files), "validation_files": "dev.tsv", "probed": 8})

@@ -16,7 +16,7 @@ from transformer.tasks.language_modeling import Batching
 from transformer.tasks.permutation_lm import TASK as PERMUTATION
 from transformer.tasks.recurrent_memory import next_memory, over_segments
 from transformer.tasks.segment_lm import TASK as SEGMENTS
-from transformer.tasks.segment_lm import SegmentLanguageModelling, SegmentLanguageModellingConfig, synthetic
+from transformer.tasks.segment_lm import SegmentLanguageModeling, SegmentLanguageModelingConfig, synthetic
 from transformer.tasks.text_data import TokenizerKind
 from transformer.training.batches import CheckedBatches
 
@@ -25,10 +25,10 @@ def view_of(family: str, train: bool = False, **changes: Any) -> View:
     return View(*small(family, **changes), {}, {}, jnp.int32(0), train)
 
 
-def task_of(segments: int = 16) -> SegmentLanguageModelling:
+def task_of(segments: int = 16) -> SegmentLanguageModeling:
     tokenizer = TokenizerKind.BPE
     return synthetic(
-        SegmentLanguageModellingConfig(vocabulary=11, tokenizer=tokenizer, context=2, rows=2, segments=segments)
+        SegmentLanguageModelingConfig(vocabulary=11, tokenizer=tokenizer, context=2, rows=2, segments=segments)
     )
 
 
@@ -106,4 +106,4 @@ def test_what_a_config_cannot_say_is_refused() -> None:
         with pytest.raises(UserError, match=said):
             PERMUTATION.config(**options)
     with pytest.raises(UserError, match="batching=packed"):
-        SegmentLanguageModellingConfig(batching=Batching.PACKED)
+        SegmentLanguageModelingConfig(batching=Batching.PACKED)

@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 
 from tests import programs
 from tests.tasks.test_translation import CONFIG, PAD, PAIRS
-from transformer.attention import Normaliser
+from transformer.attention import Normalizer
 from transformer.config import UserError
 from transformer.data.tokenizers.training import train_bpe
 from transformer.layers.module import Precision
@@ -179,7 +179,7 @@ def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
 def test_a_model_whose_attention_draws_is_refused() -> None:
     task, _ = task_of(Expectation.REINFORCE)
     model = build(
-        RecurrentEncoderDecoderConfig(width=8, embedding=4, normaliser=Normaliser.HARD), task.interface, Precision()
+        RecurrentEncoderDecoderConfig(width=8, embedding=4, normalizer=Normalizer.HARD), task.interface, Precision()
     )
     view = View(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
     with pytest.raises(UserError, match=r"config\.task\.expectation=reinforce draws translations"):

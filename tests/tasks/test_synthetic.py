@@ -25,7 +25,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batching", ["windows", "packed"])
 @pytest.mark.parametrize("rows_multiple", [1, 2])
-def test_language_modelling_has_the_real_shapes(
+def test_language_modeling_has_the_real_shapes(
     text_file: Path, tmp_path: Path, batching: str, rows_multiple: int
 ) -> None:
     values = {"name": "language_modeling", "context": 24, "rows": 4, "tokenizer": "bytes", "batching": batching}
@@ -48,7 +48,7 @@ def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
     assert abstract_batch(synthetic(config))["tokens"].shape == (config.rows, config.context)
 
 
-def test_masked_language_modelling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
+def test_masked_language_modeling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
     real = make_task(text_file, tmp_path, "masked_lm", whole_words=True)
     told = synthetic(dataclasses.replace(real.config, dataset="nowhere"))
     assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])

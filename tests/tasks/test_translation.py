@@ -1,4 +1,4 @@
-"""The translation task: what is fed, what is minimised, and by what it is divided."""
+"""The translation task: what is fed, what is minimized, and by what it is divided."""
 
 import types
 from typing import Any

@@ -112,7 +112,7 @@ def test_experts_and_a_familys_own_axis_lie_where_they_are_said_to(rules: str) -
         "contract": (EXPERTS // expert, HIDDEN // tensor, WIDTH // fsdp),
         "memory": (SLOTS // expert, WIDTH // fsdp),
     }
-    moments = [each.spec for path, each in by_path(shardings.optimisers).items() if path.endswith("expand")]
+    moments = [each.spec for path, each in by_path(shardings.optimizers).items() if path.endswith("expand")]
     assert moments == [shardings.variables.params["expand"].spec] * 2
     for array in shard_batch(batch_of(0), placement).values():
         assert {shard.data.shape for shard in array.addressable_shards} == {(ROWS // (8 // tensor), LENGTH)}

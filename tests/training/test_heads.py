@@ -101,7 +101,7 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained
     setting, step = trained.setting, trained.step
     batch = shard_batch(setting.task.source(0)[0], setting.placement)
     (state_off, off), (state_on, on) = (
-        step(setting.initialise(jax.random.key(0)), batch, observe) for observe in (False, True)
+        step(setting.initialize(jax.random.key(0)), batch, observe) for observe in (False, True)
     )
     assert step._cache_size() == 1  # type: ignore[attr-defined]
     assert set(on.maps) == set(trained.case.sites)
@@ -122,7 +122,7 @@ def test_micro_batches_add_up_to_the_statistics_of_the_batch(trained: Trained) -
     task = trained.setting.task
     quiet = models.build(resolved.model, task.interface, resolved.precision)
     setting = trained.setting._replace(model=quiet)
-    batch, state = task.source(0)[0], setting.initialise(jax.random.key(0))
+    batch, state = task.source(0)[0], setting.initialize(jax.random.key(0))
     variables = jax.device_get(state.variables)  # a step consumes its state
     capture = Capture(tuple(site.name for site in quiet.sites), maps=False, statistics=tuple(STATISTICS.values()))
     inputs = {name: batch[name] for name in task.interface.inputs}

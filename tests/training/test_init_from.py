@@ -32,7 +32,7 @@ from transformer.tasks.contract import Report
 from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
-from transformer.training.init_from import InitialiseFrom, initial_state
+from transformer.training.init_from import InitializeFrom, initial_state
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunSinks
 
@@ -103,7 +103,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def resolved(source: Path, *rules: str, **changes: Any) -> experiment.Experiment:
     """A run that begins from another, by rules; `origin` says more of it."""
     origin = {"run": str(source), "rules": rules, **changes.pop("origin", {})}
-    return experiment.resolve({**CONFIG, "name": "fine-tuned", "seed": 5, "initialise_from": origin, **changes})
+    return experiment.resolve({**CONFIG, "name": "fine-tuned", "seed": 5, "initialize_from": origin, **changes})
 
 
 def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainState, init_from.InitReport]:
@@ -111,9 +111,9 @@ def begun(made: experiment.Experiment, folder: Path) -> tuple[TrainState, TrainS
     folder.mkdir(exist_ok=True)
     setting = build.assemble(made, folder)
     key = jax.random.key(made.run.seed)
-    state, report = initial_state(made.initialise_from, setting, key, folder)
+    state, report = initial_state(made.initialize_from, setting, key, folder)
     assert report is not None
-    return state, setting.initialise(key), report
+    return state, setting.initialize(key), report
 
 
 @functools.cache
@@ -149,7 +149,7 @@ def test_a_run_begins_with_what_another_learned(source: Path, tmp_path: Path) ->
         np.array_equal(leaf, params(alone)[path]) for path, leaf in params(state).items() if "kernel" in path
     )
     assert int(state.step) == 0
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.optimisers))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.optimizers))
     # The averages are of what was loaded, and no array lies in two places, or the step could not be donated the state.
     assert_same({path: np.asarray(leaf) for path, leaf in state.averages["slow"].items()}, stored(source))
     assert set(state.averages["norms"]) == {path for path in params(state) if "norm" in path}
@@ -161,7 +161,7 @@ def test_a_run_begins_with_what_another_learned(source: Path, tmp_path: Path) ->
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves if leaf.size}) == len(leaves)
     total = sum(leaf.size for leaf in params(state).values())
     assert report.lines() == [
-        f"initialised from {source} at step {STEPS}",
+        f"initialized from {source} at step {STEPS}",
         f"  loaded: {len(params(state))} parameters ({total:,} numbers)",
     ]
 
@@ -252,9 +252,9 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     monkeypatch.setattr(train, "train_loop", killed)
     with pytest.raises(Killed):
         train.train(made, tmp_path / "run")
-    assert f"initialised from {origin} at step {STEPS}" in capsys.readouterr().out
+    assert f"initialized from {origin} at step {STEPS}" in capsys.readouterr().out
     directory = RunDirectory.open(tmp_path / "run")
-    assert directory.facts()["initialised_from"]["fresh"] == {"unembedding/kernel": fresh}
+    assert directory.facts()["initialized_from"]["fresh"] == {"unembedding/kernel": fresh}
     before = stored(source)
     same = {path for path, leaf in seen[0].items() if np.array_equal(leaf, before[path])}
     assert same == set(before) - {"unembedding/kernel"}
@@ -263,15 +263,15 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     # What it began from is read no more: it may be gone, but it is still what the config says.
     shutil.rmtree(origin)
     monkeypatch.setattr(train, "train_loop", watched)
-    with pytest.raises(UserError, match=r"holds a run with config\.initialise_from\.step=null, not 1"):
+    with pytest.raises(UserError, match=r"holds a run with config\.initialize_from\.step=null, not 1"):
         train.train(resolved(origin, fresh, origin={"step": 1}), tmp_path / "run")
     train.train(made, tmp_path / "run")
     out = capsys.readouterr().out
     assert "resuming from step 1" in out
-    assert "initialised from" not in out
+    assert "initialized from" not in out
     assert not np.array_equal(seen[1]["positions/table"], seen[0]["positions/table"])
     starts = json.loads(directory.environment_file.read_text())
-    assert ["initialised_from" in start for start in starts] == [True, False]
+    assert ["initialized_from" in start for start in starts] == [True, False]
 
 
 def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path: Path) -> None:
@@ -279,11 +279,11 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
     for tokenizer in (False, True):
         made = resolved(source, task=task, origin={"tokenizer": tokenizer})
         if tokenizer:
-            init_from.copy_source_tokenizer(made.initialise_from, tmp_path)
+            init_from.copy_source_tokenizer(made.initialize_from, tmp_path)
             assert (tmp_path / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
             assert begun(made, tmp_path)[2].source.notes == ()
         else:
-            with pytest.raises(UserError, match=r"config\.task\.tokenizer=given.*config\.initialise_from\.tokenizer"):
+            with pytest.raises(UserError, match=r"config\.task\.tokenizer=given.*config\.initialize_from\.tokenizer"):
                 build.assemble(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
     _, _, report = begun(resolved(source), tmp_path)
@@ -319,9 +319,9 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
     for number in range(2):
         assert np.array_equal(found["layers/attention/query/kernel"][number], before["layers/attention/query/kernel"])
         assert np.array_equal(found["embedding/table"][number, :260], before["embedding/table"])
-        assert RunDirectory.open(tmp_path / ("one", "two")[number]).facts()["initialised_from"]["step"] == STEPS
+        assert RunDirectory.open(tmp_path / ("one", "two")[number]).facts()["initialized_from"]["step"] == STEPS
     assert not np.array_equal(found["embedding/table"][0, 260:], found["embedding/table"][1, 260:])
-    np.testing.assert_allclose(stacked.hyper["language_modelling"]["learning_rate"], [0.01, 0.02])
+    np.testing.assert_allclose(stacked.hyper["language_modeling"]["learning_rate"], [0.01, 0.02])
     # Nothing was saved yet: they begin there again.
     with pytest.raises(Killed):
         vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
@@ -368,9 +368,9 @@ def test_a_mistake_is_told_in_one_line_before_anything_compiles(
     monkeypatch.setattr(build, "compile_once", lambda *arguments: compiled)
     folder = tmp_path / "new"
     with pytest.raises(
-        UserError, match=r"config\.initialise_from.*" + says.replace("RUNS", re.escape(str(tmp_path)))
+        UserError, match=r"config\.initialize_from.*" + says.replace("RUNS", re.escape(str(tmp_path)))
     ) as told:
-        train.train(experiment.resolve({**CONFIG, "model": LARGER, "initialise_from": origin}), folder)
+        train.train(experiment.resolve({**CONFIG, "model": LARGER, "initialize_from": origin}), folder)
     assert "\n" not in str(told.value)
     assert not folder.exists() or {entry.name for entry in folder.iterdir()} <= {"lock"}  # a corrected one can start
 
@@ -389,7 +389,7 @@ class Toy:
     def axes(self) -> Variables:
         return self.names
 
-    def initialise(self, key: Any, variables: Variables | None = None) -> TrainState:
+    def initialize(self, key: Any, variables: Variables | None = None) -> TrainState:
         fresh = jax.tree.map(
             lambda leaf: placed(np.full(leaf.shape, -1, leaf.dtype), leaf.sharding), self.abstract.variables
         )
@@ -428,7 +428,7 @@ def test_the_state_of_a_model_is_taken_as_well(tmp_path: Path) -> None:
     run = saved(tmp_path / "run", old)
     new = Variables({"w": numbers(3), "copy": numbers(3)}, {"mean": numbers(2), "count": np.zeros((), np.int32)})
     toy = Toy(shapes_of(new), jax.tree.map(lambda leaf: (None,) * leaf.ndim, new))
-    config = InitialiseFrom(str(run), rules=("copy = w", "state/mean = fresh"))
+    config = InitializeFrom(str(run), rules=("copy = w", "state/mean = fresh"))
     state, report = initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables
     assert np.array_equal(found.params["w"], old.params["w"])
@@ -451,7 +451,7 @@ def test_parameters_come_where_they_lie(tmp_path: Path) -> None:
         for name, axes in where.items()
     }
     toy = Toy(state_of(Variables(abstract, {})), Variables({name: ("vocabulary", "embed") for name in where}, {}))
-    config = InitialiseFrom(str(run), rules=("resize table",))
+    config = InitializeFrom(str(run), rules=("resize table",))
     state, _ = initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables.params
     for name, leaf in found.items():
@@ -474,7 +474,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     new = Variables({**published, "head": {"kernel": numbers(16, 3)}}, {})
     del new.params["positions"]
     toy = of_none(new)
-    config = InitialiseFrom(str(folder), tokenizer=True)
+    config = InitializeFrom(str(folder), tokenizer=True)
     with pytest.raises(UserError, match=r"has no 'head/kernel' for the parameter head/kernel \(16, 3\)"):
         initial_state(config, toy, jax.random.key(0), tmp_path)
     init_from.copy_source_tokenizer(config, tmp_path)
@@ -488,7 +488,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     )
     count = sum(leaf.size for leaf in found.values()) - 16 * 3
     assert report.lines() == [
-        f"initialised from {folder}, a gpt2 model as Hugging Face publishes it",
+        f"initialized from {folder}, a gpt2 model as Hugging Face publishes it",
         f"  loaded: {len(found) - 1} parameters ({count:,} numbers)",
         "  fresh by 'head/* = fresh': head/kernel",
         "  not used of it: positions/table",
@@ -508,7 +508,7 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     old = draw(lambda shape: random.normal(size=shape).astype(np.float32), {"query": shapes, "other": (2,)})
     run = saved(tmp_path / "run", Variables(old, {}), {"model": {"lora": {"rank": 2, "alpha": 3.0}}})
     plain = Variables({"query": {"kernel": old["query"]["kernel"]}, "other": old["other"]}, {})
-    state, report = initial_state(InitialiseFrom(str(run)), of_none(plain), jax.random.key(0), tmp_path / "new")
+    state, report = initial_state(InitializeFrom(str(run)), of_none(plain), jax.random.key(0), tmp_path / "new")
     low = np.einsum("lir,lrhd->lihd", *(old["query"]["lora"][name].astype(np.float64) for name in ("down", "up")))
     expected = old["query"]["kernel"] + 1.5 * low
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
@@ -519,12 +519,12 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     ]
     # With LoRA of its own it goes on with what was learned.
     again = of_none(Variables(old, {}))
-    state, report = initial_state(InitialiseFrom(str(run)), again, jax.random.key(0), tmp_path / "new")
+    state, report = initial_state(InitializeFrom(str(run)), again, jax.random.key(0), tmp_path / "new")
     assert_same({path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}, by_path(old))
     assert report is not None
     assert report.facts()["merged"] == report.facts()["unused"] == []
     # Where it begins anew it begins beside what was learned.
-    anew = InitialiseFrom(str(run), rules=("query/lora/* = fresh",))
+    anew = InitializeFrom(str(run), rules=("query/lora/* = fresh",))
     state, report = initial_state(anew, again, jax.random.key(0), tmp_path / "new")
     np.testing.assert_allclose(state.variables.params["query"]["kernel"], expected, rtol=1e-5, atol=1e-6)
     assert np.all(np.asarray(state.variables.params["query"]["lora"]["up"]) == -1)
@@ -538,7 +538,7 @@ def test_what_was_learned_at_one_scale_is_not_gone_on_with_at_another(tmp_path: 
     run = saved(tmp_path / "run", Variables(params, {}), {"model": {"lora": {"rank": 2, "alpha": 3.0}}})
 
     def check(lora: LoraConfig | None, *rules: str) -> None:
-        config = InitialiseFrom(str(run), rules=rules)
+        config = InitializeFrom(str(run), rules=rules)
         prepared = init_from.plan_initialization(config, model.model, model.abstract.variables, tmp_path / "new")
         init_from.check_lora_scale(prepared, lora)
 
@@ -558,13 +558,13 @@ def test_a_checkpoint_that_was_damaged_is_not_begun_from(tmp_path: Path) -> None
     largest.write_bytes(content)
     toy = Toy(shapes_of(old), Variables({"w": ("embed", "embed")}, {}))
     with pytest.raises(DamagedCheckpoint, match="variables/params/w"):
-        initial_state(InitialiseFrom(str(run)), toy, jax.random.key(0), tmp_path / "new")
+        initial_state(InitializeFrom(str(run)), toy, jax.random.key(0), tmp_path / "new")
 
 
 def test_without_a_run_to_begin_from_nothing_is_read(tmp_path: Path) -> None:
     old = Variables({"w": numbers(3)}, {})
     toy = Toy(shapes_of(old), Variables({"w": (None,)}, {}))
-    state, report = initial_state(InitialiseFrom(), toy, jax.random.key(0), tmp_path)
+    state, report = initial_state(InitializeFrom(), toy, jax.random.key(0), tmp_path)
     assert report is None
     assert state.variables.params["w"].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match="'state/w' has the path of a leaf of the state"):

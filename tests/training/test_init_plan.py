@@ -130,7 +130,7 @@ def test_every_parameter_is_decided_exactly_once(paths: list[str], drawn: list[t
     ["", "head", "head ->  fresh", "= fresh", "head =", "a = b = c", "resize", "resize a = b", "shrink a", "a b = c"],
 )
 def test_what_is_no_rule_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"^config\.initialise_from\.rules: .* is no rule; .*'TARGET = fresh'"):
+    with pytest.raises(UserError, match=r"^config\.initialize_from\.rules: .* is no rule; .*'TARGET = fresh'"):
         parse_rule(text)
 
 
@@ -211,7 +211,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused_in_one_line(name: str) -> None:
     changes, rules, says = REFUSED[name]
-    with pytest.raises(UserError, match=r"^config\.initialise_from.*" + says) as refused:
+    with pytest.raises(UserError, match=r"^config\.initialize_from.*" + says) as refused:
         planned(*rules, **changes)
     assert "\n" not in str(refused.value)
     assert re.search(r"[.;:]\s*$", str(refused.value)) is None

@@ -174,15 +174,15 @@ def test_the_metrics_of_every_step_count_once() -> None:
     assert a_step == pytest.approx([10 * np.mean(w) for w in windows])
     pairs = [r["pairs_per_second"] / r["steps_per_second"] for r in reports]
     assert pairs == pytest.approx([2, 2, 2])
-    assert all(not {"utilisation", "flops_per_step"} & set(r) for r in reports)
+    assert all(not {"utilization", "flops_per_step"} & set(r) for r in reports)
 
 
-def test_utilisation_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
+def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
     trial = Trial()
     meter = Meter(flops=lambda batch: 1000.0 * float(batch["number"][0] + 1), peak_flops=5e6)
     trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), meter=meter)
     reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
-    a_step = [r["utilisation"] / r["steps_per_second"] for r in reports]
+    a_step = [r["utilization"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
     assert [r["flops_per_step"] for r in reports] == [1500, 3500]
 

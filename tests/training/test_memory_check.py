@@ -60,7 +60,7 @@ def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counte
         config = resolve({**CONFIG, "accumulate": accumulate, "precision": {"parameters": "bfloat16"}})
         build.check_before_compiling(config, build.assemble(config, tmp_path, one_device()))
     (state, alone, _), (_, summed, _) = given
-    moments = [leaf for leaf in jax.tree.leaves(state.optimisers) if leaf.ndim]
+    moments = [leaf for leaf in jax.tree.leaves(state.optimizers) if leaf.ndim]
     kinds = [{leaf.dtype.name for leaf in jax.tree.leaves(tree)} for tree in (moments, state.averages, summed)]
     assert kinds == [{"float32"}] * 3
     assert {leaf.dtype.name for leaf in jax.tree.leaves((state.variables.params, alone))} == {"bfloat16"}

@@ -112,12 +112,12 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
     assert "layer_decay" not in hyperparameters(plain)  # of one it is another program, the one without
 
 
-def test_frozen_parameters_keep_their_bits_and_take_no_memory_of_the_optimiser() -> None:
+def test_frozen_parameters_keep_their_bits_and_take_no_memory_of_the_optimizer() -> None:
     config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, frozen=("*/bias",))
     start, state, (metrics,) = steps(Regression(), [batch_of(0)], config)
     before, after = by_path(start.variables.params), by_path(state.variables.params)
     assert {path for path in before if not np.array_equal(before[path], after[path])} == {"line/kernel"}
-    moments = {path for path in by_path(state.optimisers) if "line" in path}
+    moments = {path for path in by_path(state.optimizers) if "line" in path}
     assert moments
     assert all("kernel" in path for path in moments)
     of_w, _, _ = gradient(*(np.asarray(before[f"line/{name}"], np.float64) for name in ("kernel", "bias")), batch_of(0))

@@ -96,7 +96,7 @@ CONFIGS = {
 }
 
 
-def optimisers(algorithm: Algorithm) -> dict[str, Any]:
+def optimizers(algorithm: Algorithm) -> dict[str, Any]:
     return {"read": make_optimizer(CONFIGS[algorithm], 10)}
 
 
@@ -106,7 +106,7 @@ def first_state(model: Model, algorithm: Algorithm) -> Any:
         init_state,
         model,
         Reading(),
-        made := optimisers(algorithm),
+        made := optimizers(algorithm),
         AVERAGES,
         dict.fromkeys(made, hyperparameters(CONFIGS[algorithm])),
     )
@@ -117,7 +117,7 @@ def numbers(metrics: Metrics) -> dict[str, float]:
 
 
 def two_steps(model: Model, placement: Placement) -> tuple[Any, list[Any], Any]:
-    made = optimisers(Algorithm.SGD)
+    made = optimizers(Algorithm.SGD)
     make = first_state(model, Algorithm.SGD)
     shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
     state = compile_once(make, placement, shardings)(jax.random.key(0))
@@ -178,7 +178,7 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
     assert divided != set(axes)
     for path, names in axes.items():
         assert specs[path] == PartitionSpec(*["fsdp" if name == "embed" else None for name in names])
-        found = [s.spec for p, s in by_path(shardings.optimisers).items() if p.endswith(path)]
+        found = [s.spec for p, s in by_path(shardings.optimizers).items() if p.endswith(path)]
         assert found == [specs[path]] * 2  # Adam's first and second moment
         assert shardings.averages["mean"][path].spec == specs[path]
     assert shardings.step.spec == shardings.key.spec == PartitionSpec()

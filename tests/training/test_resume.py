@@ -129,7 +129,7 @@ def test_stopped_and_resumed_equals_uninterrupted(alone: tuple[Path, str], stopp
 def assert_one_state(alone: Path, other: Path) -> None:
     one, two = leaf_bytes(final_state(alone)), leaf_bytes(final_state(other))
     assert one.keys() == two.keys()
-    assert {"variables", "optimisers", "averages"} <= {path.split("/")[0] for path in one}
+    assert {"variables", "optimizers", "averages"} <= {path.split("/")[0] for path in one}
     assert [path for path in one if one[path] != two[path]] == []
 
 
@@ -253,7 +253,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
 
         monkeypatch.setattr(train, "compile_run_probe", spoilt_probe)
     else:
-        monkeypatch.setattr(checkpointing.Saver, "first_not_finite", lambda self, state: "optimisers/x")
+        monkeypatch.setattr(checkpointing.Saver, "first_not_finite", lambda self, state: "optimizers/x")
     with pytest.raises(Failed, match=rf"at step \d.*--rewind={SAVED} --skip=\d$"):
         train.train(experiment.resolve(CONFIG), folder)
 

@@ -189,7 +189,7 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
     monkeypatch.setattr(rollback.jax, "process_count", lambda: 2)
     trial.run.checkpoints = None  # which all processes ask together
     monkeypatch.setattr(rollback, "run_on_primary", None)
-    found = explain_not_finite(NotFinite(630, "optimisers/x is not finite at step 630"), trial.run)
+    found = explain_not_finite(NotFinite(630, "optimizers/x is not finite at step 630"), trial.run)
     assert str(found).endswith("start each of its 2 processes again with --rewind=500 --skip=130")
 
 

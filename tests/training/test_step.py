@@ -84,7 +84,7 @@ def gradient(w: np.ndarray, b: float, batch: Mapping[str, np.ndarray]) -> tuple[
     )
 
 
-def optimisers(task: Any, config: OptimizerConfig) -> dict[str, Any]:
+def optimizers(task: Any, config: OptimizerConfig) -> dict[str, Any]:
     return {objective.name: make_optimizer(config, 10) for objective in task.objectives}
 
 
@@ -101,7 +101,7 @@ def steps(
 ) -> tuple[TrainState, TrainState, list[Metrics]]:
     """The state before and after a step on each batch, and each step's metrics."""
     model, averages = model or Line(), averages or {}
-    made = optimisers(task, config)
+    made = optimizers(task, config)
     start = init_state(model, task, made, averages, dict.fromkeys(made, hyperparameters(config)), jax.random.key(1))
     step = jax.jit(make_step(model, task, made, averages, accumulate=accumulate))
     state, found = start, []
@@ -242,8 +242,8 @@ def test_what_no_objective_trains_keeps_its_bits() -> None:
     before, after = by_path(start.variables.params), by_path(state.variables.params)
     changed = {path for path in before if np.asarray(before[path]).tobytes() != np.asarray(after[path]).tobytes()}
     assert changed == {"line/kernel"}
-    assert set(by_path(state.optimisers)) == set(by_path(start.optimisers))
-    assert not any("bias" in path or "other" in path for path in by_path(state.optimisers))
+    assert set(by_path(state.optimizers)) == set(by_path(start.optimizers))
+    assert not any("bias" in path or "other" in path for path in by_path(state.optimizers))
     assert {path: np.asarray(leaf).tobytes() for path, leaf in state.averages["mean"].items()} == {
         path: np.asarray(leaf).tobytes() for path, leaf in after.items()
     }
@@ -264,7 +264,7 @@ class Pair:
 
 
 class Chase:
-    """The first objective pulls a towards 10, the second b towards a; both read the prepared extra."""
+    """The first objective pulls a toward 10, the second b toward a; both read the prepared extra."""
 
     def __init__(self) -> None:
         self.objectives = (Objective("first", self.first, ("a/*",)), Objective("second", self.second, ("b/*",)))
@@ -297,7 +297,7 @@ def test_objectives_take_turns_each_on_what_the_one_before_left() -> None:
     _, state, (metrics,) = steps(Chase(), [{"target": jnp.ones(4)}], model=Pair())
     params = state.variables.params
     assert float(params["a"]["x"]) == pytest.approx(1 + 0.1 * 9)
-    # b = 2 is pulled towards the new a = 1.9, not the old 1.
+    # b = 2 is pulled toward the new a = 1.9, not the old 1.
     assert float(params["b"]["x"]) == pytest.approx(2 + 0.1 * (1.9 - 2))
     assert int(state.variables.state["losses"]) == 2
     assert {name: int(value) for name, value in state.extra.items()} == {"prepared": 1, "losses": 2}

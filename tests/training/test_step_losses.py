@@ -1,4 +1,4 @@
-"""What a step adds and who descends by what: a model's own losses, and an optimiser for each objective."""
+"""What a step adds and who descends by what: a model's own losses, and an optimizer for each objective."""
 
 import functools
 from pathlib import Path
@@ -31,7 +31,7 @@ def experiment_of(config: dict[str, Any], **optimizers: dict[str, Any]) -> Exper
 
 def first_state(experiment: Experiment, setting: Assembly) -> TrainState:
     numbers = hyperparameters_of(experiment, setting.task)
-    make = functools.partial(init_state, setting.model, setting.task, setting.optimisers, {}, numbers)
+    make = functools.partial(init_state, setting.model, setting.task, setting.optimizers, {}, numbers)
     return jax.jit(make)(jax.random.key(3))
 
 
@@ -55,7 +55,7 @@ def test_a_models_own_loss_is_a_mean_over_the_whole_update(accumulate: int, tmp_
         return value + memory.WEIGHT * aux.losses["sharpness"].total / real.sum()
 
     gradients = by_path(jax.jit(jax.grad(whole))(state.variables.params))
-    step = make_step(setting.model, setting.task, setting.optimisers, {}, accumulate=accumulate)
+    step = make_step(setting.model, setting.task, setting.optimizers, {}, accumulate=accumulate)
     after, metrics = jax.jit(step)(state, batch)
     for path, change in moved(state, after).items():
         np.testing.assert_allclose(change, -RATE * gradients[path], rtol=1e-4, atol=1e-7, err_msg=path)
@@ -63,14 +63,14 @@ def test_a_models_own_loss_is_a_mean_over_the_whole_update(accumulate: int, tmp_
     assert float(metrics.values["auxiliary/sharpness"]) == pytest.approx(np.log(memory.SLOTS), rel=0.5)
 
 
-def test_each_objective_descends_by_its_own_optimiser(tmp_path: Path) -> None:
+def test_each_objective_descends_by_its_own_optimizer(tmp_path: Path) -> None:
     experiment = experiment_of(toy("two_players", "players"), critic={"learning_rate": 0.01, "clip_norm": 0.1})
     assert experiment.optimizer_of("generator").learning_rate == RATE
     assert experiment.to_config()["optimizers"]["critic"]["learning_rate"] == 0.01
     setting = assemble(experiment, tmp_path, one_device())
     state = first_state(experiment, setting)
     assert set(state.hyper) == {"critic", "generator"}
-    step = jax.jit(make_step(setting.model, setting.task, setting.optimisers, {}))
+    step = jax.jit(make_step(setting.model, setting.task, setting.optimizers, {}))
     after, metrics = step(state, setting.task.source(0)[0])
     values = {name: float(value) for name, value in metrics.values.items()}
     assert values["critic/learning_rate"] == pytest.approx(0.01)
@@ -86,7 +86,7 @@ def test_each_objective_descends_by_its_own_optimiser(tmp_path: Path) -> None:
     assert step._cache_size() == 1
 
 
-def test_an_optimiser_of_no_objective_is_refused(tmp_path: Path) -> None:
+def test_an_optimizer_of_no_objective_is_refused(tmp_path: Path) -> None:
     experiment = experiment_of(toy("two_players", "players"), critics={"learning_rate": 0.01})
     with pytest.raises(UserError, match=r"config\.optimizers\.critics is of no objective of this task: it has crit"):
         assemble(experiment, tmp_path, one_device())

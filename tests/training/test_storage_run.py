@@ -162,10 +162,10 @@ def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
 
 def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path: Path) -> None:
     assert str(run).startswith("gs:")
-    made = experiment.resolve(CONFIG | {"initialise_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
-    copy_source_tokenizer(made.initialise_from, tmp_path)
+    made = experiment.resolve(CONFIG | {"initialize_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
+    copy_source_tokenizer(made.initialize_from, tmp_path)
     setting = build.assemble(made, tmp_path)
-    state, report = initial_state(made.initialise_from, setting, jax.random.key(0), tmp_path)
+    state, report = initial_state(made.initialize_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
     assert (report.source.step, report.source.notes) == (STEPS, ())
     found, expected = (by_path(each.variables) for each in (state, load(disk)[2]))
@@ -173,7 +173,7 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
         p: np.asarray(x).tobytes() for p, x in expected.items()
     }
     with pytest.raises(UserError, match="is this very run"):
-        initial_state(made.initialise_from, setting, jax.random.key(0), run)
+        initial_state(made.initialize_from, setting, jax.random.key(0), run)
 
 
 def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(

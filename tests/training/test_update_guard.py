@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.training.test_step import Line, Regression, batch_of, optimisers
+from tests.training.test_step import Line, Regression, batch_of, optimizers
 from transformer.config import UserError
 from transformer.models.contract import Aux, Variables, by_path
 from transformer.training.ema import Average, AverageKind
@@ -43,7 +43,7 @@ class Trial:
 
     def __init__(self, config: OptimizerConfig = ADAM, faults: Faults | None = None, accumulate: int = 1):
         model, task, faults = Counting(), Regression(), faults or Faults()
-        made = optimisers(task, config)
+        made = optimizers(task, config)
         hyper = dict.fromkeys(made, hyperparameters(config))
         start = init_state(model, task, made, AVERAGES, hyper, jax.random.key(1))  # type: ignore[arg-type]
         self.state = start._replace(norms=initial_norms(faults, made))
@@ -133,7 +133,7 @@ def test_an_update_that_is_not_finite_is_not_made_though_the_gradient_is() -> No
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_the_rate_of_an_update_is_the_one_that_is_told_whatever_was_skipped(algorithm: Algorithm) -> None:
-    rate, steps = 0.1, 10  # as many as `optimisers` is told
+    rate, steps = 0.1, 10  # as many as `optimizers` is told
     alone = Trial(OptimizerConfig(algorithm, 1.0, Schedule.CONSTANT, warmup=0))(batch_of(1))
     trial = Trial(OptimizerConfig(algorithm, rate, Schedule.LINEAR, warmup=0, final=0.25))
     for _ in range(steps - 1):
@@ -167,7 +167,7 @@ def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
     assert leaves(trial.state, *MOVES) == before
     assert trial(batch_of(4))["skipped"] == 0
     assert {path.split("/")[0] for path in leaves(Trial().state)} == {
-        "step", "key", "variables", "optimisers", "averages", "extra", "hyper"
+        "step", "key", "variables", "optimizers", "averages", "extra", "hyper"
     }  # fmt: skip
 
 

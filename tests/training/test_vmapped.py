@@ -343,11 +343,11 @@ def test_a_state_that_is_not_finite_ends_its_run_alone(
 
     def spoilt(self: checkpointing.Saver, state: Any) -> str | None:
         last = int(state.step) == STEPS and self._run.directory.path.name == "two"
-        return "optimisers/x" if last else found(self, state)
+        return "optimizers/x" if last else found(self, state)
 
     monkeypatch.setattr(checkpointing.Saver, "first_not_finite", spoilt)
     assert train(RUNS, tmp_path) == [vmapped.RunEnd(None), vmapped.RunEnd(STEPS)]
-    assert f"optimisers/x is not finite at step {STEPS}" in capsys.readouterr().out
+    assert f"optimizers/x is not finite at step {STEPS}" in capsys.readouterr().out
 
 
 def test_every_run_is_told_its_own_until_it_is_stopped() -> None:

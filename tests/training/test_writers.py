@@ -20,7 +20,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
-from transformer.maps.plan import levels_of, quantise_maps
+from transformer.maps.plan import levels_of, quantize_maps
 from transformer.runs.records import read_records
 from transformer.storage.contract import Lost
 from transformer.training.writers.console import Console, Log
@@ -158,7 +158,7 @@ def test_lines_that_changed_since_the_checkpoint_are_noticed(
 
 
 def test_plain_lines_without_a_terminal(tmp_path: Path):
-    values = {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0, "utilisation": 0.31}
+    values = {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0, "utilization": 0.31}
     with (tmp_path / "output").open("w") as stream:
         console = Console(3000, stream)
         console.scalars(400, "train", values)
@@ -256,8 +256,8 @@ def _events(directory: Path) -> list:
     return events
 
 
-def _grey_pixels(file: bytes) -> np.ndarray:
-    """A PNG of 8-bit grey with filter 0, decoded by the standard's own layout."""
+def _gray_pixels(file: bytes) -> np.ndarray:
+    """A PNG of 8-bit gray with filter 0, decoded by the standard's own layout."""
     assert file[:8] == b"\x89PNG\r\n\x1a\n"
     place, chunks = 8, {}
     while place < len(file):
@@ -266,8 +266,8 @@ def _grey_pixels(file: bytes) -> np.ndarray:
         assert struct.unpack_from(">I", file, place + 8 + length) == (zlib.crc32(kind + content),)
         chunks[kind] = content
         place += 12 + length
-    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
-    assert (depth, colour) == (8, 0)
+    width, height, depth, color = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert (depth, color) == (8, 0)
     rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, width + 1)
     assert not rows[:, 0].any()
     return rows[:, 1:]
@@ -395,7 +395,7 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     board.scalars(7, "train", {"loss": 2.5})
     board.samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
     entropy = np.stack([np.arange(8.0).reshape(2, 4), np.full((2, 4), np.nan), np.full((2, 4), 1.0)], axis=1)
-    board.maps(7, {"decoder/cross": quantise_maps(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
+    board.maps(7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
     board.progress(7, 9)
     board.close()
     events = _events(tmp_path)
@@ -410,7 +410,7 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     ]
     # The mean over the examples that have the statistic.
     assert values["heads/decoder/cross/entropy/1.2"].simple_value == (6.0 + 1.0) / 2
-    pixels = _grey_pixels(values["maps/decoder/cross/0"].image.encoded_image_string)
+    pixels = _gray_pixels(values["maps/decoder/cross/0"].image.encoded_image_string)
     # 6 keys at 8 pixels each and a gap of 2: the black square is in layer 1, head 2, query 3, key 4.
     rows, columns = np.nonzero(pixels == 0)
     assert (rows.min(), rows.max()) == (1 * (40 + 2) + 2 + 24, 1 * (40 + 2) + 2 + 31)
@@ -420,7 +420,7 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
 
 def test_a_wall_of_odd_values_is_still_a_picture():
     weights = np.array([np.nan, np.inf, -np.inf, 2.0, -1.0, 0.5], np.float32).reshape(1, 1, 2, 3)
-    assert _grey_pixels(png(wall(weights))).shape == wall(weights).shape == (2 * 16 + 4, 3 * 16 + 4)
+    assert _gray_pixels(png(wall(weights))).shape == wall(weights).shape == (2 * 16 + 4, 3 * 16 + 4)
 
 
 def test_neither_tensorflow_nor_torch_is_imported(tmp_path: Path):
@@ -436,8 +436,8 @@ from transformer.training.writers.tensorboard import TensorBoard
 board = TensorBoard({str(tmp_path / "events")!r})
 board.scalars(1, "train", {{"loss": 1.0}})
 board.samples(1, "train", [{{"source": "a"}}])
-from transformer.maps.plan import levels_of, quantise_maps
-board.maps(1, {{"site": quantise_maps(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
+from transformer.maps.plan import levels_of, quantize_maps
+board.maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
 board.close()
 import json
 print(json.dumps([name for name in ("torch", "tensorflow") if name in sys.modules]))

@@ -45,7 +45,7 @@ def write_run(path: Path, config: dict[str, Any], changed: Callable[[TrainState]
     experiment = resolve(config)
     with RunDirectory.claim(path, experiment.to_config(), may_change=changeable(experiment)) as directory:
         setting = assemble(experiment, directory.path, one_device())
-        state = changed(setting.initialise(jax.random.key(0)))
+        state = changed(setting.initialize(jax.random.key(0)))
         with contextlib.closing(Checkpoints(directory.checkpoints, 1)) as checkpoints:
             checkpoints.save(0, state, run_provenance(experiment, setting, directory))
     return path

@@ -1,6 +1,6 @@
 """Attention as pure functions of arrays: jax alone, no modules, no configs.
 
-`attend(q, k, v)` composes the stages `prepare_keys`, `score`, `normalise`, `read` and `capture_weights`, which are
+`attend(q, k, v)` composes the stages `prepare_keys`, `score`, `normalize`, `read` and `capture_weights`, which are
 public too. Every name below is to be imported from this package; no submodule has a name of these.
 """
 
@@ -13,15 +13,15 @@ from transformer.attention.masks import (
     dense,
     local_monotonic,
     local_predictive,
-    predicted_centre,
+    predicted_center,
 )
 from transformer.attention.normalizers import (
-    Normaliser,
+    Normalizer,
     Reweighting,
     entmax15,
     gaussian,
     log_sum_exp,
-    normalise,
+    normalize,
     softmax,
     sparsemax,
 )
@@ -84,7 +84,7 @@ __all__ = [
     "Mask",
     "Mass",
     "Mlp",
-    "Normaliser",
+    "Normalizer",
     "Parameters",
     "Position",
     "PreparedKeys",
@@ -115,9 +115,9 @@ __all__ = [
     "local_monotonic",
     "local_predictive",
     "log_sum_exp",
-    "normalise",
+    "normalize",
     "one_layer",
-    "predicted_centre",
+    "predicted_center",
     "prepare_keys",
     "read",
     "rotary",

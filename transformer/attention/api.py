@@ -22,7 +22,7 @@ from transformer.attention.checks import (
 from transformer.attention.fields import pytree, static
 from transformer.attention.kernels import attend_products, log_sum_products
 from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
-from transformer.attention.normalizers import Reweighting, gaussian, log_sum_exp, normalise
+from transformer.attention.normalizers import Reweighting, gaussian, log_sum_exp, normalize
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
 from transformer.attention.reference import traced_by_definition
 from transformer.attention.rng import dropout
@@ -105,7 +105,7 @@ def score(
 def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K G D"]) -> Float[Array, "B Q H D"]:
     """The weighted sum of the values, o_q = sum_k w_qk v_k, in the values' type.
 
-    Each of the G value heads is read by its H / G neighbouring query heads.
+    Each of the G value heads is read by its H / G neighboring query heads.
 
     Errors: ValueError for weights and values that do not fit each other, TypeError for what is no array of
     floating-point numbers.
@@ -129,7 +129,7 @@ def attend(
     capture: Capture | None = None,
     log_sum_exp: bool = False,
 ) -> tuple[Float[Array, "B Q H Dv"], Attended]:
-    """Attention(Q, K, V) = normalise(score(Q, K) + bias) V, and its maps and head statistics when asked for.
+    """Attention(Q, K, V) = normalize(score(Q, K) + bias) V, and its maps and head statistics when asked for.
 
     `attend(q, k, v)` is softmax(Q K' / sqrt(D)) V, every query seeing every key (Vaswani et al. 2017, equation 1).
     Keys and values may have fewer heads than queries, G dividing H: grouped-query attention (Ainslie et al. 2023),
@@ -137,7 +137,7 @@ def attend(
     gives exactly 0. What stands in padding, NaN included (queries beyond `query_lengths`; keys and values that one fact
     of the mask, or a bias of minus infinity, hides from every query), has no effect on output or gradient; but what
     `causal` or `window` hides behind a `query_offset`, a cache's own zeros, is read and must be finite. `key` and
-    `train` are for normalisers that draw and for `spec.dropout`, which zeroes weights behind whatever is captured.
+    `train` are for normalizers that draw and for `spec.dropout`, which zeroes weights behind whatever is captured.
 
     With `log_sum_exp` the result beside the output has that of each row's logits, log sum_k exp(s_k) over the keys that
     the query sees, [B, H, Q], differentiable, and minus infinity for a query that sees none: two calls on parts of the
@@ -147,7 +147,7 @@ def attend(
     device would.
 
     Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
-    backend, or a ring, does not take, for dropout in training without a key, and for the log-sum-exp of a normaliser
+    backend, or a ring, does not take, for dropout in training without a key, and for the log-sum-exp of a normalizer
     that is not made of exponentials; TypeError for an argument of another type, such as a string or an array for
     `spec`, `mask`, `capture` or `log_sum_exp`, and for parameters that are not the score's own.
     """
@@ -233,11 +233,11 @@ def _attend_dense(
         key, dropout_key = jax.random.split(key)
     allowed = dense(mask, queries=q.shape[1], keys=k.shape[1])
     log_sum = log_sum_exp(logits, allowed) if wants_log_sum else None
-    weights = normalise(logits, allowed, spec.normaliser, key=key, train=train)
+    weights = normalize(logits, allowed, spec.normalizer, key=key, train=train)
     if spec.reweighting is Reweighting.GAUSSIAN:
-        assert mask.centre is not None
+        assert mask.center is not None
         assert mask.window is not None
-        weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
+        weights = gaussian(weights, mask.center, sum(mask.window) / 2)
     dropped = dropout(weights.values, spec.dropout, dropout_key)
     output = read(dropped, v)
     from_positions = scheme.values(dropped, positions)

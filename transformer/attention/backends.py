@@ -1,6 +1,6 @@
 """Which program computes which attention: what each takes, and the choice among them.
 
-A variant is score x normaliser x re-weighting x position x facts of the mask (a bias, and dropout). What each backend
+A variant is score x normalizer x re-weighting x position x facts of the mask (a bias, and dropout). What each backend
 supports is declared once, in `BACKENDS`; the choice, the errors and the published table are read from it.
 """
 
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
-from transformer.attention.normalizers import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.normalizers import SAMPLERS, Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sharded import Shards
@@ -31,7 +31,7 @@ class Variant:
     """What is asked of a backend, whatever the arrays. `facts`: of the mask, "bias", and "dropout" of the weights."""
 
     score: Score = AttentionSpec.score
-    normaliser: Normaliser = AttentionSpec.normaliser
+    normalizer: Normalizer = AttentionSpec.normalizer
     reweighting: Reweighting = AttentionSpec.reweighting
     position: Position = AttentionSpec.position
     facts: frozenset[str] = frozenset()
@@ -41,10 +41,10 @@ class Variant:
         """That of a call; weights are dropped in training alone."""
         beside = {"bias": bias, "dropout": train and spec.dropout > 0}
         facts = mask.facts() | {name for name, present in beside.items() if present}
-        return cls(spec.score, spec.normaliser, spec.reweighting, spec.position, facts)
+        return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, facts)
 
     def __str__(self) -> str:
-        named = [f"score={self.score.value}", f"normaliser={self.normaliser.value}"]
+        named = [f"score={self.score.value}", f"normalizer={self.normalizer.value}"]
         if self.reweighting is not Reweighting.NONE:
             named.append(f"reweighting={self.reweighting.value}")
         named.append(f"position={self.position.value}")
@@ -96,7 +96,7 @@ class Supports:
     """All that a backend takes: the variant must lie within every set."""
 
     scores: frozenset[Score]
-    normalisers: frozenset[Normaliser]
+    normalizers: frozenset[Normalizer]
     reweightings: frozenset[Reweighting]
     positions: frozenset[Position]
     facts: frozenset[str]
@@ -108,7 +108,7 @@ _EVERY_FACT = frozenset({*FACTS, *BESIDE_THE_MASK})
 # No program but einsum has the weights themselves, which are what is dropped.
 _WHOLE_WEIGHTS = _EVERY_FACT - {"dropout"}
 _NATIVE = frozenset({"causal", "window", "query_lengths", "key_lengths"})
-_SOFTMAX = frozenset({Normaliser.SOFTMAX})
+_SOFTMAX = frozenset({Normalizer.SOFTMAX})
 _PLAIN = frozenset({Reweighting.NONE})
 _PRODUCTS = frozenset(score for score, function in SCORES.items() if function.product)
 # What turns queries and keys before a kernel sees them, and what a program in blocks can add to a block besides.
@@ -120,7 +120,7 @@ BACKENDS: dict[Backend, Supports] = {
     Backend.CUDNN: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE),
     Backend.SPLASH: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
     Backend.EINSUM: Supports(
-        frozenset(Score), frozenset(Normaliser), frozenset(Reweighting), frozenset(Position), _EVERY_FACT
+        frozenset(Score), frozenset(Normalizer), frozenset(Reweighting), frozenset(Position), _EVERY_FACT
     ),
     Backend.BLOCKWISE: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
     Backend.XLA: Supports(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
@@ -134,10 +134,10 @@ def meaningless(variant: Variant) -> str | None:
     if why is not None:
         return why
     if variant.reweighting is Reweighting.GAUSSIAN:
-        if variant.normaliser in SAMPLERS:
-            return f"reweighting=gaussian weighs keys, of which normaliser={variant.normaliser.value} leaves one"
-        if not {"window", "centre"} <= facts:
-            return "reweighting=gaussian needs mask.window and mask.centre (masks.local_predictive)"
+        if variant.normalizer in SAMPLERS:
+            return f"reweighting=gaussian weighs keys, of which normalizer={variant.normalizer.value} leaves one"
+        if not {"window", "center"} <= facts:
+            return "reweighting=gaussian needs mask.window and mask.center (masks.local_predictive)"
     return lacking(facts)
 
 
@@ -169,7 +169,7 @@ def unsupported(backend: Backend, variant: Variant) -> str | None:
         f"{name}={value.value}"
         for name, value, known in (
             ("score", variant.score, supported.scores),
-            ("normaliser", variant.normaliser, supported.normalisers),
+            ("normalizer", variant.normalizer, supported.normalizers),
             ("reweighting", variant.reweighting, supported.reweightings),
             ("position", variant.position, supported.positions),
         )
@@ -272,7 +272,7 @@ def nearest(backend: Backend, variant: Variant) -> Variant | None:
     changed = dataclasses.replace(
         variant,
         score=variant.score if variant.score in supported.scores else plain.score,
-        normaliser=variant.normaliser if variant.normaliser in supported.normalisers else plain.normaliser,
+        normalizer=variant.normalizer if variant.normalizer in supported.normalizers else plain.normalizer,
         reweighting=variant.reweighting if variant.reweighting in supported.reweightings else plain.reweighting,
         position=variant.position if variant.position in supported.positions else plain.position,
         facts=variant.facts & supported.facts,

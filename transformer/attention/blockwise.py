@@ -208,12 +208,12 @@ def _backward_rule(tree: Any, form: LogitForm, block: int, kept: Any, cotangents
     q, k, v, leaves, output, log_sum = kept
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
-    centre = centre_of(output, log_sum, d_output, d_log_sum)
-    gradients = backward(q, k, v, terms, d_output, centre, log_sum, form, block, q.dtype)
+    center = center_of(output, log_sum, d_output, d_log_sum)
+    gradients = backward(q, k, v, terms, d_output, center, log_sum, form, block, q.dtype)
     return in_types_of(q, k, v, terms, gradients)
 
 
-def centre_of(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
+def center_of(output: Array, log_sum: Array, d_output: Array, d_log_sum: Array) -> Array:
     """What each row's gradient has in common: d logit_k = w_k (d_output . v_k - d_output . output + d_log_sum)."""
     wide = log_sum.dtype
     return jnp.einsum("bqhd,bqhd->bhq", d_output.astype(wide), output.astype(wide)) - d_log_sum
@@ -241,13 +241,13 @@ def backward(
     v: Array,
     terms: LogitTerms,
     d_output: Array,
-    centre: Array,
+    center: Array,
     log_sum: Array,
     form: LogitForm,
     block: int,
     dtype: jnp.dtype,
 ) -> Gradients:
-    """What these keys give to the gradients, from the log-sum-exp over all keys and `centre_of` each row."""
+    """What these keys give to the gradients, from the log-sum-exp over all keys and `center_of` each row."""
     wide = log_sum.dtype
     queries, keys = q.shape[1], k.shape[1]
     (k_blocks, key_index), v_blocks = _indexed_blocks(k, block), _blocks(v, block)
@@ -256,9 +256,9 @@ def backward(
 
     def rows(carry: Any, part: Any) -> tuple[Any, Any]:
         d_k, d_v, d_traced = carry
-        q_block, d_out_block, centre_block, log_sum_block, query = part
-        log_sum_block, centre_block = jnp.moveaxis(log_sum_block, 1, 2), jnp.moveaxis(centre_block, 1, 2)
-        centre_block = jnp.where(jnp.isfinite(log_sum_block), centre_block, 0)
+        q_block, d_out_block, center_block, log_sum_block, query = part
+        log_sum_block, center_block = jnp.moveaxis(log_sum_block, 1, 2), jnp.moveaxis(center_block, 1, 2)
+        center_block = jnp.where(jnp.isfinite(log_sum_block), center_block, 0)
 
         def columns(carry: Any, part: Any) -> tuple[Any, Any]:
             k_block, v_block, key = part
@@ -282,7 +282,7 @@ def backward(
                 of_block, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
                 weights = weights_again(of_block, allowed, log_sum_block)
                 d_weights = grouped_products(d_out_block, v_block)
-                d_logits = jnp.where(allowed, weights * (d_weights - centre_block[..., None]), 0)
+                d_logits = jnp.where(allowed, weights * (d_weights - center_block[..., None]), 0)
                 d_q_new, d_k_block, d_traced_new = pull_back(d_logits)
                 d_v_block = _read_back(weights, d_out_block, v_block)
                 d_q = d_q + d_q_new.astype(wide)
@@ -302,7 +302,7 @@ def backward(
     parts = (
         q_blocks,
         _blocks(d_output, block),
-        _blocks(jnp.moveaxis(centre, 1, 2), block),
+        _blocks(jnp.moveaxis(center, 1, 2), block),
         _blocks(jnp.moveaxis(log_sum, 1, 2), block),
         query_index,
     )
@@ -341,7 +341,7 @@ def _read_back(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -
 
 def reachable(mask: Mask, query: Array, key: Array) -> Array | None:
     """Whether any of these queries may see any of these keys by their positions alone; None: certainly."""
-    if mask.centre is not None:
+    if mask.center is not None:
         return None
     first, last = query[0], query[-1]
     if mask.query_offset is not None:

@@ -6,7 +6,7 @@ from jaxtyping import Array
 
 from transformer.attention.arguments import MAP, check_array, check_floats, check_heads, check_member, is_array, shown
 from transformer.attention.masks import Mask, check_broadcast, check_mask
-from transformer.attention.normalizers import Normaliser
+from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of
 from transformer.attention.spec import AttentionSpec, Parameters, check_scale, why_incompatible
@@ -146,16 +146,16 @@ def _check_parameters(kind: Score, position: Position, params: Parameters) -> No
 
 
 def check_log_sum(asked: bool, spec: AttentionSpec) -> None:
-    """Refuse to be asked for the log-sum-exp of a normaliser that has none.
+    """Refuse to be asked for the log-sum-exp of a normalizer that has none.
 
-    Errors: TypeError for what is not True or False, ValueError that names the normaliser.
+    Errors: TypeError for what is not True or False, ValueError that names the normalizer.
     """
     if not isinstance(asked, bool):
         raise TypeError(f"log_sum_exp is {shown(asked)}; it must be True or False")
-    if asked and spec.normaliser in (Normaliser.SPARSEMAX, Normaliser.ENTMAX15):
+    if asked and spec.normalizer in (Normalizer.SPARSEMAX, Normalizer.ENTMAX15):
         raise ValueError(
-            f"log_sum_exp=True and normaliser={spec.normaliser.value}, whose weights have no log-sum-exp; "
-            "normaliser=softmax has one"
+            f"log_sum_exp=True and normalizer={spec.normalizer.value}, whose weights have no log-sum-exp; "
+            "normalizer=softmax has one"
         )
 
 

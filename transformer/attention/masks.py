@@ -20,8 +20,8 @@ class Mask:
     A query's position is its index plus its example's `query_offset`; a key's position is its index.
 
     causal: keys at positions up to the query's.
-    window (before, after): keys from `before` positions before the centre to `after` positions behind it. The
-      centre is the query's position, or `centre` where that is given (Luong et al. 2015, section 3.2).
+    window (before, after): keys from `before` positions before the center to `after` positions behind it. The
+      center is the query's position, or `center` where that is given (Luong et al. 2015, section 3.2).
     query_offset: the position of an example's first query, for queries that continue a cache; one number for all
       examples where they begin alike, so that what depends on distances is computed once for all.
     query_lengths: queries at or beyond an example's length are padding and see nothing.
@@ -40,7 +40,7 @@ class Mask:
     prefix: Int[Array, " B"] | None = array("batch", default=None, counts="keys")
     segments: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array(*_SIDES, default=None)
     order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array(*_SIDES, default=None)
-    centre: Float[Array, "B H Q"] | None = array("batch", "heads", "queries", default=None, counts="keys")
+    center: Float[Array, "B H Q"] | None = array("batch", "heads", "queries", default=None, counts="keys")
     allowed: Bool[Array, "#B #H #Q #K"] | None = array(*LOGIT_AXES, default=None)
 
     def facts(self) -> frozenset[str]:
@@ -55,7 +55,7 @@ class Mask:
 
 FACTS = tuple(field.name for field in dataclasses.fields(Mask))
 # The fact without which another says nothing, and what that has to do with it.
-NEEDS = {"centre": "window", "prefix": "causal"}
+NEEDS = {"center": "window", "prefix": "causal"}
 _ROLES = {"window": "which says how far around it a query sees", "causal": "the fact that it lifts"}
 
 
@@ -72,16 +72,16 @@ def local_monotonic(half_width: int) -> Mask:
     return Mask(window=(half_width, half_width))
 
 
-def local_predictive(centre_BxHxQ: Float[Array, "B H Q"], half_width: int) -> Mask:
+def local_predictive(center_BxHxQ: Float[Array, "B H Q"], half_width: int) -> Mask:
     """Local-p (Luong et al. 2015, section 3.2): keys s with |s - p_t| <= D around the predicted position p_t.
 
     With `Reweighting.GAUSSIAN` the weights are multiplied with exp(-(s - p_t)^2 / (2 (D / 2)^2)), through which
     the gradient reaches the prediction.
     """
-    return Mask(window=(half_width, half_width), centre=centre_BxHxQ)
+    return Mask(window=(half_width, half_width), center=center_BxHxQ)
 
 
-def predicted_centre(
+def predicted_center(
     q_BxQxHxD: Float[Array, "B Q H D"],
     weight_HxDxA: Float[Array, "H D A"],
     score_HxA: Float[Array, "H A"],
@@ -119,8 +119,8 @@ def visible(mask: Mask, query_Q: Int[Array, " Q"], key: Int[Array, "#B #Q K"]) -
         before = key_Bx1xQxK <= position_Bx1xQx1
         rules.append(before if mask.prefix is None else before | (key_Bx1xQxK < mask.prefix[:, None, None, None]))
     if mask.window is not None:
-        centre = position_Bx1xQx1 if mask.centre is None else jnp.take(mask.centre, query_Q, axis=2)[..., None]
-        rules.append((key_Bx1xQxK >= centre - mask.window[0]) & (key_Bx1xQxK <= centre + mask.window[1]))
+        center = position_Bx1xQx1 if mask.center is None else jnp.take(mask.center, query_Q, axis=2)[..., None]
+        rules.append((key_Bx1xQxK >= center - mask.window[0]) & (key_Bx1xQxK <= center + mask.window[1]))
     if mask.query_lengths is not None:
         rules.append(query_Q[None, None, :, None] < mask.query_lengths[:, None, None, None])
     if mask.key_lengths is not None:
@@ -231,10 +231,10 @@ def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[A
     if mask.causal and placed:
         shown = key_1xK < count_Bx1
         rules.append(shown if mask.prefix is None else shown | (key_1xK < mask.prefix[:, None]) & (count_Bx1 > 0))
-    if mask.window is not None and mask.centre is None and placed:
+    if mask.window is not None and mask.center is None and placed:
         rules.append(key_1xK < count_Bx1 + mask.window[1])
-    if mask.window is not None and mask.centre is not None:
-        away = key_1xK[:, None, None] - mask.centre[..., None]
+    if mask.window is not None and mask.center is not None:
+        away = key_1xK[:, None, None] - mask.center[..., None]
         rules.append(jnp.any((away >= -mask.window[0]) & (away <= mask.window[1]), axis=(1, 2)))
     inside = jnp.arange(queries)[None] < count_Bx1
     if mask.segments is not None and mask.segments[0] is not mask.segments[1]:

@@ -1,4 +1,4 @@
-"""Normalisers: from logits to weights over the keys. A masked key or row is exactly zero, value and gradient."""
+"""Normalizers: from logits to weights over the keys. A masked key or row is exactly zero, value and gradient."""
 
 import enum
 import functools
@@ -15,7 +15,7 @@ from transformer.attention.rng import draw_array
 Allowed = Bool[Array, "#B #H #Q #K"]
 
 
-class Normaliser(enum.Enum):
+class Normalizer(enum.Enum):
     """How logits become weights.
 
     hard draws one key by the softmax (and takes the likeliest in evaluation): its weights carry no gradient, its
@@ -29,13 +29,13 @@ class Normaliser(enum.Enum):
     STRAIGHT_THROUGH = "straight_through"
 
 
-SAMPLERS = frozenset({Normaliser.HARD, Normaliser.STRAIGHT_THROUGH})
+SAMPLERS = frozenset({Normalizer.HARD, Normalizer.STRAIGHT_THROUGH})
 
 
 class Reweighting(enum.Enum):
-    """What the weights are multiplied with after they are normalised; they then need not sum to one.
+    """What the weights are multiplied with after they are normalized; they then need not sum to one.
 
-    gaussian: exp(-(s - p_t)^2 / (2 (D / 2)^2)) around the mask's centre, D half its window's width (Luong et al.
+    gaussian: exp(-(s - p_t)^2 / (2 (D / 2)^2)) around the mask's center, D half its window's width (Luong et al.
     2015, equation 10).
     """
 
@@ -54,30 +54,30 @@ class Weights(NamedTuple):
     log_prob: Float[Array, "B H Q"] | None = None
 
 
-def normalise(
+def normalize(
     logits_BxHxQxK: Float[Array, "B H Q K"],
     allowed: Allowed | None,
-    kind: Normaliser = Normaliser.SOFTMAX,
+    kind: Normalizer = Normalizer.SOFTMAX,
     *,
     key: Key[Array, ""] | None = None,
     train: bool = False,
 ) -> Weights:
     """The weights of the allowed keys: `softmax`, `sparsemax`, `entmax15`, or one key drawn by the softmax.
 
-    Errors: TypeError when a key must be drawn in training and `key` is missing, for a `kind` that is no `Normaliser`,
+    Errors: TypeError when a key must be drawn in training and `key` is missing, for a `kind` that is no `Normalizer`,
     and for `allowed` of other numbers than booleans; ValueError for shapes that do not fit.
     """
-    check_member("kind", kind, Normaliser)
+    check_member("kind", kind, Normalizer)
     match kind:
-        case Normaliser.SOFTMAX:
+        case Normalizer.SOFTMAX:
             weights = softmax(logits_BxHxQxK, allowed)
-        case Normaliser.SPARSEMAX:
+        case Normalizer.SPARSEMAX:
             weights = sparsemax(logits_BxHxQxK, allowed)
-        case Normaliser.ENTMAX15:
+        case Normalizer.ENTMAX15:
             weights = entmax15(logits_BxHxQxK, allowed)
-        case Normaliser.HARD | Normaliser.STRAIGHT_THROUGH:
+        case Normalizer.HARD | Normalizer.STRAIGHT_THROUGH:
             if train and key is None:
-                raise TypeError(f"normaliser={kind.value} draws a sample in training; give attend() a key")
+                raise TypeError(f"normalizer={kind.value} draws a sample in training; give attend() a key")
             return _drawn(logits_BxHxQxK, allowed, key if train else None, kind)
     return Weights(weights, weights)
 
@@ -100,9 +100,9 @@ _as_one = functools.partial(jax.jit, inline=True)
 def _softmax(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
     # Hidden logits never reach a difference: infinity minus infinity would be NaN.
     hidden = jnp.where(allowed, logits, -jnp.inf)
-    unnormalised = jnp.exp(hidden - _largest(logits, allowed))
-    total = jnp.sum(unnormalised, axis=-1, keepdims=True)
-    return unnormalised / jnp.where(total > 0, total, 1)
+    unnormalized = jnp.exp(hidden - _largest(logits, allowed))
+    total = jnp.sum(unnormalized, axis=-1, keepdims=True)
+    return unnormalized / jnp.where(total > 0, total, 1)
 
 
 @_softmax.defjvp
@@ -185,16 +185,16 @@ def _log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> F
     return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[..., 0], -jnp.inf)
 
 
-def gaussian(weights: Weights, centre_BxHxQ: Float[Array, "B H Q"], half_width: int | float) -> Weights:
+def gaussian(weights: Weights, center_BxHxQ: Float[Array, "B H Q"], half_width: int | float) -> Weights:
     """The weights times exp(-(s - p_t)^2 / (2 sigma^2)), sigma = D / 2 (Luong et al. 2015, equation 10)."""
     position_K = jnp.arange(weights.values.shape[-1], dtype=weights.values.dtype)
-    distance = position_K[None, None, None] - centre_BxHxQ[..., None].astype(weights.values.dtype)
+    distance = position_K[None, None, None] - center_BxHxQ[..., None].astype(weights.values.dtype)
     factor = jnp.exp(-jnp.square(distance) / (2 * (half_width / 2) ** 2))
     return weights._replace(values=weights.values * factor)
 
 
 def _drawn(
-    logits: Float[Array, "B H Q K"], allowed: Allowed | None, key: Key[Array, ""] | None, kind: Normaliser
+    logits: Float[Array, "B H Q K"], allowed: Allowed | None, key: Key[Array, ""] | None, kind: Normalizer
 ) -> Weights:
     # The largest of logits with Gumbel noise is a draw from their softmax.
     noisy = logits if key is None else logits + draw_array(jax.random.gumbel, key, logits.shape, logits.dtype)
@@ -203,7 +203,7 @@ def _drawn(
 
 @functools.partial(jax.jit, inline=True, static_argnames="kind")
 def _largest_of(
-    noisy: Float[Array, "B H Q K"], logits: Float[Array, "B H Q K"], everywhere: Allowed, kind: Normaliser
+    noisy: Float[Array, "B H Q K"], logits: Float[Array, "B H Q K"], everywhere: Allowed, kind: Normalizer
 ) -> Weights:
     probabilities = softmax(logits, everywhere)
     chosen = jnp.argmax(jnp.where(everywhere, noisy, -jnp.inf), axis=-1)
@@ -212,14 +212,14 @@ def _largest_of(
     seen = jnp.isfinite(log_sum)
     of_chosen = jnp.take_along_axis(logits, chosen[..., None], axis=-1)[..., 0]
     log_prob = jnp.where(seen, jnp.where(seen, of_chosen, 0) - jnp.where(seen, log_sum, 0), 0)
-    if kind is Normaliser.STRAIGHT_THROUGH:
+    if kind is Normalizer.STRAIGHT_THROUGH:
         # The value of the sample, the gradient of the probabilities (their difference to themselves is exactly 0).
         sample = sample + (probabilities - jax.lax.stop_gradient(probabilities))
     return Weights(sample, probabilities, log_prob)
 
 
 def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> Allowed:
-    """The booleans that were given, all True for none; what does not fit is refused by every normaliser that asks."""
+    """The booleans that were given, all True for none; what does not fit is refused by every normalizer that asks."""
     check_array("logits", logits, MAP)
     if allowed is None:
         return jnp.ones((1, 1, 1, logits.shape[-1]), bool)

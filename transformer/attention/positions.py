@@ -87,7 +87,7 @@ def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: j
 class Position(enum.Enum):
     """How attention itself knows positions; positions in the embeddings (sinusoidal, learned) are none of its business.
 
-    rotary pairs neighbouring features, as its paper does; rotary_halves pairs feature i with i + D/2, as the
+    rotary pairs neighboring features, as its paper does; rotary_halves pairs feature i with i + D/2, as the
     published weights of many later models do.
     """
 

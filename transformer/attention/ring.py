@@ -15,7 +15,7 @@ from transformer.attention.blockwise import (
     LogitForm,
     LogitTerms,
     backward,
-    centre_of,
+    center_of,
     forward,
     in_types_of,
     reachable,
@@ -150,7 +150,7 @@ def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any
     terms = [tree.unflatten(each) for each in leaves]
     d_outputs, d_log_sums = cotangents
     wide = log_sums[0].dtype
-    centres = [centre_of(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
+    centers = [center_of(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
 
     def step(index: Array, carry: list, held: Any) -> tuple[list, Any]:
         held_k, held_v, d_ks, d_vs = held
@@ -158,7 +158,7 @@ def _backward_rule(tree: Any, form: LogitForm, ring: Ring, block: int, kept: Any
 
             def compute(sums: Gradients, pair: Pair = pair) -> Gradients:
                 queries, keys = pair.queries, pair.keys
-                from_output = d_outputs[queries], centres[queries], log_sums[queries]
+                from_output = d_outputs[queries], centers[queries], log_sums[queries]
                 new = backward(qs[queries], held_k[keys], held_v[keys], pair.terms, *from_output, form, block, wide)
                 whole = _of_all_keys(new.terms[0], sums.terms[0], pair.start), new.terms[1]
                 return jax.tree.map(jnp.add, sums, new._replace(terms=whole))

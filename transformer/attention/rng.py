@@ -9,14 +9,14 @@ from jaxtyping import Array, Float, Key, UInt16
 
 from transformer.axes import divided
 
-# The rate is realised to 1 part in this many: half the random bits that a float32 draw would take.
+# The rate is realized to 1 part in this many: half the random bits that a float32 draw would take.
 _PARTS = 2**16
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> Float[Array, "..."]:
     """Zero each entry with probability `rate` and scale the others by 1 / (1 - rate); the identity without a key.
 
-    Srivastava et al. 2014, section 4. The rate is realised to 1 part in 65,536; the scale uses the realised rate, so
+    Srivastava et al. 2014, section 4. The rate is realized to 1 part in 65,536; the scale uses the realized rate, so
     that the expectation is exact.
     """
     if key is None or rate == 0:

@@ -299,7 +299,7 @@ def function_of(score: Score, params: ScoreFunction | None) -> ScoreFunction:
 
 
 def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Logits:
-    """Q . k in at least float32, where each of the G key heads serves H / G neighbouring query heads."""
+    """Q . k in at least float32, where each of the G key heads serves H / G neighboring query heads."""
     wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
     batch, queries, heads, depth = q_BxQxHxD.shape
     keys, groups = k_BxKxGxD.shape[1:3]

@@ -90,7 +90,7 @@ class Shards(NamedTuple):
     def own_groups(self, x_BxKxGxD: Array, heads: int) -> Array:
         """Of key heads that lie whole: those that a device's own query heads read, asked by the device itself.
 
-        `heads` counts the query heads of all devices. Neighbours that read the same key head share it.
+        `heads` counts the query heads of all devices. Neighbors that read the same key head share it.
         """
         groups = x_BxKxGxD.shape[2]
         if not self.heads or self.groups:

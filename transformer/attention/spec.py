@@ -5,7 +5,7 @@ import enum
 from typing import NamedTuple
 
 from transformer.attention.arguments import check_member, check_positive
-from transformer.attention.normalizers import Normaliser, Reweighting
+from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.rng import check_rate
 from transformer.attention.scores import SCORES, Score, ScoreFunction
@@ -36,7 +36,7 @@ class Backend(enum.Enum):
 
 _CHOICES: dict[str, type[enum.Enum]] = {
     "score": Score,
-    "normaliser": Normaliser,
+    "normalizer": Normalizer,
     "reweighting": Reweighting,
     "position": Position,
     "backend": Backend,
@@ -45,18 +45,18 @@ _CHOICES: dict[str, type[enum.Enum]] = {
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
-    """Score x normaliser x re-weighting x position x backend; which keys are seen is the mask's to say.
+    """Score x normalizer x re-weighting x position x backend; which keys are seen is the mask's to say.
 
     `scale` replaces 1 / sqrt(D) of scaled_dot. `temperature` divides all logits: softmax(logits / temperature).
     `dropout`: in training each weight is zeroed with this probability and scaled by 1 / (1 - dropout) otherwise, after
-    the normaliser and the re-weighting (as in the published code of Vaswani et al. 2017 and Devlin et al. 2019).
+    the normalizer and the re-weighting (as in the published code of Vaswani et al. 2017 and Devlin et al. 2019).
 
     Errors: TypeError for what is no member of its enum, such as a string; ValueError for a scale or temperature that is
     not finite and above 0, a scale without scaled_dot, or a dropout that is not at least 0 and below 1.
     """
 
     score: Score = Score.SCALED_DOT
-    normaliser: Normaliser = Normaliser.SOFTMAX
+    normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     position: Position = Position.NONE
     backend: Backend = Backend.AUTO

@@ -1,4 +1,4 @@
-"""How much of a gradient reaches back over a distance, at initialisation, through each kind of layer.
+"""How much of a gradient reaches back over a distance, at initialization, through each kind of layer.
 
 For y the output at the last of n positions and u a random direction, the norm of d(u . y) / dx_1: what a loss at the
 end can teach about the first input (Bengio et al. 1994; Hochreiter 1991).
@@ -35,7 +35,7 @@ def _norm(kind: LayerKind, radius: float, n: int, d: int, seeds: int, scale: flo
     made, run = kind.layer(d)
 
     def of_seed(key: Array) -> Float[Array, ""]:
-        init, inputs, towards = jax.random.split(key, 3)
+        init, inputs, toward = jax.random.split(key, 3)
         params = made.init(init)
         if radius != 1:
             params = {
@@ -43,7 +43,7 @@ def _norm(kind: LayerKind, radius: float, n: int, d: int, seeds: int, scale: flo
                 "forward": {**params["forward"], "recurrent_kernel": radius * params["forward"]["recurrent_kernel"]},
             }
         x_BxTxF = scale * jax.random.normal(inputs, (1, n, d))
-        direction_F = jax.random.normal(towards, (d,))
+        direction_F = jax.random.normal(toward, (d,))
         gradient_BxTxF = jax.grad(lambda x: run(params, x)[0, -1] @ direction_F / jnp.linalg.norm(direction_F))(x_BxTxF)
         return jnp.linalg.norm(gradient_BxTxF[0, 0])
 

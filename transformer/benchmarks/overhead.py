@@ -50,7 +50,7 @@ def of_loop(experiment: Experiment, directory: Path, *, steps: int, repeats: int
     key = jax.random.key(experiment.run.seed)
 
     def bare() -> float:
-        state = jax.block_until_ready(assembly.initialise(key))
+        state = jax.block_until_ready(assembly.initialize(key))
         began = time.perf_counter()
         for batch in batches:
             state, _ = step(state, batch)
@@ -90,7 +90,7 @@ def of_capture(experiment: Experiment, directory: Path, *, steps: int, repeats: 
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     for repeat in range(repeats + 1):
         for name, (step, observe) in kinds.items():
-            state = jax.block_until_ready(assembly.initialise(key))
+            state = jax.block_until_ready(assembly.initialize(key))
             measured = _seconds_a_step(step, state, batch, observe, steps)
             if repeat:  # the first compiles
                 seconds[name].append(measured)
@@ -111,7 +111,7 @@ def of_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int
         times=config.probe_count,
         parameters=experiment.evaluated_parameters,
     )
-    jax.block_until_ready(probe.run(assembly.initialise(jax.random.key(config.seed))))
+    jax.block_until_ready(probe.run(assembly.initialize(jax.random.key(config.seed))))
 
     def loop(number: int, probe: Probe | None) -> float:
         kind = "plain" if probe is None else "mapped"
@@ -141,7 +141,7 @@ def _seconds_of_loop(
         shown = BackgroundMaps(Sinks(Maps(store), shown))
     numbers = (MetricsFile(files.metrics_file), SamplesFile(files.samples_file), Log(steps))
     sink = Sinks(*numbers, Console(steps, io.StringIO()), shown)
-    state = jax.block_until_ready(assembly.initialise(jax.random.key(experiment.run.seed)))
+    state = jax.block_until_ready(assembly.initialize(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()
     state = train_loop(
         state,

@@ -47,7 +47,7 @@ def _gpu(name: str, memory: float, flops: float, bandwidth: float, link: float, 
 
 
 # NVIDIA's data sheets of A100, H100 and H200; their operations "with sparsity" halved. NVLink: 12 links of 25 GB/s each
-# way on A100, 18 on H100 and H200. The PCIe card has NVLink by a bridge to one neighbour alone.
+# way on A100, 18 on H100 and H200. The PCIe card has NVLink by a bridge to one neighbor alone.
 _KINDS = {
     "TPU v4": TOPOLOGIES["v4"],
     "TPU v5 lite": TOPOLOGIES["v5e"],
@@ -73,7 +73,7 @@ def peak_flops(devices: list[jax.Device]) -> float:
     """Operations a second of all devices together: published for accelerators, measured on a CPU.
 
     Fake CPU devices share one processor, so that it counts once. Unknown accelerators give infinity: a
-    utilisation of 0 shows that their figure is missing, where a guess would mislead.
+    utilization of 0 shows that their figure is missing, where a guess would mislead.
     """
     if devices[0].platform == "cpu":
         return measured_matmul(jax.local_devices()[0])  # the first of all may be another process's

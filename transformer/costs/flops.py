@@ -36,7 +36,7 @@ class UncountableError(ValueError):
 def training_flops(model: Model, inputs: Shapes) -> int:
     """One training step over inputs of these shapes, padding included.
 
-    What rematerialisation computes again is no part of it (`recomputed_flops`).
+    What rematerialization computes again is no part of it (`recomputed_flops`).
 
     Errors: UncountableError as `count_products`.
     """
@@ -53,7 +53,7 @@ def forward_flops(model: Model, inputs: Shapes) -> int:
 
 
 def recomputed_flops(model: Model, inputs: Shapes) -> int:
-    """What the backward pass computes a second time because of rematerialisation.
+    """What the backward pass computes a second time because of rematerialization.
 
     Counted as the products of the gradient less those of the gradient of the same trace with everything kept. What
     fused kernels of attention compute again by themselves is left out.
@@ -64,7 +64,7 @@ def recomputed_flops(model: Model, inputs: Shapes) -> int:
     total = 0
     for method in model.whole_pass:
         traced = _traced(model, method, variables, inputs)
-        if _rematerialises(traced.jaxpr):
+        if _rematerializes(traced.jaxpr):
             kept = _keeping_everything(traced)
             total += _of_gradient(traced, variables, inputs) - _of_gradient(kept, variables, inputs)
     return total
@@ -205,9 +205,9 @@ def _of_gradient(traced: Any, variables: Variables, inputs: Shapes) -> int:
     return count_products(jax.make_jaxpr(jax.grad(loss))(*variables, dict(inputs)).jaxpr)
 
 
-def _rematerialises(jaxpr: Any) -> bool:
+def _rematerializes(jaxpr: Any) -> bool:
     return any(
-        _is_checkpoint(equation) or any(map(_rematerialises, _programs(equation.params))) for equation in jaxpr.eqns
+        _is_checkpoint(equation) or any(map(_rematerializes, _programs(equation.params))) for equation in jaxpr.eqns
     )
 
 

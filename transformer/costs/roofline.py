@@ -10,8 +10,8 @@ them as far as they last; any other stops the chip:
     step = max(compute, memory, links beside) + links alone
 
 It is a bound and no forecast: products of matrices at their full rate, no time from a collective's start to its first
-byte, nothing lost between kernels. What rematerialisation computes again takes time and is no use: it is in the step
-and not in the operations of the utilisation.
+byte, nothing lost between kernels. What rematerialization computes again takes time and is no use: it is in the step
+and not in the operations of the utilization.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from transformer.costs.program import Collective, Program
 class Estimate(NamedTuple):
     """Seconds of one step, and what follows from them.
 
-    `again` are the operations that rematerialisation adds to `flops`.
+    `again` are the operations that rematerialization adds to `flops`.
     `beside` and `alone` are the parts of `links` that run beside other work and that stop it. `by_kind` are the seconds
     of each kind of collective over each set of axes of the mesh.
     """
@@ -64,8 +64,8 @@ class Estimate(NamedTuple):
         return max(self.compute, self.memory) + self.links
 
     @property
-    def utilisation(self) -> float:
-        """Model FLOP utilisation (Chowdhery et al. 2022): the operations over what the chips could have done."""
+    def utilization(self) -> float:
+        """Model FLOP utilization (Chowdhery et al. 2022): the operations over what the chips could have done."""
         return self.flops / (self.step * self.chips * self.chip.flops)
 
     @property
@@ -132,7 +132,7 @@ def link_seconds(collective: Collective, chip: Chip, devices: Sequence[Any]) -> 
 
     Of B bytes among n devices, around a ring: an all-gather or reduce-scatter sends B (n - 1) / n, an all-reduce, which
     is both, twice that. An all-to-all sends every byte a quarter of the way around, B n / 4 in all. A permutation sends
-    B to a neighbour over one link.
+    B to a neighbor over one link.
 
     Errors: ValueError as `estimate`.
     """
@@ -173,7 +173,7 @@ def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tup
     """For each side of the torus along which a group lies: its chips on that side, and the bytes each sends a second.
 
     A whole side that closes to a ring, or every k-th chip of it, sends both ways; another part of it or one that does
-    not close is a line, whose ends have one neighbour. A group that leaves out chips in between, or lies across as on
+    not close is a line, whose ends have one neighbor. A group that leaves out chips in between, or lies across as on
     a diagonal, shares the links that it spans with the groups of those chips.
     """
     sides = range(len(group[0].coords))

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer.attention.backends import BACKENDS, DENSE_LOGITS, CallShape, Variant, choose, unfit, unsupported
 from transformer.attention.masks import FACTS, NEEDS
-from transformer.attention.normalizers import Normaliser, Reweighting
+from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
@@ -116,7 +116,7 @@ def _choices() -> str:
         "causal": causal,
         "causal, query_offset": Variant(facts=frozenset({"causal", "query_offset"})),
         f"causal, {biased.value}": dataclasses.replace(causal, position=biased),
-        "causal, sparsemax": dataclasses.replace(causal, normaliser=Normaliser.SPARSEMAX),
+        "causal, sparsemax": dataclasses.replace(causal, normalizer=Normalizer.SPARSEMAX),
     }
     machines = (("cpu", "float32", 1), ("gpu", "bfloat16", 1), ("gpu", "float32", 1))
     rows = {}
@@ -142,15 +142,15 @@ def masks_of_the_table() -> tuple[frozenset[str], ...]:
 
 def combinations() -> Iterable[Variant]:
     """Every cell of the table, but for the backend."""
-    for score, normaliser, reweighting, position, facts in itertools.product(
-        Score, Normaliser, Reweighting, Position, masks_of_the_table()
+    for score, normalizer, reweighting, position, facts in itertools.product(
+        Score, Normalizer, Reweighting, Position, masks_of_the_table()
     ):
-        yield Variant(score, normaliser, reweighting, position, facts)
+        yield Variant(score, normalizer, reweighting, position, facts)
 
 
 def _table() -> str:
     """The support table as Markdown: rows that every backend treats alike are one row, long cells are notes below."""
-    families = (Score, Normaliser, Reweighting, Position)
+    families = (Score, Normalizer, Reweighting, Position)
     masks = masks_of_the_table()
     rows: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for parts in itertools.product(*families):
@@ -160,7 +160,7 @@ def _table() -> str:
     long = [text for text in dict.fromkeys(itertools.chain(*rows)) if "," in text]
     notes = dict(zip(long, string.ascii_lowercase, strict=False))
     lines = [
-        "| score | normaliser | re-weighting | position | " + " | ".join(b.value for b in BACKENDS) + " |",
+        "| score | normalizer | re-weighting | position | " + " | ".join(b.value for b in BACKENDS) + " |",
         "| --- " * (4 + len(BACKENDS)) + "|",
     ]
     for cells, alike in rows.items():
@@ -171,7 +171,7 @@ def _table() -> str:
 
 
 def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
-    """The rows as few products of sets: scores and normalisers that share all else are joined."""
+    """The rows as few products of sets: scores and normalizers that share all else are joined."""
     boxes: list[tuple[tuple[str, ...], ...]] = [tuple((value,) for value in row) for row in named]
     for axis in range(4):
         joined: dict[tuple, list[str]] = {}
@@ -191,7 +191,7 @@ def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
 
 
 def _mask_text(
-    backend: Backend, parts: tuple[Score, Normaliser, Reweighting, Position], masks: tuple[frozenset[str], ...]
+    backend: Backend, parts: tuple[Score, Normalizer, Reweighting, Position], masks: tuple[frozenset[str], ...]
 ) -> str:
     """Which masks a backend takes with these choices."""
     taken = [facts for facts in masks if unsupported(backend, Variant(*parts, facts)) is None]

@@ -1,4 +1,4 @@
-"""Labelled pictures in memory, and batches of them that are changed a little each time they are seen."""
+"""Labeled pictures in memory, and batches of them that are changed a little each time they are seen."""
 
 import dataclasses
 import json
@@ -29,9 +29,9 @@ class Pictures(NamedTuple):
 class Augmentation(Config, path="config.task.augmentation"):
     """What is done to training pictures, each a value of its own; the defaults do nothing.
 
-    `crop`: so many pixels of middle grey around a picture, of which a part of the old size is cut at random. `flip`:
+    `crop`: so many pixels of middle gray around a picture, of which a part of the old size is cut at random. `flip`:
     the share of pictures that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that
-    becomes zero in normalised pixels (DeVries and Taylor 2017); where it reaches beyond the edge less does. `mixup`:
+    becomes zero in normalized pixels (DeVries and Taylor 2017); where it reaches beyond the edge less does. `mixup`:
     alpha of the shares Beta(alpha, alpha) in which a picture and its classes are mixed with another of the batch (Zhang
     et al. 2018).
 
@@ -48,7 +48,7 @@ NO_AUGMENTATION = Augmentation()
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalisation(Config, path="config.task.normalisation"):
+class Normalization(Config, path="config.task.normalization"):
     """Pixels from 0 to 1 less their `mean`, divided by their `deviation`: each one number, or one for every channel.
 
     The defaults make numbers from -1 to 1.
@@ -67,19 +67,19 @@ class Normalisation(Config, path="config.task.normalisation"):
         for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
             if len(numbers) not in (1, pixels.shape[-1]):
                 raise UserError(
-                    f"config.task.normalisation.{name}={numbers} has {len(numbers)} numbers, the pictures have "
+                    f"config.task.normalization.{name}={numbers} has {len(numbers)} numbers, the pictures have "
                     f"{pixels.shape[-1]} channels: give one, or as many"
                 )
         mean, deviation = np.asarray(self.mean, np.float32), np.asarray(self.deviation, np.float32)
         return pixels / (_WHITE * deviation) - mean / deviation
 
 
-NORMALISATION = Normalisation()
+NORMALIZATION = Normalization()
 
 
 def scaled(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
     """Pixels of 0 to 255 as numbers of -1 to 1."""
-    return NORMALISATION(pixels)
+    return NORMALIZATION(pixels)
 
 
 def unscaled(pictures: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
@@ -115,7 +115,7 @@ class PictureFacts(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """Normalised pictures, and of which other row of the batch each holds how much beside its own."""
+    """Normalized pictures, and of which other row of the batch each holds how much beside its own."""
 
     pictures: Float[np.ndarray, "B height width channels"]
     partners: Int[np.ndarray, " B"]
@@ -126,7 +126,7 @@ def augment(
     pixels_BxYxXxC: UInt8[np.ndarray, "B Y X C"],
     how: Augmentation,
     random: np.random.Generator,
-    normalise: Normalisation = NORMALISATION,
+    normalize: Normalization = NORMALIZATION,
 ) -> Mixed:
     """Pictures cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own picture."""
     count, height, width, _ = pixels_BxYxXxC.shape
@@ -141,7 +141,7 @@ def augment(
         flipped_B = np.less(random.random(count), how.flip)
         mirrored = pixels_BxYxXxC[:, :, ::-1]
         pixels_BxYxXxC = np.where(flipped_B[:, None, None, None], mirrored, pixels_BxYxXxC)
-    pictures = normalise(pixels_BxYxXxC)
+    pictures = normalize(pixels_BxYxXxC)
     if how.cutout:
         first_Bx2 = random.integers(0, (height, width), (count, 2)) - how.cutout // 2
         behind_y, behind_x = np.arange(height) - first_Bx2[:, :1], np.arange(width) - first_Bx2[:, 1:]
@@ -163,7 +163,7 @@ class PictureBatches:
     they are. Behind all that squares of `shuffled_by` pixels change places (`shuffled`). A last batch that pictures do
     not fill has rows whose `index` is -1.
 
-    Each batch has `picture` [B, height, width, channels], normalised, `labels` [B], `index` [B], the number of the
+    Each batch has `picture` [B, height, width, channels], normalized, `labels` [B], `index` [B], the number of the
     picture, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
     """
 
@@ -174,10 +174,10 @@ class PictureBatches:
         rows: int,
         seed: int | None,
         augmentation: Augmentation = NO_AUGMENTATION,
-        normalise: Normalisation = NORMALISATION,
+        normalize: Normalization = NORMALIZATION,
         shuffled_by: int = 0,
     ):
-        self._pictures, self._seed, self._augmentation, self._normalise = pictures, seed, augmentation, normalise
+        self._pictures, self._seed, self._augmentation, self._normalize = pictures, seed, augmentation, normalize
         self._shuffled_by = shuffled_by
         bucket = Bucket(1, rows, np.arange(len(pictures.labels)))
         self._plan = BucketPlan([bucket], seed)
@@ -194,7 +194,7 @@ class PictureBatches:
         how = NO_AUGMENTATION if self._seed is None else self._augmentation
         # The order of an epoch is drawn from (seed, epoch): a third number keeps the two apart.
         random = np.random.default_rng((self._seed or 0, step, 1))
-        mixed = augment(self._pictures.pixels[shown], how, random, self._normalise)
+        mixed = augment(self._pictures.pixels[shown], how, random, self._normalize)
         return {
             "picture": shuffled(mixed.pictures, self._shuffled_by),
             "labels": labels,

@@ -1,4 +1,4 @@
-"""Texts that are labelled with a class, and batches of them."""
+"""Texts that are labeled with a class, and batches of them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from transformer.data.batches import Batch, Bucket, BucketPlan
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """A text and the number of its class."""
 
     text: str
@@ -27,7 +27,7 @@ class Example(NamedTuple):
     label: float
 
 
-class LabelledBatches:
+class LabeledBatches:
     """Endless batches of at most `rows` examples of one length, epoch after epoch.
 
     An example is a text, or `together` texts in a row that have one label. It goes to the shortest of `lengths` that

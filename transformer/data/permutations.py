@@ -1,4 +1,4 @@
-"""Orders of factorisation: which positions a permutation language model predicts, and what each may know."""
+"""Orders of factorization: which positions a permutation language model predicts, and what each may know."""
 
 import dataclasses
 import enum
@@ -35,7 +35,7 @@ class Permutations:
     """Orders of `length` positions of which the last 1 / `one_in` are predicted (Yang et al. 2019, section 2.3).
 
     With `longest_span` above 1 the predicted positions lie in spans: the text is cut into contexts of L `one_in`
-    positions, L drawn from 1 ... `longest_span`, and L neighbours of each are predicted (section 3.1, which says 5).
+    positions, L drawn from 1 ... `longest_span`, and L neighbors of each are predicted (section 3.1, which says 5).
     The order among them is drawn all the same.
     """
 

@@ -1,4 +1,4 @@
-"""Grey pictures as PNG files, without a library."""
+"""Gray pictures as PNG files, without a library."""
 
 import struct
 import zlib
@@ -11,7 +11,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
-    """The PNG file (ISO/IEC 15948) of a grey picture: 8 bits, filter 0."""
+    """The PNG file (ISO/IEC 15948) of a gray picture: 8 bits, filter 0."""
     height, width = picture.shape
 
     def chunk(kind: bytes, content: bytes) -> bytes:

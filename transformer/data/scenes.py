@@ -1,4 +1,4 @@
-"""Scenes: coloured items in the cells of a square grid, drawn as small pictures whose every fact is known."""
+"""Scenes: colored items in the cells of a square grid, drawn as small pictures whose every fact is known."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 
 from transformer.data.synthetic_glyphs import GLYPHS, SHAPES, VARIED, Variation, draw_glyphs
 
-COLOURS: dict[str, tuple[int, int, int]] = {
+COLORS: dict[str, tuple[int, int, int]] = {
     "red": (226, 60, 52),
     "green": (62, 178, 78),
     "blue": (66, 108, 230),
@@ -18,8 +18,8 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "white": (240, 240, 240),
 }
 # How rows and columns of a grid of three are said.
-ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "centre", "right")
-_GROUND, _GROUND_SPREAD, _COLOUR_SPREAD, _NOISE = 46.0, 14.0, 14.0, 6.0
+ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
+_GROUND, _GROUND_SPREAD, _COLOR_SPREAD, _NOISE = 46.0, 14.0, 14.0, 6.0
 
 
 class Item(NamedTuple):
@@ -27,16 +27,16 @@ class Item(NamedTuple):
 
     cell: int
     shape: str
-    colour: str
+    color: str
 
 
 @dataclasses.dataclass(frozen=True)
 class SceneKind:
     """Scenes of `side` x `side` cells of `pixels` x `pixels` each, `fewest` to `most` of which hold an item.
 
-    No two items of a scene have the same shape and the same colour; where `one_of_each` not even one of them.
+    No two items of a scene have the same shape and the same color; where `one_of_each` not even one of them.
 
-    Errors: ValueError for values out of range and names that no glyph or colour has.
+    Errors: ValueError for values out of range and names that no glyph or color has.
     """
 
     side: int = 3
@@ -44,15 +44,15 @@ class SceneKind:
     fewest: int = 2
     most: int = 3
     shapes: tuple[str, ...] = tuple(SHAPES)
-    colours: tuple[str, ...] = tuple(COLOURS)
+    colors: tuple[str, ...] = tuple(COLORS)
     one_of_each: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most <= self.side**2:
             raise ValueError(f"fewest={self.fewest}, most={self.most} must rise, from 1 to {self.side**2} cells")
-        if unknown := [*set(self.shapes) - set(GLYPHS), *set(self.colours) - set(COLOURS)]:
-            raise ValueError(f"shapes and colours name {sorted(unknown)}, which no glyph or colour is called")
-        room = min(len(self.shapes), len(self.colours)) if self.one_of_each else len(self.shapes) * len(self.colours)
+        if unknown := [*set(self.shapes) - set(GLYPHS), *set(self.colors) - set(COLORS)]:
+            raise ValueError(f"shapes and colors name {sorted(unknown)}, which no glyph or color is called")
+        room = min(len(self.shapes), len(self.colors)) if self.one_of_each else len(self.shapes) * len(self.colors)
         if self.most > room:
             raise ValueError(f"most={self.most} items cannot all differ: there are {room} kinds")
 
@@ -67,12 +67,12 @@ class SceneKind:
         cells = np.sort(random.permutation(self.side**2)[:count])
         if self.one_of_each:
             shapes = random.permutation(len(self.shapes))[:count]
-            colours = random.permutation(len(self.colours))[:count]
+            colors = random.permutation(len(self.colors))[:count]
         else:
-            kinds = random.permutation(len(self.shapes) * len(self.colours))[:count]
-            shapes, colours = np.divmod(kinds, len(self.colours))
-        chosen = zip(cells, shapes, colours, strict=True)
-        return tuple(Item(int(cell), self.shapes[shape], self.colours[colour]) for cell, shape, colour in chosen)
+            kinds = random.permutation(len(self.shapes) * len(self.colors))[:count]
+            shapes, colors = np.divmod(kinds, len(self.colors))
+        chosen = zip(cells, shapes, colors, strict=True)
+        return tuple(Item(int(cell), self.shapes[shape], self.colors[color]) for cell, shape, color in chosen)
 
     def place(self, cell: int) -> str:
         """Where a cell is, in words: of grids of three by three alone."""
@@ -88,8 +88,8 @@ def paint(
 ) -> UInt8[np.ndarray, "B size size 3"]:
     """Pictures of scenes: no two drawings of an item are alike, nor two grounds; every pixel has noise of its own."""
     names = [item.shape for items in scenes for item in items]
-    colours = np.array([COLOURS[item.colour] for items in scenes for item in items], np.float32).reshape(-1, 3)
-    colours += random.uniform(-_COLOUR_SPREAD, _COLOUR_SPREAD, colours.shape).astype(np.float32)
+    colors = np.array([COLORS[item.color] for items in scenes for item in items], np.float32).reshape(-1, 3)
+    colors += random.uniform(-_COLOR_SPREAD, _COLOR_SPREAD, colors.shape).astype(np.float32)
     shares = draw_glyphs(names, kind.pixels, random, variation)
     ground = _GROUND + random.uniform(-_GROUND_SPREAD, _GROUND_SPREAD, (len(scenes), 1, 1, 3))
     pictures = np.broadcast_to(ground, (len(scenes), kind.size, kind.size, 3)).astype(np.float32)
@@ -98,7 +98,7 @@ def paint(
         for item in items:
             row, column = (kind.pixels * place for place in divmod(item.cell, kind.side))
             cell = picture[row : row + kind.pixels, column : column + kind.pixels]
-            cell += shares[number][..., None] * (colours[number] - cell)
+            cell += shares[number][..., None] * (colors[number] - cell)
             number += 1
     return _pixels(pictures + random.normal(0, _NOISE, pictures.shape).astype(np.float32))
 

@@ -27,7 +27,7 @@ class _State(NamedTuple):
     tokens: Int[Array, "B N T"]  # live hypotheses
     log_probability: Float[Array, "B N"]
     penalty: Float[Array, "B N"]  # of live hypotheses beside that of their length
-    ended_tokens: Int[Array, "B N T"]  # the best ended hypotheses, with their penalised scores
+    ended_tokens: Int[Array, "B N T"]  # the best ended hypotheses, with their penalized scores
     ended_scores: Float[Array, "B N"]
     ended_lengths: Int[Array, "B N"]
 
@@ -55,7 +55,7 @@ class Beam(Config):
         nothing, counts = jnp.zeros(impossible.shape), jnp.zeros(impossible.shape, jnp.int32)
         return _State(empty, impossible.at[:, 0].set(0), nothing, empty, impossible, counts)
 
-    def penalised(self, state: _State, penalty_R: Float[Array, " R"]) -> _State:
+    def penalized(self, state: _State, penalty_R: Float[Array, " R"]) -> _State:
         """The state whose live hypotheses have these coverage penalties."""
         return state._replace(penalty=penalty_R.reshape(state.penalty.shape))
 
@@ -97,7 +97,7 @@ class Beam(Config):
     def _pooled(
         self, state: _State, log_probability_BxN: Array, parent_BxN: Array, token_BxN: Array, step: Array
     ) -> tuple[Array, Array, Array]:
-        """The best of the hypotheses that have ended and that end now: tokens, penalised scores, lengths."""
+        """The best of the hypotheses that have ended and that end now: tokens, penalized scores, lengths."""
         grown_BxNxT = _grown(state.tokens, parent_BxN, token_BxN, step)
         ending = log_probability_BxN / self.penalty(step + 1) + jnp.take_along_axis(state.penalty, parent_BxN, axis=1)
         scores = jnp.concatenate([state.ended_scores, ending], axis=1)
@@ -110,7 +110,7 @@ class Beam(Config):
     def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether no live hypothesis can still beat the worst ended one.
 
-        A log-probability only falls, and the penalty that favours it most is that of the greatest length
+        A log-probability only falls, and the penalty that favors it most is that of the greatest length
         (of the present one, where the penalty is negative); the best that coverage can become is 0.
         """
         longest = state.tokens.shape[-1] if self.length_penalty >= 0 else step + 1

@@ -98,8 +98,8 @@ class Constraints:
         """The logits after the penalty, -inf for tokens that are forbidden or that the rule does not allow."""
         if said.seen is not None:
             theta = self.repetition_penalty
-            penalised_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
-            logits_RxV = jnp.where(said.seen, penalised_RxV, logits_RxV)
+            penalized_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
+            logits_RxV = jnp.where(said.seen, penalized_RxV, logits_RxV)
         if self.forbidden:
             logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden)].set(-jnp.inf)
         if self.rule is not None:

@@ -86,7 +86,7 @@ class Chooser(Protocol):
 class Covering(Chooser, Protocol):
     """A chooser of hypotheses that can have a penalty beside their probability."""
 
-    def penalised(self, state: Any, penalty_R: Float[Array, " R"]) -> Any:
+    def penalized(self, state: Any, penalty_R: Float[Array, " R"]) -> Any:
         """The state whose hypotheses have these penalties if they end at the next choice."""
 
 
@@ -141,7 +141,7 @@ def generate(
 ) -> Rollout:
     """Decode at most `length` tokens for every example in one loop that stops when all are done.
 
-    A step takes the model's logits, penalises and forbids (`constraints`, then padding and begin), normalises (but for
+    A step takes the model's logits, penalizes and forbids (`constraints`, then padding and begin), normalizes (but for
     a `Fused` model), and lets the chooser pick: scores are sums of these log-probabilities. A row ends with the end
     token or with the token that completes a stop string. `key` gives a stream of random numbers to the chooser and
     another to the model's steps; none of the library's families draws there, and hard attention reads its likeliest
@@ -169,7 +169,7 @@ def generate(
         logits_RxV, cache, aux = model.step(variables, cache, tokens_R, key=step_key, capture=asked)
         if coverage is not None:
             attended = attended + coverage.attended(aux.maps)
-            state = as_covering(chooser).penalised(state, coverage.penalty(attended))
+            state = as_covering(chooser).penalized(state, coverage.penalty(attended))
         logits_RxV = limits.apply(logits_RxV, said)
         if tokens.never:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never)].set(-jnp.inf)
@@ -200,6 +200,6 @@ def generate(
 
 def as_covering(chooser: Chooser) -> Covering:
     """The chooser, if it can rank hypotheses by a penalty."""
-    if not hasattr(chooser, "penalised"):
+    if not hasattr(chooser, "penalized"):
         raise ValueError(f"coverage needs a chooser that ranks hypotheses, a beam search: this is {chooser}")
     return cast(Covering, chooser)

@@ -23,7 +23,7 @@ class Sampling(Config):
     """y_t ~ softmax(log p / temperature) over the `top_k` likeliest tokens, of those over the nucleus.
 
     top_k = 0 keeps all tokens (Fan et al. 2018 introduce the cut). The nucleus is the smallest set of the likeliest
-    tokens whose probability, renormalised after the cut to top_k, reaches `top_p`: the token that crosses it is kept
+    tokens whose probability, renormalized after the cut to top_k, reaches `top_p`: the token that crosses it is kept
     (Holtzman et al. 2020, section 3.1). Of equally likely tokens at a cut the first are kept. `beams` samples are
     drawn for every example; a sample's score is its log-probability under the distribution drawn from.
 

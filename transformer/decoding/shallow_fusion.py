@@ -17,7 +17,7 @@ class Fused(Model):
     """s(y | x) = log p(y | x) + weight log p_L(y), step by step (Gulcehre et al. 2015, section 4.1).
 
     Chan et al. 2016 (equation 16) rank what a search without a language model ends with, by log p(y | x) / |y| in place
-    of log p(y | x); here the search itself is led by the sum, as in later recognisers.
+    of log p(y | x); here the search itself is led by the sum, as in later recognizers.
     `language` is a model that continues tokens; `tokens` has the number that it knows each of the listener's tokens by,
     that of the begin token being what it reads first. `variables` and caches hold those of both, the listener's first.
     Steps give s itself, which is no log-probability, and which decoding must not norm. Everything but

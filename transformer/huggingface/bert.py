@@ -114,7 +114,7 @@ BERT = Family(
     model="encoder",
     keys=tuple(key for key in _KEYS if key.ours != "position_offset"),
     fixed={**_FIXED, "position_offset": 0},
-    begun={"initialisation": "bert"},
+    begun={"initialization": "bert"},
     only=_ONLY,
     entries=(
         *_entries(
@@ -161,7 +161,7 @@ ROBERTA = Family(
     model="encoder",
     keys=_KEYS,
     fixed=_FIXED,
-    begun={"initialisation": "bert"},
+    begun={"initialization": "bert"},
     only=_ONLY,
     entries=_entries("roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     prefix="roberta.",

@@ -80,7 +80,7 @@ def open_folder(folder: Path, dtype: str = "float32") -> Published:
     if unread := family.unread(config):
         notes.append(f"keys of config.json that are not read: {', '.join(unread)}")
     if pictures and not (folder / preprocessor.FILE).is_file():
-        notes.append(f"no {preprocessor.FILE}: pictures are resized and normalised as its defaults would have it")
+        notes.append(f"no {preprocessor.FILE}: pictures are resized and normalized as its defaults would have it")
     read = functools.partial(_read, slots, names, headers, dtype)
     return Published(config, section, interface, shapes, notes, pictures, read)
 

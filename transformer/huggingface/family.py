@@ -15,7 +15,7 @@ Names = frozenset[str]
 _REQUIRED = object()
 
 # Keys of config.json that change nothing of what a model computes: what its class and files are called, how it was
-# initialised and trained, what its library returns and how fast, heads for other problems, defaults of generation.
+# initialized and trained, what its library returns and how fast, heads for other problems, defaults of generation.
 _WITHOUT_EFFECT = frozenset(
     """_name_or_path architectures attention_softmax_in_fp32 auto_map bad_words_ids begin_suppress_tokens
     bias_dropout_fusion bos_token_id chunk_size_feed_forward classif_dropout classifier_dropout
@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 UNPUBLISHED_FIELDS = frozenset(
-    {"initialisation", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
+    {"initialization", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
 )
 """Fields that say how a model is trained and run: no other library need know them. LoRA is merged before."""
 

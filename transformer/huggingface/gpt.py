@@ -110,7 +110,7 @@ GPT2 = Family(
     model="decoder",
     keys=(*_sizes(1e-5, 0.1, True), Key("activation_function", "activation", "gelu_new", ACTIVATIONS)),
     fixed={**_PLAIN, "norm_placement": "pre", "positions": "learned"},
-    begun={"initialisation": "gpt2"},
+    begun={"initialization": "gpt2"},
     only=(
         FixedKey("scale_attn_weights", True),
         FixedKey("scale_attn_by_inverse_layer_idx", False),
@@ -136,7 +136,7 @@ GPT1 = Family(
         Key("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
     ),
     fixed={**_PLAIN, "norm_placement": "post", "positions": "learned"},
-    begun={"initialisation": "gpt"},
+    begun={"initialization": "gpt"},
     entries=_gpt_entries("tokens_embed", "positions_embed"),
     prefix="transformer.",
     aliases={"lm_head.weight": "transformer.tokens_embed.weight"},
@@ -173,7 +173,7 @@ GPTJ = Family(
         "biases": "feed_forward",
         "output_bias": True,
     },
-    begun={"initialisation": "gpt2"},
+    begun={"initialization": "gpt2"},
     entries=(
         *table("transformer.wte", "embedding"),
         *norm(f"{_H}.ln_1", "layers/attention_residual/norm"),
@@ -218,7 +218,7 @@ BLOOM = Family(
         "positions": "alibi",
         "embedding_norm": True,
     },
-    begun={"initialisation": "gpt"},
+    begun={"initialization": "gpt"},
     only=(FixedKey("apply_residual_connection_post_layernorm", False),),
     entries=(
         *table("transformer.word_embeddings", "embedding"),

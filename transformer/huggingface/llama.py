@@ -44,7 +44,7 @@ _FIXED: dict[str, Any] = {
     "embedding_norm": False,
     "output_bias": False,
 }
-_BEGUN = {"initialisation": "gpt", "dropout": 0.0}
+_BEGUN = {"initialization": "gpt", "dropout": 0.0}
 _ROTARY = frozenset({"rope_scaling", "rope_parameters"})
 _WHOLE_HEADS = FixedKey("partial_rotary_factor", 1.0)
 _HARMLESS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant

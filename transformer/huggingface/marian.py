@@ -83,7 +83,7 @@ MARIAN = Family(
         "tied": True,
         "output_bias": True,
     },
-    begun={"initialisation": "xavier"},
+    begun={"initialization": "xavier"},
     only=(
         FixedKey("is_encoder_decoder", True, written=True),
         FixedKey("tie_word_embeddings", True),

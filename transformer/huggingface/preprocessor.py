@@ -31,7 +31,7 @@ _READ = {
     "image_mean",
     "image_std",
 }
-# Pictures are read in colour, and these say how arrays are handed about.
+# Pictures are read in color, and these say how arrays are handed about.
 _WITHOUT_EFFECT = {
     "do_convert_rgb",
     "processor_class",
@@ -78,14 +78,14 @@ def read_preprocessor(said: Mapping[str, Any], model_type: str, side: int) -> di
         "side": side,
         "resize_side": resized if resized > side else None,
         "resample": _FILTERS[filter_number],
-        "normalisation": _normalisation(values),
+        "normalization": _normalization(values),
     }
 
 
 def written_preprocessor(model_type: str, side: int, task: Any, channels: int) -> dict[str, Any]:
     """The content of the file for a run's task, whose model reads `side` x `side` pixels."""
     resized = task.resize_side or side
-    mean, deviation = task.normalisation.mean, task.normalisation.deviation
+    mean, deviation = task.normalization.mean, task.normalization.deviation
     return {
         "image_processor_type": f"{'DeiT' if task.resize_side else _KINDS[model_type]}ImageProcessor",
         "do_resize": True,
@@ -120,7 +120,7 @@ def _square(key: str, value: Any) -> int:
     return sides[0]
 
 
-def _normalisation(values: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+def _normalization(values: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     if values.get("do_normalize", True) is not True:
         return {"mean": (0.0,), "deviation": (1.0,)}
     found = {}

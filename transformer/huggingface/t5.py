@@ -113,7 +113,7 @@ T5 = Family(
         "embedding_norm": False,
         "output_bias": False,
     },
-    begun={"initialisation": "t5"},
+    begun={"initialization": "t5"},
     only=(FixedKey("is_encoder_decoder", True, written=True),),
     entries=(*table("shared", "embedding"), *_side("encoder", False), *_side("decoder", True), *unembedding()),
     aliases={

@@ -97,7 +97,7 @@ def _family(model_type: str, architecture: str, readout: str, heads: tuple[Entry
         model="vit",
         keys=_KEYS,
         fixed={**_FIXED, "readout": readout},
-        begun={"initialisation": "bert"},
+        begun={"initialization": "bert"},
         only=(FixedKey("qkv_bias", True),),
         entries=(*_entries(model_type), *heads),
         simplify=_simplify,

@@ -52,7 +52,7 @@ XLNET = Family(
         "kinds": True,
     },
     # Its positions have no end; its texts were of 512 tokens.
-    begun={"initialisation": "gpt", "max_length": 512},
+    begun={"initialization": "gpt", "max_length": 512},
     only=(
         FixedKey("attn_type", "bi", written=True),
         FixedKey("clamp_len", -1),

@@ -154,7 +154,7 @@ def maps_of(sites: Sequence[Site], labels: Labels, captured: Mapping[str, Captur
 
 
 def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> str:
-    """A grey wall of heads as HTML, black for a weight of one, with its tokens beneath."""
+    """A gray wall of heads as HTML, black for a weight of one, with its tokens beneath."""
     layers, heads = weights_LxHxQxK.shape[:2]
     few = max(1, _DRAWN_HEADS // heads)
     shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]

@@ -23,14 +23,14 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import Biases, Cross, TransformerConfig
 
-# The name by which a rematerialisation policy keeps what attention returns.
+# The name by which a rematerialization policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"
 
 
 class MultiHeadAttention(Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O (Vaswani et al. 2017, section 3.2.2).
 
-    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighbouring heads share keys and values. Attention
+    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighboring heads share keys and values. Attention
     over another sequence (`cross`) has no relative positions.
     """
 

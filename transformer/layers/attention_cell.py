@@ -11,15 +11,15 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.api import prepare_keys, read, score
 from transformer.attention.capture import Capture, Captured, capture_weights, one_layer
-from transformer.attention.masks import Mask, dense, predicted_centre
-from transformer.attention.normalizers import Normaliser, Reweighting, Weights, gaussian, normalise
+from transformer.attention.masks import Mask, dense, predicted_center
+from transformer.attention.normalizers import Normalizer, Reweighting, Weights, gaussian, normalize
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.spec import Parameters
 from transformer.axes import place
 from transformer.config import Config, Count, Heads, Positive, UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
-from transformer.layers.initialization import Role, ScoreInitialisation
+from transformer.layers.initialization import Role, ScoreInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module
 from transformer.layers.padding import real_positions
@@ -59,13 +59,13 @@ class AttentionCellConfig(Config):
 
     `depth`: features of a projected head, and of the hidden layer of additive, concat and mlp; 0: as many as each head
     has of the query. `max_length`: the keys that the score location has rows for, 0 where another score is meant.
-    `reweighting` gaussian multiplies the weights with a Gaussian around the centre of the extent, or of the mask.
+    `reweighting` gaussian multiplies the weights with a Gaussian around the center of the extent, or of the mask.
 
     Errors: UserError for heads or `half_width` below 1, or the score location without `max_length`.
     """
 
     score: Score = Score.ADDITIVE
-    normaliser: Normaliser = Normaliser.SOFTMAX
+    normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     projection: Projection = Projection.SHARED
     heads: Heads = 1
@@ -73,7 +73,7 @@ class AttentionCellConfig(Config):
     max_length: int = 0
     extent: Extent = Extent.GLOBAL
     half_width: Positive = 10
-    initialisation: ScoreInitialisation = ScoreInitialisation.OWN
+    initialization: ScoreInitialization = ScoreInitialization.OWN
 
     def _check(self) -> None:
         if SCORES[self.score].indexed and self.max_length < 1:
@@ -113,7 +113,7 @@ class Alignment(NamedTuple):
     """How queries weighted a memory: [B, H, Q, K], or a row's one query without that axis, [R, H, K].
 
     `weights` are those that multiplied the values, `logits` what they came from. Of a sampler, and None of other
-    normalisers, `log_prob` of the key that it drew and `entropy` of what it drew from, in nats, both differentiable.
+    normalizers, `log_prob` of the key that it drew and `entropy` of what it drew from, in nats, both differentiable.
     """
 
     weights: Float[Array, "*B H K"]
@@ -122,8 +122,8 @@ class Alignment(NamedTuple):
     entropy: Float[Array, "*B H"] | None = None
 
 
-class Centre(Module):
-    """Where the local attention of each head looks: `predicted_centre` of its queries."""
+class Center(Module):
+    """Where the local attention of each head looks: `predicted_center` of its queries."""
 
     def __init__(self, heads: int, depth: int, *, builder: Builder):
         rule = builder.rule(Role.DENSE, depth, depth)
@@ -133,11 +133,11 @@ class Centre(Module):
     def __call__(self, q_BxQxHxD: Float[Array, "B Q H D"], key_lengths_B: Int[Array, " B"]) -> Float[Array, "B H Q"]:
         """A position from 0 to the last of each memory."""
         weight_HxDxA, score_HxA = (jnp.asarray(each[...], q_BxQxHxD.dtype) for each in (self.weight, self.score))
-        return predicted_centre(q_BxQxHxD, weight_HxDxA, score_HxA, key_lengths_B)
+        return predicted_center(q_BxQxHxD, weight_HxDxA, score_HxA, key_lengths_B)
 
 
 class AttentionCell(Module):
-    """context = sum_k a_k v_k, a = normalise(score(query, keys)), for queries of `width` over `memory_width` features.
+    """context = sum_k a_k v_k, a = normalize(score(query, keys)), for queries of `width` over `memory_width` features.
 
     `prepare` once, then `step` for one query of every row, or call it with queries that are known together.
 
@@ -172,11 +172,11 @@ class AttentionCell(Module):
             config.max_length,
             key_depth=key_depth,
             hidden=config.depth or None,
-            initialisation=config.initialisation,
+            initialization=config.initialization,
             builder=builder,
             head_axis="groups",
         )
-        self.centre = Centre(heads, depth, builder=builder) if config.extent is Extent.PREDICTIVE else None
+        self.center = Center(heads, depth, builder=builder) if config.extent is Extent.PREDICTIVE else None
         self.context_width = heads * key_depth
 
     def prepare(
@@ -209,7 +209,7 @@ class AttentionCell(Module):
         """The contexts of queries that are known together, heads side by side, and how they were read [B, H, Q, K].
 
         `mask` says what is hidden beside the memory's padding and what the extent leaves out; `position_BxQ` are the
-        queries' positions, by default their numbers. `key` and `train` matter to normalisers that draw, `soft_BxQ` says
+        queries' positions, by default their numbers. `key` and `train` matter to normalizers that draw, `soft_BxQ` says
         which queries read by the probabilities in place of a draw, whose log-probability then counts as 0.
         """
         mask = dataclasses.replace(mask or Mask(), key_lengths=memory.lengths)
@@ -218,13 +218,13 @@ class AttentionCell(Module):
         params = self._parameters(query_BxQxE.dtype)
         logits_BxHxQxK = score(q_BxQxHxD, memory.keys, self.config.score, params=params, bias=bias)
         allowed = dense(mask, queries=query_BxQxE.shape[1], keys=memory.values.shape[1])
-        weights = normalise(logits_BxHxQxK, allowed, self.config.normaliser, key=key, train=train)
+        weights = normalize(logits_BxHxQxK, allowed, self.config.normalizer, key=key, train=train)
         if self.config.reweighting is Reweighting.GAUSSIAN:
-            if mask.centre is None or mask.window is None:
+            if mask.center is None or mask.window is None:
                 raise ValueError(
-                    "reweighting=gaussian needs a mask with window and centre (attention.local_predictive)"
+                    "reweighting=gaussian needs a mask with window and center (attention.local_predictive)"
                 )
-            weights = gaussian(weights, mask.centre, sum(mask.window) / 2)
+            weights = gaussian(weights, mask.center, sum(mask.window) / 2)
         if soft_BxQ is not None:
             weights = _softened(weights, soft_BxQ)
         context_BxQxHxD = read(weights.values, memory.values)
@@ -244,7 +244,7 @@ class AttentionCell(Module):
         """The context of one query of every row, and how it was read [R, H, K]; `facts` as of a call.
 
         Rows are examples x beams: the beams of an example are queries of one attention over its memory. A mask's
-        queries are then the beams, so that facts of a query's position do not fit; say `centre` or `allowed`, and
+        queries are then the beams, so that facts of a query's position do not fit; say `center` or `allowed`, and
         `position_R` where the extent asks for positions.
 
         Errors: ValueError when the memory's examples do not divide the rows.
@@ -256,7 +256,7 @@ class AttentionCell(Module):
         return as_rows(context_BxQxC), jax.tree.map(queries_as_rows, alignment)
 
     def _within_extent(self, mask: Mask, q_BxQxHxD: Array, position_BxQ: Array | None) -> Mask:
-        """The mask with the window of the extent, around each query's centre."""
+        """The mask with the window of the extent, around each query's center."""
         batch, queries, heads, _ = q_BxQxHxD.shape
         around = (self.config.half_width, self.config.half_width)
         match self.config.extent:
@@ -266,12 +266,12 @@ class AttentionCell(Module):
                 position = jnp.arange(queries)[None] if position_BxQ is None else position_BxQ
                 # bfloat16 does not know every position beyond 256.
                 wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
-                centre_BxHxQ = jnp.broadcast_to(position[:, None].astype(wide), (batch, heads, queries))
+                center_BxHxQ = jnp.broadcast_to(position[:, None].astype(wide), (batch, heads, queries))
             case Extent.PREDICTIVE:
-                assert self.centre is not None
+                assert self.center is not None
                 assert mask.key_lengths is not None
-                centre_BxHxQ = self.centre(q_BxQxHxD, mask.key_lengths)
-        return dataclasses.replace(mask, window=around, centre=centre_BxHxQ)
+                center_BxHxQ = self.center(q_BxQxHxD, mask.key_lengths)
+        return dataclasses.replace(mask, window=around, center=center_BxHxQ)
 
     def _parameters(self, dtype: jnp.dtype) -> Parameters:
         return Parameters(score=self.score(dtype))

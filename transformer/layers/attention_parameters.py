@@ -8,7 +8,7 @@ from jaxtyping import Array
 from transformer.attention.blocks import Sizes, Weight
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction
-from transformer.layers.initialization import ScoreInitialisation
+from transformer.layers.initialization import ScoreInitialization
 from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import TransformerConfig
 
@@ -34,7 +34,7 @@ class TrainedScore(_Trained):
     """The trained part of a score between queries of `depth` and keys of `key_depth`: empty for the dot products.
 
     `hidden` is the width of a score's hidden layer; this and `key_depth` are the queries' depth unless given.
-    `max_length`: the keys that a score by location has rows for. `initialisation`: how it begins.
+    `max_length`: the keys that a score by location has rows for. `initialization`: how it begins.
 
     Errors: ValueError for an inner product of queries and keys of two depths.
     """
@@ -48,7 +48,7 @@ class TrainedScore(_Trained):
         *,
         key_depth: int | None = None,
         hidden: int | None = None,
-        initialisation: ScoreInitialisation = ScoreInitialisation.OWN,
+        initialization: ScoreInitialization = ScoreInitialization.OWN,
         builder: Builder,
         head_axis: str = "heads",
     ):
@@ -58,7 +58,7 @@ class TrainedScore(_Trained):
                 f"score={score.value} multiplies queries and keys of one depth; these have {depth} and {key_depth}: "
                 "make them equal, or say general"
             )
-        weights = {name: initialisation(name, weight) for name, weight in SCORES[score].weights(self.sizes).items()}
+        weights = {name: initialization(name, weight) for name, weight in SCORES[score].weights(self.sizes).items()}
         super().__init__(weights, builder=builder, head_axis=head_axis)
 
     def __call__(self, dtype: jnp.dtype) -> ScoreFunction | None:

@@ -28,7 +28,7 @@ Masks = Annotated[int, Range(0, 2**10)]
 class SpecAugmentConfig(Config):
     """What training hides of an utterance (Park et al. 2019, section 2); the default hides nothing.
 
-    `band_masks` times 0 to `bands` neighbouring bands, and `frame_masks` times 0 to `frames` neighbouring frames.
+    `band_masks` times 0 to `bands` neighboring bands, and `frame_masks` times 0 to `frames` neighboring frames.
 
     Errors: UserError for negative numbers.
     """
@@ -170,7 +170,7 @@ def _fourier(window: int, points: int) -> Float[np.ndarray, "W _"]:
 
 @functools.cache
 def _triangles(config: HearingConfig) -> Float[np.ndarray, "K M"]:
-    """How much of each frequency every band has: 1 at its middle, 0 at the middles of its neighbours."""
+    """How much of each frequency every band has: 1 at its middle, 0 at the middles of its neighbors."""
     lowest, highest = (2595 * np.log10(1 + frequency / 700) for frequency in (config.lowest, config.highest))
     corners = 700 * (10 ** (np.linspace(lowest, highest, config.bands + 2) / 2595) - 1)
     frequency_Kx1 = np.linspace(0, RATE / 2, config.transform // 2 + 1)[:, None]

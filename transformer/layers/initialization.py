@@ -1,4 +1,4 @@
-"""How parameters begin: published initialisations by name, each a rule from a parameter's role to its distribution."""
+"""How parameters begin: published initializations by name, each a rule from a parameter's role to its distribution."""
 
 import dataclasses
 import enum
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from transformer.attention.blocks import Initializer, Weight, normal, xavier_uniform, zeros
 
 
-class Initialisation(enum.Enum):
-    """Whose initialisation it is.
+class Initialization(enum.Enum):
+    """Whose initialization it is.
 
     xavier: matrices U(-a, a), a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16), embeddings
       N(0, 1 / width).
@@ -60,13 +60,13 @@ _TABLES = frozenset({Role.EMBEDDING, Role.POSITIONS})
 
 
 @dataclasses.dataclass(frozen=True)
-class Initialise:
-    """An initialisation for stacks of `residuals` residual sub-layers in all, heads of depth `depth`.
+class Initialize:
+    """An initialization for stacks of `residuals` residual sub-layers in all, heads of depth `depth`.
 
     `gain` is deepnorm's beta, `retained` the share of a matrix's inputs that dropout keeps, which gehring asks for.
     """
 
-    name: Initialisation = Initialisation.XAVIER
+    name: Initialization = Initialization.XAVIER
     residuals: int = 1
     depth: int = 1
     gain: float = 1.0
@@ -75,28 +75,28 @@ class Initialise:
     def __call__(self, role: Role, fan_in: int, fan_out: int) -> Initializer:
         """The distribution of a matrix from `fan_in` to `fan_out` features; of a table, `fan_out` is its width."""
         match self.name:
-            case Initialisation.XAVIER:
+            case Initialization.XAVIER:
                 return normal(fan_out**-0.5) if role in _TABLES else xavier_uniform(fan_in, fan_out)
-            case Initialisation.GPT:
+            case Initialization.GPT:
                 return normal(0.02)
-            case Initialisation.GPT2:
+            case Initialization.GPT2:
                 if role is Role.POSITIONS:
                     return normal(0.01)
                 return normal(0.02 / math.sqrt(self.residuals) if role in _RESIDUAL_OUTPUTS else 0.02)
-            case Initialisation.BERT:
+            case Initialization.BERT:
                 return jax.nn.initializers.truncated_normal(0.02)
-            case Initialisation.BAHDANAU:
+            case Initialization.BAHDANAU:
                 return normal(0.01)
-            case Initialisation.T5:
+            case Initialization.T5:
                 if role in _TABLES:
                     return normal(1.0)
                 return normal((fan_in * self.depth if role is Role.QUERY else fan_in) ** -0.5)
-            case Initialisation.DEEPNORM:
+            case Initialization.DEEPNORM:
                 if role in _TABLES:
                     return normal(fan_out**-0.5)
                 gain = self.gain if role in _SCALED_BY_DEEPNORM else 1.0
                 return normal(gain * math.sqrt(2 / (fan_in + fan_out)))
-            case Initialisation.GEHRING:
+            case Initialization.GEHRING:
                 if role in _TABLES:
                     return normal(0.1)
                 # A gated linear unit passes on a quarter of the variance of what enters it.
@@ -104,7 +104,7 @@ class Initialise:
                 return normal(math.sqrt(variance * self.retained / fan_in))
 
 
-class RecurrentInitialisation(enum.Enum):
+class RecurrentInitialization(enum.Enum):
     """How the matrix begins by which a recurrent cell reads its state, each gate's by itself.
 
     orthogonal: drawn uniformly from the orthogonal matrices, which neither shrink nor stretch a state (Saxe et al.
@@ -118,9 +118,9 @@ class RecurrentInitialisation(enum.Enum):
     def __call__(self, fan_in: int, fan_out: int) -> Initializer:
         """The distribution of matrices [fan_in, gate, fan_out]."""
         match self:
-            case RecurrentInitialisation.ORTHOGONAL:
+            case RecurrentInitialization.ORTHOGONAL:
                 return orthogonal
-            case RecurrentInitialisation.XAVIER:
+            case RecurrentInitialization.XAVIER:
                 return xavier_uniform(fan_in, fan_out)
 
 
@@ -131,7 +131,7 @@ def orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     return jnp.stack([draw(one, (rows, columns), dtype) for one in jax.random.split(key, gates)], axis=1)
 
 
-class ScoreInitialisation(enum.Enum):
+class ScoreInitialization(enum.Enum):
     """How the trained part of a score begins.
 
     own: as its block of `transformer.attention` says (Xavier). bahdanau: matrices N(0, 0.001^2) and the vector behind
@@ -143,14 +143,14 @@ class ScoreInitialisation(enum.Enum):
 
     def __call__(self, name: str, weight: Weight) -> Weight:
         """The weight of this name, beginning so."""
-        if self is ScoreInitialisation.OWN or weight.initializer is zeros:
+        if self is ScoreInitialization.OWN or weight.initializer is zeros:
             return weight
         return weight._replace(initializer=zeros if name == "vector" else normal(0.001))
 
 
 @dataclasses.dataclass(frozen=True)
 class DeepNorm:
-    """alpha, which multiplies what a residual connection carries, and beta, the gain of the initialisation."""
+    """alpha, which multiplies what a residual connection carries, and beta, the gain of the initialization."""
 
     alpha: float
     beta: float

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.normalizers import normalise
+from transformer.attention.normalizers import normalize
 from transformer.attention.scores import function_of
 from transformer.attention.spec import AttentionSpec
 from transformer.axes import divided
@@ -123,7 +123,7 @@ def read_rings(
     if shared > 1:
         seen_RxNxK = seen_RxNxK & (writer_RxK[:, None] == jnp.arange(shared)[:, None])
     allowed = jnp.repeat(seen_RxNxK.reshape(shares, 1, shared, shared * slots), of_group, axis=2)
-    weights = normalise(logits, allowed, spec.normaliser).values.astype(v_SxGxMxD.dtype)
+    weights = normalize(logits, allowed, spec.normalizer).values.astype(v_SxGxMxD.dtype)
     output = jnp.einsum("sgqm,sgmd->sgqd", weights, v_SxGxMxD)
     output = jnp.swapaxes(output.reshape(shares, groups, shared, of_group, -1), 1, 2)
     return output.reshape(shares * shared, 1, heads, -1)

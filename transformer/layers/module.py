@@ -18,7 +18,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.blocks import Initializer
 from transformer.config import Config, UserError
-from transformer.layers.initialization import Initialise, Role
+from transformer.layers.initialization import Initialize, Role
 
 Params = dict[str, Any]
 CONSTANTS = (jax.nn.initializers.zeros, jax.nn.initializers.ones)
@@ -46,7 +46,7 @@ class Precision(Config, path="config.precision"):
 
 
 Rule = Callable[[Role, int, int], Initializer]  # from what a matrix is for, its fan-in and its fan-out
-FLOAT32, XAVIER = Precision(), Initialise()
+FLOAT32, XAVIER = Precision(), Initialize()
 
 
 class Builder:

@@ -1,4 +1,4 @@
-"""Normalisation of one vector."""
+"""Normalization of one vector."""
 
 import enum
 
@@ -28,11 +28,11 @@ class LayerNorm(Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """Normalise every vector by itself, in the type of x."""
+        """Normalize every vector by itself, in the type of x."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        scaled = centred * jax.lax.rsqrt(variance + self.epsilon) * jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
+        centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+        scaled = centered * jax.lax.rsqrt(variance + self.epsilon) * jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
         if self.bias is not None:
             scaled = scaled + jax.lax.broadcast_to_rank(self.bias[...], x.ndim)
         return scaled.astype(x.dtype)
@@ -49,7 +49,7 @@ class RmsNorm(Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """Normalise every vector by itself, in the type of x."""
+        """Normalize every vector by itself, in the type of x."""
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         scale = jax.lax.broadcast_to_rank(self.scale[...], x.ndim)

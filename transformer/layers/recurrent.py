@@ -13,7 +13,7 @@ from transformer.attention.blocks import Initializer
 from transformer.attention.rng import dropout
 from transformer.axes import place
 from transformer.config import Config, Layers, Positive, Rate, UserError
-from transformer.layers.initialization import RecurrentInitialisation, Role
+from transformer.layers.initialization import RecurrentInitialization, Role
 from transformer.layers.linear import product
 from transformer.layers.module import Builder, Module
 from transformer.layers.padding import real_positions
@@ -77,7 +77,7 @@ class RecurrentCell(Module):
         inputs: int,
         width: int,
         *,
-        recurrent: RecurrentInitialisation,
+        recurrent: RecurrentInitialization,
         forget_bias: float,
         builder: Builder,
     ):
@@ -224,7 +224,7 @@ class RecurrentConfig(Config):
     links: SkipConnections = SkipConnections.NONE
     dropout: Rate = 0.0
     forget_bias: float = 1.0
-    recurrent: RecurrentInitialisation = RecurrentInitialisation.ORTHOGONAL
+    recurrent: RecurrentInitialization = RecurrentInitialization.ORTHOGONAL
 
     def _check(self) -> None:
         for layer in range(1, self.layers):

@@ -8,11 +8,11 @@ from jaxtyping import Array, Float, Int
 
 from transformer.attention.api import PreparedKeys, prepare_keys, read, score
 from transformer.attention.masks import Mask, dense
-from transformer.attention.normalizers import normalise
+from transformer.attention.normalizers import normalize
 from transformer.attention.spec import Parameters
 from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
-from transformer.layers.initialization import RecurrentInitialisation
+from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.module import Builder, Module
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 
@@ -45,7 +45,7 @@ class TapeLayer(Module):
             Cell.LSTM,
             inputs,
             width,
-            recurrent=RecurrentInitialisation.ORTHOGONAL,
+            recurrent=RecurrentInitialization.ORTHOGONAL,
             forget_bias=forget_bias,
             builder=builder,
         )
@@ -71,7 +71,7 @@ class TapeLayer(Module):
         q_Rx1x1xD = jnp.concatenate([x_RxI, tape.read], axis=-1)[:, None, None]
         logits_Rx1x1xK = score(q_Rx1x1xD, tape.keys, _SCORE, params=params)
         written = dense(Mask(key_lengths=tape.written), queries=1, keys=slots)
-        weights_Rx1x1xK = normalise(logits_Rx1x1xK, written, AttentionCellConfig.normaliser).values
+        weights_Rx1x1xK = normalize(logits_Rx1x1xK, written, AttentionCellConfig.normalizer).values
         hidden_RxF, memory_RxF = jnp.split(read(weights_Rx1x1xK, tape.values)[:, 0, 0], 2, axis=-1)
         state = self.cell.step(x_RxI, CellState(hidden_RxF, memory_RxF))
         assert state.memory is not None

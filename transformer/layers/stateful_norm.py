@@ -1,4 +1,4 @@
-"""Norms that carry state from step to step: batch normalisation of activations, spectral normalisation of kernels.
+"""Norms that carry state from step to step: batch normalization of activations, spectral normalization of kernels.
 
 A layer with state has `initial_state(key)` and returns the next state beside its output; nothing is mutated. A model
 puts these states into `Variables.state` and returns the next ones as `Aux.state`.
@@ -16,7 +16,7 @@ from transformer.layers.module import Builder, Module
 
 
 class BatchStatistics(NamedTuple):
-    """The running mean and variance of every feature, by which evaluation normalises."""
+    """The running mean and variance of every feature, by which evaluation normalizes."""
 
     mean: Float[Array, " F"]
     variance: Float[Array, " F"]
@@ -26,9 +26,9 @@ class BatchNorm(Module):
     """y = scale (x - mean) / sqrt(variance + epsilon) + bias for every feature, the last axis (Ioffe and Szegedy 2015).
 
     In training mean and variance are those of the batch over all other axes (algorithm 1), the variance the biased
-    one, and the running statistics move towards them: running = (1 - momentum) running + momentum new, where the new
+    one, and the running statistics move toward them: running = (1 - momentum) running + momentum new, where the new
     variance is the unbiased one, as in PyTorch (algorithm 2 takes it at the end). In evaluation the running ones
-    normalise. Statistics are at least float32; over a batch that is divided over devices they are the whole batch's.
+    normalize. Statistics are at least float32; over a batch that is divided over devices they are the whole batch's.
     Under gradient accumulation they are each micro-batch's own.
 
     Errors: ValueError for a momentum that is no share.
@@ -60,7 +60,7 @@ class BatchNorm(Module):
         train: bool,
         mask: Bool[Array, "*B"] | None = None,
     ) -> tuple[Float[Array, "*B F"], BatchStatistics]:
-        """The normalised x, in its type, and the next state, in evaluation the same.
+        """The normalized x, in its type, and the next state, in evaluation the same.
 
         `mask` says which rows or positions count: others reach no statistic and come out as zeros. A batch without
         any leaves the state as it is.
@@ -74,14 +74,14 @@ class BatchNorm(Module):
             counted = jnp.ones(x.shape[:-1], bool) if mask is None else mask
             count = jnp.sum(counted).astype(wide.dtype)
             mean = jnp.sum(wide, axis=axes) / jnp.maximum(count, 1)
-            centred = jnp.where(counted[..., None], wide - of_features(mean), 0)
-            variance = jnp.sum(jnp.square(centred), axis=axes) / jnp.maximum(count, 1)
+            centered = jnp.where(counted[..., None], wide - of_features(mean), 0)
+            variance = jnp.sum(jnp.square(centered), axis=axes) / jnp.maximum(count, 1)
             unbiased = variance * count / jnp.maximum(count - 1, 1)
             state = self._moved(state, BatchStatistics(mean, unbiased), count)
         else:
             mean, variance = (statistic.astype(wide.dtype) for statistic in state)
-            centred = wide - of_features(mean)
-        y = centred * of_features(jax.lax.rsqrt(variance + self.epsilon)) * of_features(self.scale[...])
+            centered = wide - of_features(mean)
+        y = centered * of_features(jax.lax.rsqrt(variance + self.epsilon)) * of_features(self.scale[...])
         y = y + of_features(self.bias[...])
         if mask is not None:
             y = jnp.where(mask[..., None], y, 0)

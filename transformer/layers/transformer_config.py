@@ -15,7 +15,7 @@ from transformer.config import Amount, Config, Count, Heads, Positive, PositiveA
 from transformer.layers.embedding import rows_for
 from transformer.layers.experts import ExpertsConfig
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialization import Initialisation
+from transformer.layers.initialization import Initialization
 from transformer.layers.lora import LoraConfig, Projection
 from transformer.layers.module import Builder
 from transformer.layers.norm import LayerNorm, Norm, RmsNorm
@@ -126,7 +126,7 @@ class Remat(enum.Enum):
 class TransformerConfig(Config, path="config.model"):
     """What the blocks and the ends of every Transformer have in common.
 
-    `kv_heads`: heads of keys and values, which neighbouring query heads share (grouped-query attention, Ainslie et
+    `kv_heads`: heads of keys and values, which neighboring query heads share (grouped-query attention, Ainslie et
     al. 2023); none: as many as `heads`. `head_dim`: none: width / heads. `windows` is a period over the layers:
     a layer of window w sees w positions back (an encoder also w ahead), a layer of window 0 sees all; (0, 128)
     alternates. `max_length`: the greatest number of positions. `rotary_base` is that of rotary positions, `buckets`
@@ -151,7 +151,7 @@ class TransformerConfig(Config, path="config.model"):
     norm_epsilon: Amount = 1e-6
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.ALL
-    initialisation: Initialisation = Initialisation.XAVIER
+    initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     stochastic_depth: Rate = 0.0
@@ -252,10 +252,10 @@ class TransformerConfig(Config, path="config.model"):
                 f"the head depth {self.depth} is odd; config.model.positions={self.positions.value} turns pairs of "
                 "features"
             )
-        if (self.norm_placement is NormPlacement.DEEPNORM) != (self.initialisation is Initialisation.DEEPNORM):
+        if (self.norm_placement is NormPlacement.DEEPNORM) != (self.initialization is Initialization.DEEPNORM):
             raise UserError(
-                f"config.model.norm_placement={self.norm_placement.value} and config.model.initialisation="
-                f"{self.initialisation.value} do not go together: deepnorm is both of them, or neither"
+                f"config.model.norm_placement={self.norm_placement.value} and config.model.initialization="
+                f"{self.initialization.value} do not go together: deepnorm is both of them, or neither"
             )
         if self.buckets < 4 or self.buckets % 4:
             raise UserError(f"config.model.buckets={self.buckets} must be a multiple of 4")

@@ -21,7 +21,7 @@ def named_in_pixels(statistics: Statistics, site: Site) -> Statistics:
     """The statistics of a site with the distance of its patches in pixels, under the name `PIXELS`.
 
     It is the mean attention distance of Dosovitskiy et al. (2021, figure 7): the mean over queries of
-    sum_k w_qk |centre of q - centre of k| / sum_k w_qk. Both run over patches alone: what leads them, such as a class
+    sum_k w_qk |center of q - center of k| / sum_k w_qk. Both run over patches alone: what leads them, such as a class
     token, is no query here, and as a key it is left out of both sums. Other sites' statistics stay as they are.
     """
     grid = of_one_grid(site)
@@ -37,8 +37,8 @@ def named_in_pixels(statistics: Statistics, site: Site) -> Statistics:
 def evenly_spread(grid: Axis) -> float:
     """The distance in pixels of a head that reads all patches alike."""
     assert grid.shape is not None
-    centres = grid.stride * np.indices(grid.shape).reshape(2, -1)
-    return float(np.hypot(*(centres[:, :, None] - centres[:, None])).mean())
+    centers = grid.stride * np.indices(grid.shape).reshape(2, -1)
+    return float(np.hypot(*(centers[:, :, None] - centers[:, None])).mean())
 
 
 def distances(store: MapStore) -> list[dict[str, Any] | None]:

@@ -56,7 +56,7 @@ class RunMaps:
             raise UserError(f"no steps to show: the map store has {list(self.store.steps)}")
         levels = {each.name: each for each in self.store.levels(site)}
         name = list(levels)[-1] if level is None else level
-        stored = [self.store.read_quantised(site, step, name).weights()[example] for step in chosen]
+        stored = [self.store.read_quantized(site, step, name).weights()[example] for step in chosen]
         blocks = levels[name].query_block, levels[name].key_block
         tokens = [
             self.store.labels.tokens[axis.name][example][::block]

@@ -14,7 +14,7 @@ from transformer.attention.capture import Capture, Captured, Top, pool, pooling_
 from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
 from transformer.config import Config, Count, Positive, PositiveAmount
-from transformer.maps.quantize import AnyArray, Quantised, quantise
+from transformer.maps.quantize import AnyArray, Quantized, quantize
 from transformer.tasks.labels import Labels
 
 THUMBNAIL = 64  # cells a side of the coarsest level
@@ -60,9 +60,9 @@ class Level:
 class StoredMaps(NamedTuple):
     """The stored maps of one site at one step, arrays of [example, layer, head, ...]; `rows` follow the query axis."""
 
-    levels: dict[str, Quantised]
-    rows: Quantised | None
-    top: tuple[Any, Quantised] | None
+    levels: dict[str, Quantized]
+    rows: Quantized | None
+    top: tuple[Any, Quantized] | None
     statistics: dict[str, Any]
 
 
@@ -92,7 +92,7 @@ class Plan:
         stored = {}
         for site in self.sites:
             levels = levels_of(*self.sizes[site.name], self.tiers.cells)
-            stored[site.name] = _quantise_site(maps[site.name], site, self.labels, levels)
+            stored[site.name] = _quantize_site(maps[site.name], site, self.labels, levels)
         return stored
 
 
@@ -166,14 +166,14 @@ def levels_of(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...
     return tuple(levels)
 
 
-def quantise_maps(
+def quantize_maps(
     weights: Float[AnyArray, "L B H q k"],
     levels: Sequence[Level],
     statistics: Mapping[str, Float[AnyArray, "L B H"]] | None = None,
     rows: Float[AnyArray, "L B H R K"] | None = None,
     top: Top | None = None,
 ) -> StoredMaps:
-    """Quantise the maps of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
+    """Quantize the maps of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
 
     Errors: ValueError for weights that are not of the finest level's size.
     """
@@ -183,14 +183,14 @@ def quantise_maps(
             f"weights has shape {weights.shape}; its last axes must be {(finest.queries, finest.keys)}, those of the "
             f"level {finest.name}"
         )
-    kept = {finest.name: quantise(_examples_first(weights))}
+    kept = {finest.name: quantize(_examples_first(weights))}
     for fine, coarse in itertools.pairwise(reversed(levels)):
         weights = pool(weights, coarse.query_block // fine.query_block, coarse.key_block // fine.key_block)
-        kept[coarse.name] = quantise(_examples_first(weights))
+        kept[coarse.name] = quantize(_examples_first(weights))
     return StoredMaps(
         dict(reversed(kept.items())),
-        None if rows is None else quantise(_examples_first(rows)),
-        None if top is None else (_examples_first(top.keys), quantise(_examples_first(top.weights))),
+        None if rows is None else quantize(_examples_first(rows)),
+        None if top is None else (_examples_first(top.keys), quantize(_examples_first(top.weights))),
         {name: _examples_first(values) for name, values in (statistics or {}).items()},
     )
 
@@ -223,19 +223,19 @@ def statistic_names(site: Site, labels: Labels) -> tuple[str, ...]:
     return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 
 
-def _quantise_site(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> StoredMaps:
+def _quantize_site(captured: Captured, site: Site, labels: Labels, levels: Sequence[Level]) -> StoredMaps:
     means, counts = captured.means(), captured.counts
     statistics = {
         name: jnp.where(counts[statistic.name] > 0, means[statistic.name], jnp.nan)
         for name, statistic in site_statistics(site, labels).items()
     }
     if captured.pooled is not None:
-        return quantise_maps(captured.pooled, levels, statistics, captured.weights, captured.top)
+        return quantize_maps(captured.pooled, levels, statistics, captured.weights, captured.top)
     assert captured.weights is not None
     weights = captured.weights[..., : levels[-1].queries, : levels[-1].keys]
     if site.name in (labels.links or {}):
         statistics[ALIGNMENT_ERROR] = alignment_error(weights, site, labels)
-    return quantise_maps(weights, levels, statistics)
+    return quantize_maps(weights, levels, statistics)
 
 
 def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: Labels) -> Float[Array, "L B H"]:

@@ -1,4 +1,4 @@
-"""Attention weights in eight bits: square-root quantisation, scaled by each row's largest weight."""
+"""Attention weights in eight bits: square-root quantization, scaled by each row's largest weight."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ TOLERANCE = 0.005  # the L1 error of a row's weights up to which it keeps the sq
 AnyArray = Array | np.ndarray
 
 
-class Quantised(NamedTuple):
+class Quantized(NamedTuple):
     """Rows of weights as codes: weight = scale (code / 255)^root."""
 
     codes: UInt8[AnyArray, "*rows K"]
@@ -26,7 +26,7 @@ class Quantised(NamedTuple):
         return self.scale.astype(xp.float32)[..., None] * ratio ** self.root.astype(xp.float32)[..., None]
 
 
-def quantise(weights: Float[AnyArray, "*rows K"]) -> Quantised:
+def quantize(weights: Float[AnyArray, "*rows K"]) -> Quantized:
     """Codes, scale and root of each row: scale = max_k w, code = round(255 (w / scale)^(1/root)).
 
     The root is 2, whose codes are spaced evenly in sqrt(w), so that small weights keep their share of the levels and
@@ -55,4 +55,4 @@ def quantise(weights: Float[AnyArray, "*rows K"]) -> Quantised:
         better = other_error < error
         codes = xp.where(better[..., None], other_codes, codes)
         root, error = xp.where(better, other, root), xp.where(better, other_error, error)
-    return Quantised(codes.astype(xp.uint8), xp.where(sound, largest, xp.nan).astype(xp.float32), root.astype(xp.uint8))
+    return Quantized(codes.astype(xp.uint8), xp.where(sound, largest, xp.nan).astype(xp.float32), root.astype(xp.uint8))

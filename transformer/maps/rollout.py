@@ -70,7 +70,7 @@ def rollout_across(
         for layer in range(mixed.shape[1]):
             own = 0.5 * decoder_BxLxGxQxQ[example, layer, :, :asked, :asked].mean(axis=0) + 0.5 * np.eye(asked)
             read = cross_BxLxHxQxK[example, layer, :, :asked, :known].mean(axis=0)
-            # Stored weights are quantised; a row that reads nothing of the source stays as it is.
+            # Stored weights are quantized; a row that reads nothing of the source stays as it is.
             both = (own / own.sum(axis=-1, keepdims=True)) @ before + read @ source
             before = both / (1 + read.sum(axis=-1, keepdims=True))
             mixed[example, layer, :asked, :known] = before
@@ -99,7 +99,7 @@ def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence
     stays_BxQxK = 0.5 * before_BxQxK
     for layer in range(layers):
         step_BxQxK = np.where(inside_BxQxK, 0.5 * weights_BxLxHxQxK[:, layer].mean(axis=1), 0) + stays_BxQxK
-        # Stored weights are quantised; a row that attends to nothing keeps only itself.
+        # Stored weights are quantized; a row that attends to nothing keeps only itself.
         total_BxQx1 = step_BxQxK.sum(axis=-1, keepdims=True)
         step_BxQxK /= np.where(total_BxQx1 > 0, total_BxQx1, 1)
         before_BxQxK = mixed_BxLxQxK[:, layer] = step_BxQxK @ before_BxQxK

@@ -48,7 +48,7 @@ from transformer.maps.description import (
 )
 from transformer.maps.description import StorePath as NameInStore
 from transformer.maps.plan import Level, Sizes, StoredMaps, Tiers, levels_of, statistic_names
-from transformer.maps.quantize import Quantised
+from transformer.maps.quantize import Quantized
 from transformer.maps.zarr_files import (
     Piece,
     array_metadata,
@@ -71,7 +71,7 @@ from transformer.tasks.labels import Labels
 FORMAT = "headwise-maps"
 VERSION = 4
 _AXES = ("step", "example", "layer", "head")
-_PARTS = Quantised._fields
+_PARTS = Quantized._fields
 
 
 _MOST_WRITERS = 1 << 16
@@ -295,7 +295,7 @@ class MapStore:
         self._digests[int(step)] = digests
         self._commit([*self._steps, int(step)])
 
-    def read_quantised(self, site: str, step: int, level: str) -> Quantised:
+    def read_quantized(self, site: str, step: int, level: str) -> Quantized:
         """The codes, scales and roots of a level of `site` at `step`. Errors: UserError if it is not stored."""
         known = [each.name for each in self.levels(site)]
         if level not in known:
@@ -303,11 +303,11 @@ class MapStore:
         return self._read(f"{site}/{level}", step)
 
     def read(self, site: str, step: int, level: str = "full") -> Float[np.ndarray, "B L H q k"]:
-        """The weights of `site` at `step`, dequantised to float32; zero beyond an example's tokens.
+        """The weights of `site` at `step`, dequantized to float32; zero beyond an example's tokens.
 
         Errors: UserError if they are not stored.
         """
-        return np.asarray(self.read_quantised(site, step, level).weights())
+        return np.asarray(self.read_quantized(site, step, level).weights())
 
     def read_rows(self, site: str, step: int) -> tuple[tuple[int, ...], Float[np.ndarray, "B L H R K"]] | None:
         """Some whole rows of a map that is not kept whole, and which queries they are."""
@@ -356,8 +356,8 @@ class MapStore:
             raise UserError(f"step={step} is not in the map store: it has {self._steps}")
         return self._places[step]
 
-    def _read(self, group: str, step: int) -> Quantised:
-        return Quantised(*(self._read_checked(f"{group}/{part}", step) for part in _PARTS))
+    def _read(self, group: str, step: int) -> Quantized:
+        return Quantized(*(self._read_checked(f"{group}/{part}", step) for part in _PARTS))
 
     def _read_checked(self, name: str, step: int) -> np.ndarray:
         index, site = self._index(step), name.rsplit("/", 2 if name.count("/") > 2 else 1)[0]
@@ -402,8 +402,8 @@ class MapStore:
             groups["rows"] = kept.rows
         if kept.top is not None:
             arrays["top/keys"], groups["top"] = kept.top
-        for group, quantised in groups.items():
-            arrays |= {f"{group}/{part}": array for part, array in quantised._asdict().items()}
+        for group, quantized in groups.items():
+            arrays |= {f"{group}/{part}": array for part, array in quantized._asdict().items()}
         yield from ((name, tuple(array.shape), own_pieces(array)) for name, array in arrays.items())
         names, heads = statistic_names(site, self.labels), self._heads(site)
         unknown = set(kept.statistics) - set(names)
@@ -453,7 +453,7 @@ class MapStore:
             about = {**describe_site(site), "config_hash": self.config_hash, "titles": list(self.labels.titles)}
             about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
             about["links"] = (self.labels.links or {}).get(site.name)
-            about["quantisation"] = "weight = scale * (codes / 255) ** root"
+            about["quantization"] = "weight = scale * (codes / 255) ** root"
             about["statistics"] = list(statistic_names(site, self.labels))
             about["rows"] = list(self._rows(site.name))
             write_group(self.path / site.name, about)

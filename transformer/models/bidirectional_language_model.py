@@ -51,7 +51,7 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
 
 
 class BidirectionalLanguageModel(RecurrentDecoder):
-    """Minimises sum_k -log p(t_k | t_1 ... t_{k-1}) - log p(t_k | t_{k+1} ... t_T), each a mean over its tokens.
+    """Minimizes sum_k -log p(t_k | t_1 ... t_{k-1}) - log p(t_k | t_{k+1} ... t_T), each a mean over its tokens.
 
     Both directions share the word vectors and the output; each has LSTMs of its own. The forward one is what the task
     scores, and continues texts; the backward one adds its loss as `auxiliary/backward`. As inputs and outputs of

@@ -11,7 +11,7 @@ from transformer.config import Amount, Count, Positive, Rate
 from transformer.layers.beams import as_rows, by_example
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.initialization import Initialise
+from transformer.layers.initialization import Initialize
 from transformer.layers.module import Builder, Functional, Precision, unstacked
 from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.models.contract import Cache, Inputs, Model, PyTree
@@ -56,7 +56,7 @@ class ByteNet(DilatedDecoder):
         if interface.pad is None or interface.begin is None:
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
-        builder = builder.with_rule(Initialise(config.initialisation))
+        builder = builder.with_rule(Initialize(config.initialization))
         vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.encoder = builder.stack(lambda builder: ResidualSet(config, Padding.SAME, builder), config.encoder_sets)

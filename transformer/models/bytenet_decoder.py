@@ -10,7 +10,7 @@ from transformer.config import Positive, UserError
 from transformer.layers.beams import repeat_rows
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.initialization import Initialise
+from transformer.layers.initialization import Initialize
 from transformer.layers.module import Builder, Functional, Precision, unstacked
 from transformer.models.contract import Cache, Inputs, Model, PyTree
 from transformer.models.dilated_decoder import (
@@ -48,7 +48,7 @@ class ByteNetDecoder(DilatedDecoder):
 
     def __init__(self, config: ByteNetDecoderConfig, interface: Interface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
-        builder = builder.with_rule(Initialise(config.initialisation))
+        builder = builder.with_rule(Initialize(config.initialization))
         vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.sets)

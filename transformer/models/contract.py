@@ -25,7 +25,7 @@ class Variables(NamedTuple):
 
 
 class AuxiliaryLoss(NamedTuple):
-    """A term that a model itself adds to what is minimised: weight x total / denominator.
+    """A term that a model itself adds to what is minimized: weight x total / denominator.
 
     Such as the balance of a router, or the doubly stochastic penalty of Xu et al. 2015. `total` is a sum over what
     `denominator` counts in the batch (examples, tokens, routed tokens); where an update is computed in micro-batches,

@@ -19,7 +19,7 @@ from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.beams import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
-from transformer.layers.initialization import Initialisation, Initialise, Role
+from transformer.layers.initialization import Initialization, Initialize, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
 from transformer.layers.padding import real_lengths, real_positions, target_lengths
@@ -51,7 +51,7 @@ class ConvS2SConfig(Config, path="config.model"):
     kernel: Positive = 3
     max_length: Positive = 1024
     embedding_rows: int | None = None
-    initialisation: Initialisation = Initialisation.GEHRING
+    initialization: Initialization = Initialization.GEHRING
     dropout: Rate = 0.1
 
 
@@ -160,8 +160,8 @@ class ConvS2S(Stateless):
         if interface.pad is None or interface.begin is None:
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
-        builder = builder.with_rule(Initialise(config.initialisation))
-        of_dropped = builder.with_rule(Initialise(config.initialisation, retained=1 - config.dropout))
+        builder = builder.with_rule(Initialize(config.initialization))
+        of_dropped = builder.with_rule(Initialize(config.initialization, retained=1 - config.dropout))
         vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
         width, embedding = ("embed", config.width), ("embed", config.embedding)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
@@ -284,7 +284,7 @@ class ConvS2S(Stateless):
 class WeightNormed[Layer: Linear | Convolution1D](Module):
     """A layer whose kernel is w = g v / ||v||, for each output by itself (Salimans and Kingma 2016, equation 2).
 
-    v is the layer's own kernel and g begins as ||v||, so that w begins as the layer's initialisation draws it.
+    v is the layer's own kernel and g begins as ||v||, so that w begins as the layer's initialization draws it.
     `outputs` is the logical name and the number of the outputs, which are the kernel's last axis.
     """
 

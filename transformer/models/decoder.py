@@ -13,7 +13,7 @@ from transformer.layers.beams import repeat_rows
 from transformer.layers.block import outputs_of_each_layer, run_layers, with_window
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialization import Initialisation, Initialise, deepnorm
+from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
@@ -52,7 +52,7 @@ class DecoderConfig(TransformerConfig):
     activation: Activation = Activation.GELU_TANH
     norm_epsilon: Amount = 1e-5
     norm_placement: NormPlacement = NormPlacement.PRE
-    initialisation: Initialisation = Initialisation.GPT2
+    initialization: Initialization = Initialization.GPT2
     dropout: Rate = 0.0
     positions: Positions = Positions.LEARNED
     max_length: Positive = 1024
@@ -73,7 +73,7 @@ class Decoder(TokenDecoder):
 
     def __init__(self, config: DecoderConfig, interface: Interface, builder: Builder):
         deep = deepnorm(config.layers)
-        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta))
+        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
         super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
         self.count = config.layers
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)

@@ -14,7 +14,7 @@ from transformer.axes import place
 from transformer.config import Config, Positive, Rate, UserError
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.embedding import Embedding
-from transformer.layers.initialization import Initialisation
+from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module, layer_of, scan
 from transformer.layers.norm import LayerNorm
@@ -36,7 +36,7 @@ class DilatedConfig(Config, path="config.model"):
     largest_dilation: Positive = 16
     kernel: Positive = 3
     embedding_rows: int | None = None
-    initialisation: Initialisation = Initialisation.XAVIER
+    initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
 
     def _check(self) -> None:

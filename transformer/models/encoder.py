@@ -12,7 +12,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialization import Initialisation, Initialise, deepnorm
+from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_lengths
@@ -53,7 +53,7 @@ class EncoderConfig(TransformerConfig):
     feed_forward: Positive = 3072
     activation: Activation = Activation.GELU
     norm_epsilon: Amount = 1e-12
-    initialisation: Initialisation = Initialisation.BERT
+    initialization: Initialization = Initialization.BERT
     attention_dropout: Rate = 0.1
     positions: Positions = Positions.LEARNED
     max_length: Positive = 512
@@ -104,7 +104,7 @@ class Encoder(TokenModel):
 
     def __init__(self, config: EncoderConfig, interface: Interface, builder: Builder):
         deep = deepnorm(config.layers)
-        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta))
+        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
         # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
         scored = config.head is not Head.NONE
         super().__init__(

@@ -12,7 +12,7 @@ from transformer.attention.sites import Axis
 from transformer.config import Layers, UserError
 from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.block import BlockAux, Memory, outputs_of_each_layer, run_layers, stack_by_layer, with_window
-from transformer.layers.initialization import Initialise, deepnorm_encoder_decoder
+from transformer.layers.initialization import Initialize, deepnorm_encoder_decoder
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_lengths, target_lengths
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
@@ -68,7 +68,7 @@ class EncoderDecoder(TokenDecoder):
         deep = deepnorm_encoder_decoder(config.encoder_layers, config.decoder_layers)
         residuals = (2 * config.encoder_layers, 3 * config.decoder_layers)
         of_encoder, of_decoder = (
-            builder.with_rule(Initialise(config.initialisation, count, config.depth, side.beta))
+            builder.with_rule(Initialize(config.initialization, count, config.depth, side.beta))
             for count, side in zip(residuals, deep, strict=True)
         )
         super().__init__(config, config.rows(interface.vocabularies["joint"]), builder=of_encoder)

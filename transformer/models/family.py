@@ -24,7 +24,7 @@ class Size:
     `vocabulary` and `context` (positions) are those that its parameters and operations are counted with, and
     `counted` are further keys for the count alone, where the published number leaves a head out. `published` is the
     number of parameters that its source prints; `training_flops` and `training_tokens` likewise, None where it prints
-    none. `side` is that of the square colour pictures that it reads, in pixels; `vocabulary` then counts their
+    none. `side` is that of the square color pictures that it reads, in pixels; `vocabulary` then counts their
     classes, and `context` the patches and tokens of one. `notes` say what differs from the source.
     """
 

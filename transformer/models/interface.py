@@ -63,7 +63,7 @@ FILLING = signature("tokens", output="hidden tokens")
 FILLING_PAIRS = signature("tokens", "types", "lengths", output="hidden tokens")
 # The same, and a logit for "the second text follows the first" and for "it is from elsewhere": extras["next_sentence"].
 FOLLOWING = signature("tokens", "types", "lengths", output="hidden tokens and whether the second text follows")
-# `order` is the place of every position in its factorisation order; the tokens at the positions `predicted` [B, P].
+# `order` is the place of every position in its factorization order; the tokens at the positions `predicted` [B, P].
 PERMUTATION = signature("tokens", "order", "predicted", output="predicted tokens")
 # Texts, the first `lengths` of their tokens real; a logit for each of `Interface.vocabularies["classes"]` classes.
 CLASSIFICATION = signature("tokens", "lengths", output="class")
@@ -91,11 +91,11 @@ ANSWERING = signature("picture", "tokens", "lengths", output="class")
 GENERATION = signature("noise", "picture", output="pictures")
 # Points [B, N, coordinates] in no order, the first `lengths` of them real; a logit for each class.
 POINT_CLASSIFICATION = signature("points", "lengths", output="class")
-# What a robot sees: grey and depth pictures [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,
+# What a robot sees: gray and depth pictures [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,
 # and `actions`, each what was done before the picture of its step plus 1 (0: nothing yet). A value for each of
 # `vocabularies["actions"]` at every step. A family that serves it takes single steps as well, by its methods `begin`
 # and `act`: models/recurrent_q_network.py has them.
-ACTING = signature("grey", "depth", "actions", "lengths", output="action values")
+ACTING = signature("gray", "depth", "actions", "lengths", output="action values")
 # An instruction `source`, and `target`, the actions behind a begin token, in a world that is a table: of each of its
 # places the features `sights` [B, places, features] and, for each of `vocabularies["target"]` tokens, where it leads,
 # `moves` [B, places, tokens]; `start` [B] is the first place. A logit for each token at every step.

@@ -28,7 +28,7 @@ def _transformer(width: int, heads: int, **printed: Any) -> Size:
         "activation": "relu",
         "norm_placement": "post",
         "biases": "feed_forward",
-        "initialisation": "xavier",
+        "initialization": "xavier",
         "positions": "sinusoidal",
         "windows": (),
         "embedding_scale": "sqrt_width",
@@ -63,7 +63,7 @@ def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any
 
 
 # What those models fix beside their arrangement whose code, or whose paper by naming GPT-2's, says it.
-_GPT2 = {"norm_epsilon": 1e-5, "initialisation": "gpt2"}
+_GPT2 = {"norm_epsilon": 1e-5, "initialization": "gpt2"}
 
 
 def _gpt2(layers: int, width: int, heads: int, published: float) -> Size:
@@ -92,7 +92,7 @@ def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, An
         "norm_epsilon": 1e-12,
         "norm_placement": "post",
         "biases": "all",
-        "initialisation": "bert",
+        "initialization": "bert",
         "positions": "learned",
         "windows": (),
         "max_length": 512,
@@ -132,7 +132,7 @@ def _xlnet(layers: int, width: int, heads: int, note: str) -> Size:
         "norm_epsilon": 1e-12,
         "norm_placement": "post",
         "biases": "feed_forward",
-        "initialisation": "gpt",
+        "initialization": "gpt",
         "positions": "transformer_xl",
         "windows": (),
         "embedding_scale": "none",
@@ -153,7 +153,7 @@ PUBLISHED: Mapping[str, Size] = {
     "transformer-big": _transformer(1024, 16, published=213e6, training_flops=2.3e19, notes=_TRANSFORMER_NOTES),
     "gpt1": Size(
         "decoder",
-        _decoder(12, 768, 12, 512, norm_placement="post", norm_epsilon=1e-5, initialisation="gpt"),
+        _decoder(12, 768, 12, 512, norm_placement="post", norm_epsilon=1e-5, initialization="gpt"),
         40_478,
         512,
         "Radford et al. 2018, section 4.1",
@@ -209,7 +209,7 @@ PUBLISHED: Mapping[str, Size] = {
         300e9,
         notes=(
             "weight matrices and embeddings are 13 L d^2 + V d = 279,697,162,240, the rest norms and biases",
-            "its published training FLOPs hold rematerialisation, a third more, and padding (appendix on compute)",
+            "its published training FLOPs hold rematerialization, a third more, and padding (appendix on compute)",
         ),
     ),
 }

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
-from transformer.attention.normalizers import SAMPLERS, Normaliser, Reweighting
+from transformer.attention.normalizers import SAMPLERS, Normalizer, Reweighting
 from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, Site, Values
@@ -18,7 +18,7 @@ from transformer.config import Config, Count, Heads, Layers, Positive, Rate, Use
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, Extent, Projection
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
-from transformer.layers.initialization import Initialisation, Initialise, ScoreInitialisation
+from transformer.layers.initialization import Initialization, Initialize, ScoreInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_lengths
@@ -107,7 +107,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
     (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for,
     `embedding_rows` those of the vocabulary, None for as many as the task has tokens.
-    Of a `normaliser` that draws, `soft_share` is the probability that a training example is read by the probabilities
+    Of a `normalizer` that draws, `soft_share` is the probability that a training example is read by the probabilities
     in place of draws (Xu et al. 2015, section 4.1). In training a word that the decoder reads is its own draw, and not
     the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
     `scheduled_sampling_steps` says (Bengio et al. 2015).
@@ -127,7 +127,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     order: Order = Order.PREVIOUS
     readout: Readout = Readout.MAXOUT
     score: Score = AttentionCellConfig.score
-    normaliser: Normaliser = AttentionCellConfig.normaliser
+    normalizer: Normalizer = AttentionCellConfig.normalizer
     projection: Projection = AttentionCellConfig.projection
     heads: Heads = AttentionCellConfig.heads
     depth: Count = AttentionCellConfig.depth
@@ -136,15 +136,15 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     max_length: Count = AttentionCellConfig.max_length
     soft_share: Rate = 0.0
     embedding_rows: int | None = None
-    initialisation: Initialisation = Initialisation.XAVIER
+    initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     scheduled_sampling: Rate = 0.0
     scheduled_sampling_steps: Positive = 10_000
 
     def _check(self) -> None:
-        if self.soft_share and not (self.normaliser in SAMPLERS and self.context.attends):
+        if self.soft_share and not (self.normalizer in SAMPLERS and self.context.attends):
             raise UserError(
-                f"config.model.soft_share={self.soft_share} is for an attention that draws: say normaliser=hard or "
+                f"config.model.soft_share={self.soft_share} is for an attention that draws: say normalizer=hard or "
                 "straight_through, or soft_share=0"
             )
         if self.order is Order.INPUT_FEEDING and self.context is Context.NONE:
@@ -166,10 +166,10 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     def check_attention(self) -> None:
         """Errors: UserError for an attention that these sizes do not allow, or whose choices exclude each other."""
         self.attention()
-        if self.extent is Extent.PREDICTIVE and self.normaliser in SAMPLERS:
+        if self.extent is Extent.PREDICTIVE and self.normalizer in SAMPLERS:
             raise UserError(
-                "config.model.extent=predictive weighs the keys around its centre, of which config.model.normaliser="
-                f"{self.normaliser.value} leaves one: say extent=monotonic, or normaliser=softmax"
+                "config.model.extent=predictive weighs the keys around its center, of which config.model.normalizer="
+                f"{self.normalizer.value} leaves one: say extent=monotonic, or normalizer=softmax"
             )
         memory, split = self.encoder().output_width, self.projection is Projection.SPLIT
         for name, size in (("width", self.width), ("the encoder's output", memory)):
@@ -218,10 +218,10 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
 
     def attention(self) -> AttentionCellConfig:
         """The decoder's attention: local-p with its Gaussian window."""
-        bahdanau = self.initialisation is Initialisation.BAHDANAU
+        bahdanau = self.initialization is Initialization.BAHDANAU
         return AttentionCellConfig(
             self.score,
-            self.normaliser,
+            self.normalizer,
             Reweighting.GAUSSIAN if self.extent is Extent.PREDICTIVE else Reweighting.NONE,
             self.projection,
             self.heads,
@@ -229,7 +229,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
             self.max_length,
             self.extent,
             self.half_width,
-            ScoreInitialisation.BAHDANAU if bahdanau else ScoreInitialisation.OWN,
+            ScoreInitialization.BAHDANAU if bahdanau else ScoreInitialization.OWN,
         )
 
 
@@ -274,7 +274,7 @@ class RecurrentEncoderDecoder(AttentionDecoder):
     def __init__(self, config: RecurrentEncoderDecoderConfig, interface: Interface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
-        builder = builder.with_rule(Initialise(config.initialisation))
+        builder = builder.with_rule(Initialize(config.initialization))
         vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
         width, embedding = config.width, config.embedding
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
@@ -438,7 +438,7 @@ class RecurrentEncoderDecoder(AttentionDecoder):
 
     def _draws(self, alignment: Alignment | None) -> dict[str, Array]:
         """What REINFORCE is made of; straight-through draws have a gradient without it."""
-        return sampling_extras(alignment) if self.config.normaliser is Normaliser.HARD else {}
+        return sampling_extras(alignment) if self.config.normalizer is Normalizer.HARD else {}
 
     def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
         """The decoder's first states, by the bridge."""
@@ -483,7 +483,7 @@ def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision
         values = Values.PROBABILITY
         if config.extent is Extent.PREDICTIVE:
             values = Values.REWEIGHTED
-        if config.normaliser in SAMPLERS:
+        if config.normalizer in SAMPLERS:
             values = Values.SAMPLE
         heads = tuple(map(str, range(config.heads)))
         sites = (Site(SITE, Axis("target"), Axis("source"), ("0",), heads, values=values),)

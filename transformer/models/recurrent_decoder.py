@@ -18,7 +18,7 @@ from transformer.layers.attention_cell import scan_steps
 from transformer.layers.beams import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.embedding_and_head import ClassHead
-from transformer.layers.initialization import Initialisation, Initialise
+from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_positions
@@ -59,7 +59,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     layers: Layers = 1
     hidden: Count = 0
     embedding_rows: int | None = None
-    initialisation: Initialisation = Initialisation.XAVIER
+    initialization: Initialization = Initialization.XAVIER
     forget_bias: float = 1.0
     dropout: Rate = 0.0
 
@@ -88,7 +88,7 @@ class RecurrentDecoder(Stateless):
     """
 
     def __init__(self, config: RecurrentDecoderConfig, interface: Interface, builder: Builder):
-        builder = builder.with_rule(Initialise(config.initialisation))
+        builder = builder.with_rule(Initialize(config.initialization))
         self.config, self.dtype = config, builder.dtype
         vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)

@@ -16,7 +16,7 @@ from transformer.axes import Placement
 from transformer.config import Amount, Config, Heads, Layers, Positive, Rate
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialization import Initialisation, Initialise, deepnorm
+from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.residual import NormPlacement
@@ -45,7 +45,7 @@ class VectorDecoderConfig(Config, path="config.model"):
     activation: Activation = Activation.GELU_TANH
     norm_epsilon: Amount = 1e-5
     norm_placement: NormPlacement = NormPlacement.PRE
-    initialisation: Initialisation = Initialisation.XAVIER
+    initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     max_length: Positive = 128
     score: Score = AttentionSpec.score
@@ -69,7 +69,7 @@ class VectorDecoder(BlockStacks):
 
     def __init__(self, config: VectorDecoderConfig, interface: Interface, builder: Builder):
         blocks, deep = config.blocks, deepnorm(config.layers)
-        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, blocks.depth, deep.beta))
+        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
         self.config, self.count, self.dtype = blocks, config.layers, builder.dtype
         model = (("embed", config.width),)
         features = (("features", interface.inputs["vectors"].shape[-1]),)

@@ -18,7 +18,7 @@ from transformer.axes import Placement
 from transformer.config import Amount, Config, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.grid_positions import GridPositions, GridTable
-from transformer.layers.initialization import Initialisation, Initialise, deepnorm
+from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
 from transformer.layers.module import Builder, Functional, Precision
@@ -76,7 +76,7 @@ class VitConfig(Config, path="config.model"):
     norm_epsilon: Amount = 1e-6
     norm_placement: NormPlacement = NormPlacement.PRE
     biases: Biases = Biases.ALL
-    initialisation: Initialisation = Initialisation.XAVIER
+    initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     stochastic_depth: Rate = 0.0
@@ -119,7 +119,7 @@ class Vit(BlockStacks):
         _, height, width, channels = interface.inputs["picture"].shape
         grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
         assert grid.shape is not None
-        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, blocks.depth, deep.beta))
+        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
         self.config, self.readout, self.shape, self.patch = blocks, config.readout, grid.shape, config.patch
         self.count, self.dtype, tokens = config.layers, builder.dtype, config.readout.tokens
         distilled = config.readout is Readout.DISTILLED

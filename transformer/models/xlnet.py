@@ -14,7 +14,7 @@ from transformer.attention.sites import Site
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.block import LayerContext, interleave_periods, run_layers, with_window
 from transformer.layers.feed_forward import Activation
-from transformer.layers.initialization import Initialisation, Initialise, Role, deepnorm
+from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.residual import NormPlacement
@@ -47,7 +47,7 @@ class XLNetConfig(TransformerConfig):
     norm_epsilon: Amount = 1e-12
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.FEED_FORWARD
-    initialisation: Initialisation = Initialisation.GPT
+    initialization: Initialization = Initialization.GPT
     attention_dropout: Rate = 0.1
     positions: Positions = FOR_SEGMENTS
     output_bias: bool = True
@@ -77,7 +77,7 @@ class XLNetConfig(TransformerConfig):
 
 
 class XLNet(TokenModel):
-    """Predicts tokens in any order of factorisation.
+    """Predicts tokens in any order of factorization.
 
     inputs: `tokens` [B, T]; `order` [B, T], the place of each position in its order, from 0, a lower one being known
     to a higher (absent: from left to right); positions of the same place see each other, but no query of that place
@@ -91,7 +91,7 @@ class XLNet(TokenModel):
 
     def __init__(self, config: XLNetConfig, interface: Interface, builder: Builder):
         deep = deepnorm(config.layers)
-        builder = builder.with_rule(Initialise(config.initialisation, 2 * config.layers, config.depth, deep.beta))
+        builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
         super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
         self.layers = builder.stack(lambda builder: block_of(config, config.kinds, alpha, builder), config.layers)

@@ -67,7 +67,7 @@ function standalone(svg, { title, words, legend = [], parts = [], least = 0, bel
   const height = Math.ceil(y + Number(svg.getAttribute("height")) + below + MARGIN);
   const font = getComputedStyle(document.body).fontFamily;
   const size = { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": font };
-  const ground = draw("rect", { width, height, fill: themeColour("panel") });
+  const ground = draw("rect", { width, height, fill: themeColor("panel") });
   const drawing = draw("svg", size, draw("title", {}, seenText(title)), ground, ...heads, body);
   // It takes its style from the page while it stands in it.
   const place = make("div", { class: "offscreen" }, drawing);

@@ -1,4 +1,4 @@
-// Figures: one SVG each, drawn anew whenever a choice, the width or the colour scheme changes. What can be read off a
+// Figures: one SVG each, drawn anew whenever a choice, the width or the color scheme changes. What can be read off a
 // figure are its stops: places with words, reached with the pointer or with the arrow keys.
 
 const figures = [];
@@ -21,7 +21,7 @@ function addFigure(place, { id, title, note = "", legend = null, table = null, a
   const head = make("span", { class: "figure-head" }, name, make("span", { class: "exports" }, ...saving));
   const caption = make("figcaption", {}, head, make("span", { class: "at" }, note));
   if (legend) caption.append(make("span", { class: "entries" }, ...legend));
-  const names = { "aria-labelledby": `${id}-name`, "aria-describedby": `${id}-description` };
+  const names = { "aria-labeledby": `${id}-name`, "aria-describedby": `${id}-description` };
   const svg = draw("svg", { role: "img", tabindex: 0, ...names });
   const element = make("figure", { id, class: "chart" }, caption, svg);
   place.append(element);

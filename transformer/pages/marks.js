@@ -1,5 +1,5 @@
 // What stands on a figure: text, markers, crosses, the bar of a ramp. A series is told from others by its look,
-//   { ink: classes that give its colour and dash, shape: the number of its marker, null for a line alone }
+//   { ink: classes that give its color and dash, shape: the number of its marker, null for a line alone }
 
 /** Text in a figure, as it can be seen and as any XML can hold it. */
 const seenText = (words) =>
@@ -62,14 +62,14 @@ function sampleOf(look) {
   return draw("svg", size, ...sampleParts(look));
 }
 
-/** The bar that says which colour is which value; marks are [share of its width, words]. */
-function rampBar(left, top, width, colourAt, marks) {
+/** The bar that says which color is which value; marks are [share of its width, words]. */
+function rampBar(left, top, width, colorAt, marks) {
   const parts = 66;
   const step = width / parts;
   // Each lies over the edge of the one before: seams would show as stripes.
   const bar = Array.from({ length: parts }, (_, part) => {
     const place = { x: left + part * step, y: top, width: part < parts - 1 ? step + 1 : step, height: 9 };
-    return draw("rect", { ...place, fill: colourAt(part / (parts - 1)) });
+    return draw("rect", { ...place, fill: colorAt(part / (parts - 1)) });
   });
   const words = marks.map(([share, text]) =>
     label(text, left + width * share, top + 21, { class: "tick", "text-anchor": "middle" }),
@@ -78,9 +78,9 @@ function rampBar(left, top, width, colourAt, marks) {
 }
 
 /** The same as a legend beside a heading, under its name. */
-function showRamp(place, name, colourAt, marks) {
+function showRamp(place, name, colorAt, marks) {
   const size = { class: "ramp", width: 132, height: 24, role: "img", "aria-label": `scale: ${name}` };
-  const bar = draw("svg", size, ...rampBar(0, 0, size.width, colourAt, marks));
+  const bar = draw("svg", size, ...rampBar(0, 0, size.width, colorAt, marks));
   place.replaceChildren(make("span", { class: "ramp-name" }, name), bar);
 }
 

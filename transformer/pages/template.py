@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 STYLES = ("theme.css", "charts.css")
 # In the order in which they run: each file sees what the ones before it define.
-SCRIPTS = ("elements.js", "words.js", "colour.js", "marks.js", "scales.js", "figure.js", "lines.js", "export.js")
+SCRIPTS = ("elements.js", "words.js", "color.js", "marks.js", "scales.js", "figure.js", "lines.js", "export.js")
 
 
 _COMMENT = re.compile(r"^ *(?://.*|/\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)

@@ -2,7 +2,7 @@
 
 An array is a sequence of 32-bit words w_p, p = 0, 1, ... in C order: an element of one or two bytes is one word, one of
 eight is two. With z_p = p G + w_p mod 2^64, its digest is the pair of sums over p, mod 2^64, of two scramblings of z_p
-(the finaliser of SplitMix64, Steele et al. 2014, and the same with another last factor). G is the odd number nearest to
+(the finalizer of SplitMix64, Steele et al. 2014, and the same with another last factor). G is the odd number nearest to
 2^64 over the golden ratio, whose multiples lie so evenly that no two of a billion words can have the same z whatever
 they are: an array whose words were changed, exchanged, zeroed or shifted has other z, and the same two sums by a chance
 of about 2^-128. Sums of integers are exact in any order, so that each process adds up what it holds.
@@ -140,7 +140,7 @@ def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
 
 
 def _starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarray, " runs"]:
-    """The places in the whole array at which the part's runs of neighbouring elements begin, in C order."""
+    """The places in the whole array at which the part's runs of neighboring elements begin, in C order."""
     bounds = [place.indices(size)[:2] for place, size in zip(where, shape, strict=True)]
     last = len(shape)
     while last and bounds[last - 1] == (0, shape[last - 1]):

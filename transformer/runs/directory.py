@@ -66,7 +66,7 @@ class Start:
     packages: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     commit: str | None = None
     parameters: Annotated[int, Range(0, 2**63)] | None = None
-    initialised_from: Mapping[str, Any] | None = None
+    initialized_from: Mapping[str, Any] | None = None
     converted: Mapping[str, Any] | None = None
     tracked_as: str | None = None
     diverged_at: Step | None = None

@@ -115,8 +115,8 @@ def compute_optimal_exponents(joint: Fit) -> tuple[float, float]:
 def fit_power_law(x: Array, loss: Array) -> tuple[float, float]:
     """(A, alpha) of L = A / x^alpha by least squares in logarithms."""
     at, said = np.log(x), np.log(loss)
-    centred = at - at.mean()
-    slope = centred @ said / (centred @ centred)
+    centered = at - at.mean()
+    slope = centered @ said / (centered @ centered)
     return float(np.exp(said.mean() - slope * at.mean())), float(-slope)
 
 
@@ -128,20 +128,20 @@ def fit_with_limit(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | 
     """
     logs_KxR = np.log(x_KxR)
     middle_K = logs_KxR.mean(1)
-    centred_KxR, target = logs_KxR - middle_K[:, None], np.log(loss)
+    centered_KxR, target = logs_KxR - middle_K[:, None], np.log(loss)
 
     def inner(values: Array) -> Array:
         """Outer values in the coordinates of the search."""
         a_K, alpha_K = values[1::2], values[2::2]
         return np.concatenate([[np.log(values[0])], np.log(a_K) - alpha_K * middle_K, np.log(alpha_K)])
 
-    begun = [inner(start)] if start is not None else _starting_points(len(centred_KxR), loss)
-    bounds = [(-20.0, 20.0)] * (1 + len(centred_KxR)) + [(np.log(1e-3), np.log(10.0))] * len(centred_KxR)
+    begun = [inner(start)] if start is not None else _starting_points(len(centered_KxR), loss)
+    bounds = [(-20.0, 20.0)] * (1 + len(centered_KxR)) + [(np.log(1e-3), np.log(10.0))] * len(centered_KxR)
 
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
         return optimize.minimize(
-            huber, begin, (centred_KxR, target), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+            huber, begin, (centered_KxR, target), jac=True, method="L-BFGS-B", bounds=bounds, options=options
         )
 
     # All a little way, the best of them to its end.
@@ -152,15 +152,15 @@ def fit_with_limit(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | 
     return np.concatenate([[np.exp(best[0])], np.column_stack([a_K, alpha_K]).ravel()])
 
 
-def huber(values: Array, centred_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
+def huber(values: Array, centered_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
     """The sum of Huber's losses, divided by its bend, and its gradient.
 
-    `values` are log E, the logarithm of each power where its `centred` variable is 0, and that of each exponent;
+    `values` are log E, the logarithm of each power where its `centered` variable is 0, and that of each exponent;
     `target` are the logarithms of the losses.
     """
-    count = len(centred_KxR)
+    count = len(centered_KxR)
     exponents_K = np.exp(values[1 + count :])
-    falling_KxR = exponents_K[:, None] * centred_KxR
+    falling_KxR = exponents_K[:, None] * centered_KxR
     parts = np.exp(np.vstack([np.full(target.shape, values[0]), values[1 : 1 + count, None] - falling_KxR]))
     total = parts.sum(0)
     residual, weights = np.log(total) - target, parts / total
@@ -215,15 +215,15 @@ def _drawn_losses(
     of_point, seeds = np.unique(np.array(points), axis=0, return_inverse=True, return_counts=True)[1:]
     logs = np.log(loss)
     if seeds.min() >= _SEEDS:
-        centre, freedom = (np.bincount(of_point, logs) / seeds)[of_point], len(logs) - len(seeds)
+        center, freedom = (np.bincount(of_point, logs) / seeds)[of_point], len(logs) - len(seeds)
     elif len(logs) >= _RUNS:
-        centre, freedom = np.log(fitted), len(logs) - parameters
+        center, freedom = np.log(fitted), len(logs) - parameters
     else:
         return []
     level = _LEVEL[1] / 100
     wider = np.sqrt(len(logs) / freedom) * stats.t.ppf(level, freedom) / stats.norm.ppf(level)
-    random, residuals = np.random.default_rng(seed), wider * (logs - centre)
-    return [np.exp(centre + random.choice(residuals, len(logs))) for _ in range(draws)]
+    random, residuals = np.random.default_rng(seed), wider * (logs - center)
+    return [np.exp(center + random.choice(residuals, len(logs))) for _ in range(draws)]
 
 
 def _groups(runs: Sequence[ScaledRun], terms: Sequence[Term]) -> list[tuple[int, ...]]:

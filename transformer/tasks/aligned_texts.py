@@ -79,7 +79,7 @@ def alignment_of(task: Task, model: Model, pairs: Sequence[Pair]) -> Evaluation:
             if max(words_of(tokenizer.pieces(ids)), default=-1) + 1 != len(text.split()):
                 raise UserError(
                     f"pair {number}: the run's tokenizer has other words in {text[:40]!r} than those between spaces, "
-                    "which the links count: give a run of tokenised text"
+                    "which the links count: give a run of tokenized text"
                 )
     longest = max(max(map(len, side)) for side in (encoded.sources, encoded.targets))
     if model.max_length is not None and longest > model.max_length:

@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
-from transformer.data.datasets.classification import classes_of, open_labelled
+from transformer.data.datasets.classification import classes_of, open_labeled
 from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.user_files import has_fields
-from transformer.data.labeled_texts import Labelled
+from transformer.data.labeled_texts import Labeled
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame
 from transformer.models.interface import CLASSIFICATION, Input, Interface
@@ -31,7 +31,7 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.labeled_texts import LabelledTextConfig, LabelledTexts, Split
+from transformer.tasks.labeled_texts import LabeledTextConfig, LabeledTexts, Split
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss
 from transformer.tasks.plain import check_sentences, look_over, most_probable, real_rows, refuse_decoding
@@ -43,8 +43,8 @@ ROLES = ("begin", "end")
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationConfig(LabelledTextConfig):
-    """Labelled texts, their tokenizer, and the shapes of their batches.
+class ClassificationConfig(LabeledTextConfig):
+    """Labeled texts, their tokenizer, and the shapes of their batches.
 
     `dataset`: "word_order" (sentences made here whose class is in the order of their words;
     "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`, or
@@ -60,7 +60,7 @@ class ClassificationConfig(LabelledTextConfig):
             classes_of(self.dataset, self.classes)
 
 
-class Classification(LabelledTexts):
+class Classification(LabeledTexts):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(
@@ -203,19 +203,19 @@ def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
 
 def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
-    opened = open_labelled(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
-    labelled = {name: opened.split(name) for name in ("train", *config.evaluated)}
-    texts = {name: [each.text for each in split] for name, split in labelled.items()}
+    opened = open_labeled(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
+    labeled = {name: opened.split(name) for name in ("train", *config.evaluated)}
+    texts = {name: [each.text for each in split] for name, split in labeled.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
     encode = functools.partial(encoded, tokenizer)
-    splits = {name: Split.of(labelled[name], texts[name], encode, config.longest) for name in labelled}
+    splits = {name: Split.of(labeled[name], texts[name], encode, config.longest) for name in labeled}
     return Classification(config, tokenizer, splits, rows_multiple)
 
 
 def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
     """The task over made-up texts that are all of the greatest length."""
     tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, ROLES)
-    split = Split([Labelled("made up", 0)] * config.rows, [[0] * config.longest] * config.rows)
+    split = Split([Labeled("made up", 0)] * config.rows, [[0] * config.longest] * config.rows)
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
 
 

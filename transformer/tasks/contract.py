@@ -71,12 +71,18 @@ class LossAux(NamedTuple):
 class Objective:
     """A loss and the parameters that it trains: those whose path matches one of the patterns `trains`.
 
-    A path joins names with "/", as in "encoder/attention/query/kernel"; patterns are those of fnmatch.
+    A path joins names with "/", as in "encoder/attention/query/kernel"; patterns are those of fnmatch. `key_name` seeds
+    the random numbers of the loss where it is not `name`: an objective that is renamed keeps it, so that recorded
+    figures still come back bit for bit.
     """
 
     name: str
     loss: Callable[[View, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
     trains: tuple[str, ...] = ("*",)
+    key_name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_name", self.key_name or self.name)
 
 
 class Report(NamedTuple):

@@ -16,7 +16,7 @@ from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples,
 from transformer.data.datasets.glue import measure_of
 from transformer.data.datasets.user_files import has_fields
 from transformer.data.fine_tuning_inputs import Form, Marks
-from transformer.data.labeled_texts import Example, Labelled
+from transformer.data.labeled_texts import Example, Labeled
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
 from transformer.tasks.classification import confusion_of, report
@@ -33,7 +33,7 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.labeled_texts import LabelledTextConfig, LabelledTexts, Split
+from transformer.tasks.labeled_texts import LabeledTextConfig, LabeledTexts, Split
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss, hidden_token_loss
 from transformer.tasks.plain import check_sentences, look_over, most_probable, real_rows, refuse_decoding
@@ -47,8 +47,8 @@ _MARK_NAMES = ("<start>", "<delimiter>", "<extract>")
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuningConfig(LabelledTextConfig):
-    """Examples, their tokenizer, the shapes of their batches, and what is minimised.
+class FineTuningConfig(LabeledTextConfig):
+    """Examples, their tokenizer, the shapes of their batches, and what is minimized.
 
     `dataset`: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
     or "grammar/choice", made here; "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`; files of your own
@@ -78,10 +78,10 @@ class FineTuningConfig(LabelledTextConfig):
         return shape_of(self.dataset, self.classes, self.problem)
 
 
-class FineTuning(LabelledTexts):
+class FineTuning(LabeledTexts):
     """The task: implements transformer.tasks.contract.Task.
 
-    It minimises L2 + lambda L1 (Radford et al. 2018, equation 5): L2 is the mean over the examples of -log p(label), or
+    It minimizes L2 + lambda L1 (Radford et al. 2018, equation 5): L2 is the mean over the examples of -log p(label), or
     of the squared error of a score, L1 the mean over the tokens of all sequences, but the first of each, of
     -log p(token | those before it). Both are read from one pass.
     """
@@ -174,7 +174,7 @@ class FineTuning(LabelledTexts):
         titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
         return _label_sequences(self.tokenizer, self._rows, titles)
 
-    def _true(self, example: Labelled | Example) -> str:
+    def _true(self, example: Labeled | Example) -> str:
         if self.shape.scores:
             return f"{example.label:g}"
         return (self.shape.classes or example.texts[1:])[int(example.label)]
@@ -351,7 +351,7 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
     examples = {}
     for name in ("train", *config.evaluated):
         if name not in opened:
-            raise UserError(f"{config.dataset} has no labelled split {name!r}: it has {', '.join(opened)}")
+            raise UserError(f"{config.dataset} has no labeled split {name!r}: it has {', '.join(opened)}")
         examples[name] = opened[name]
     texts = {
         name: [with_leading_space(text) for each in split for text in each.texts] for name, split in examples.items()

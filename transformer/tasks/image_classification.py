@@ -17,7 +17,7 @@ from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.image_files import Resample, Resizing, decode
 from transformer.data.datasets.images import PictureSet, made_up, open_pictures
 from transformer.data.datasets.user_files import SPLITS, join_notes
-from transformer.data.images import FILE, Augmentation, Normalisation, PictureBatches, PictureFacts, Pictures, shuffled
+from transformer.data.images import FILE, Augmentation, Normalization, PictureBatches, PictureFacts, Pictures, shuffled
 from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import (
     Answers,
@@ -49,7 +49,7 @@ from transformer.tasks.plain import (
 
 @dataclasses.dataclass(frozen=True)
 class PictureClassificationConfig(Config, path="config.task"):
-    """Labelled pictures, and what is done to those that train.
+    """Labeled pictures, and what is done to those that train.
 
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
     `data_dir` or here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
@@ -69,7 +69,7 @@ class PictureClassificationConfig(Config, path="config.task"):
     shuffled: Count = 0
     rows: BatchRows = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
-    normalisation: Normalisation = dataclasses.field(default_factory=Normalisation)
+    normalization: Normalization = dataclasses.field(default_factory=Normalization)
     label_smoothing: Rate = 0.0
     validation: SplitName = "validation"
     test: str = "test"
@@ -106,7 +106,7 @@ class PictureClassification(PlainTask):
         count = min(config.probed, len(held_out.labels))
         shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
         self._shown = Pictures(shuffled(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
-        self.probed = {"picture": config.normalisation(self._shown.pixels)}
+        self.probed = {"picture": config.normalization(self._shown.pixels)}
 
     def fingerprint(self) -> dict[str, str]:
         """That of every split's pixels and classes."""
@@ -120,9 +120,9 @@ class PictureClassification(PlainTask):
 
     def _batches(self, split: str, seed: int | None) -> PictureBatches:
         config, pictures = self.config, self.splits[split]
-        how, normalise = config.augmentation, config.normalisation
+        how, normalize = config.augmentation, config.normalization
         return PictureBatches(
-            pictures, rows=config.rows, seed=seed, augmentation=how, normalise=normalise, shuffled_by=config.shuffled
+            pictures, rows=config.rows, seed=seed, augmentation=how, normalize=normalize, shuffled_by=config.shuffled
         )
 
     def source(self, seed: int) -> Source:
@@ -186,7 +186,7 @@ class PictureClassification(PlainTask):
         """
         refuse_decoding(request, "classifies")
         pixels = read_files(self.config, self.interface.inputs["picture"].shape[1:], request.texts)
-        inputs = {"picture": jnp.asarray(self.config.normalisation(pixels))}
+        inputs = {"picture": jnp.asarray(self.config.normalization(pixels))}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = most_probable(logits_BxC, self.classes)
         titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
@@ -205,7 +205,7 @@ def interface_of(config: PictureClassificationConfig, facts: PictureFacts) -> In
 def read_files(
     config: PictureClassificationConfig, shape: tuple[int, ...], names: Sequence[str]
 ) -> UInt8[np.ndarray, "B height width channels"]:
-    """The pictures in files as those of the task are: of their size, grey where they are, their squares exchanged.
+    """The pictures in files as those of the task are: of their size, gray where they are, their squares exchanged.
 
     Errors: UserError for a name that is no file, a file that is no picture, and a task whose pictures are not square.
     """
@@ -218,7 +218,7 @@ def read_files(
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG picture, which this model reads")
-        pixels.append(decode(path.read_bytes(), str(path), resizing, grey=channels == 1))
+        pixels.append(decode(path.read_bytes(), str(path), resizing, gray=channels == 1))
     read = np.stack(pixels)
     return shuffled(read, config.shuffled)
 
@@ -231,7 +231,7 @@ def read(config: PictureClassificationConfig, view: View, facts: PictureFacts, s
     check_sentences(sentences)
     pixels = read_files(config, facts.shape, sentences.texts)
     titles = [Path(text).name for text in sentences.texts]
-    return Reading({"picture": config.normalisation(pixels)}, "forward", shown_on(view.model.sites, pixels, titles))
+    return Reading({"picture": config.normalization(pixels)}, "forward", shown_on(view.model.sites, pixels, titles))
 
 
 def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
@@ -239,10 +239,10 @@ def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
 
 
 def shown_on(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> Labels:
-    """Pictures beneath all maps over grids, in colour."""
+    """Pictures beneath all maps over grids, in color."""
     grids = {axis.name for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.GRID}
-    coloured = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
-    return Labels({}, tuple(titles), pictures=dict.fromkeys(sorted(grids), coloured))
+    colored = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
+    return Labels({}, tuple(titles), pictures=dict.fromkeys(sorted(grids), colored))
 
 
 def build(config: PictureClassificationConfig, directory: Path, rows_multiple: int = 1) -> PictureClassification:
@@ -266,7 +266,7 @@ def build(config: PictureClassificationConfig, directory: Path, rows_multiple: i
 
 
 def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> PictureClassification:
-    """The task over grey pictures of the set's size; those of files that no `side` is given for have 32 pixels."""
+    """The task over gray pictures of the set's size; those of files that no `side` is given for have 32 pixels."""
     opened = made_up(config.dataset, config.rows, resizing=config.resizing)
     splits = dict.fromkeys(("train", *config.evaluated), opened.split("train"))
     return PictureClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)

@@ -1,4 +1,4 @@
-"""What tasks over labelled texts share: the keys of their configs, their splits, batches and evaluations."""
+"""What tasks over labeled texts share: the keys of their configs, their splits, batches and evaluations."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -12,7 +12,7 @@ from transformer.config import BatchRows, Config, Looked, SplitName, UserError, 
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.overlap import said_of_overlap
 from transformer.data.datasets.user_files import BY_CONTENT, HeldOut, has_fields, join_notes
-from transformer.data.labeled_texts import Example, Labelled, LabelledBatches
+from transformer.data.labeled_texts import Example, Labeled, LabeledBatches
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report
 from transformer.tasks.plain import PlainTask, check_rows, real_rows, said_of
@@ -23,12 +23,12 @@ MADE_HERE = ("word_order", "grammar")
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledTextConfig(Config, path="config.task"):
-    """Labelled texts, their tokenizer, and the shapes of their batches.
+class LabeledTextConfig(Config, path="config.task"):
+    """Labeled texts, their tokenizer, and the shapes of their batches.
 
     `vocabulary` is the size of a trained BPE. A batch has `rows` examples whose texts are of one of `lengths`, in
     tokens with those that stand around them; a longer text is cut, and counted. `test` may be empty for sets without a
-    labelled test split. Of the validation examples `probed`, evenly spaced, are mapped. Files of one's own have
+    labeled test split. Of the validation examples `probed`, evenly spaced, are mapped. Files of one's own have
     `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
 
     Errors: UserError for values out of range.
@@ -86,19 +86,19 @@ class LabelledTextConfig(Config, path="config.task"):
 
 
 class Split(NamedTuple):
-    """Labelled texts, and the token numbers that each is fed as: those of one example in a row where it has several.
+    """Labeled texts, and the token numbers that each is fed as: those of one example in a row where it has several.
 
     `cut` is how many of the examples have lost tokens.
     """
 
-    texts: Sequence[Labelled] | Sequence[Example]
+    texts: Sequence[Labeled] | Sequence[Example]
     rows: Sequence[Sequence[int]]
     cut: int = 0
 
     @classmethod
     def of[T](
         cls,
-        texts: Sequence[Labelled] | Sequence[Example],
+        texts: Sequence[Labeled] | Sequence[Example],
         given: Sequence[T],
         encode: Callable[[Sequence[T], int | None], list[list[int]]],
         longest: int,
@@ -112,12 +112,12 @@ class Split(NamedTuple):
         return cls(texts, rows, len(wide))
 
 
-class LabelledTexts(PlainTask):
+class LabeledTexts(PlainTask):
     """Batches and evaluations of splits whose examples are fed as `together` rows of tokens each."""
 
     def __init__(
         self,
-        config: LabelledTextConfig,
+        config: LabeledTextConfig,
         tokenizer: AnyTokenizer,
         splits: Mapping[str, Split],
         rows_multiple: int,
@@ -133,9 +133,9 @@ class LabelledTexts(PlainTask):
         self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
         self.probed = padded(self._rows, tokenizer)
 
-    def batches(self, split: str, seed: int | None) -> LabelledBatches:
+    def batches(self, split: str, seed: int | None) -> LabeledBatches:
         """The examples of a split, in the order of a seed or, without one, in that of their lengths."""
-        return LabelledBatches(
+        return LabeledBatches(
             self.splits[split].rows,
             [each.label for each in self.splits[split].texts],
             lengths=self._lengths,
@@ -152,7 +152,7 @@ class LabelledTexts(PlainTask):
             for name, split in self.splits.items()
         }
 
-    def said_of(self, config: LabelledTextConfig, what: str) -> tuple[str, ...]:
+    def said_of(self, config: LabeledTextConfig, what: str) -> tuple[str, ...]:
         """How many examples each split has, how files were cut, which stand in two splits, and how many lose tokens."""
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
         how = config.held_out.describe(BY_CONTENT) if has_fields(config.dataset) else ""
@@ -173,7 +173,7 @@ class LabelledTexts(PlainTask):
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def evaluated(
-        self, config: LabelledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], Report]
+        self, config: LabeledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], Report]
     ) -> tuple[Evaluation, ...]:
         """The evaluation of every split: of validation while training, of the others at its end."""
         return tuple(

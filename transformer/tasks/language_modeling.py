@@ -1,4 +1,4 @@
-"""Causal language modelling: each token from those before it."""
+"""Causal language modeling: each token from those before it."""
 
 import dataclasses
 import enum
@@ -40,8 +40,8 @@ class Batching(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModellingConfig(TextConfig):
-    """Causal language modelling; `prompts` are continued greedily at every evaluation, as samples to read.
+class LanguageModelingConfig(TextConfig):
+    """Causal language modeling; `prompts` are continued greedily at every evaluation, as samples to read.
 
     `repeated` examples of repeated random tokens are mapped beside the text: they show induction heads. At the end
     `questions` gaps in the validation text are filled from ten words, and as many last words said, each behind as many
@@ -65,12 +65,12 @@ class LanguageModellingConfig(TextConfig):
             )
 
 
-class LanguageModelling(TextTask):
+class LanguageModeling(TextTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(
         self,
-        config: LanguageModellingConfig,
+        config: LanguageModelingConfig,
         tokenizer: AnyTokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
@@ -91,7 +91,7 @@ class LanguageModelling(TextTask):
         )
         self._bytes_V = text_bytes(tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
-        self.objectives = (Objective("language_modelling", self._loss),)
+        self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
         if self._prompts is not None:
             asked = (config.prompts, self._prompts, config.max_new_tokens)
@@ -174,17 +174,17 @@ def _predicted_positions(batch: Batch) -> Array:
     return jnp.asarray(batch["counts"]) if "counts" in batch else real_places(batch)
 
 
-def build(config: LanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModelling:
+def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModeling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits, how = load_documents(config, directory, roles=())
-    return LanguageModelling(config, tokenizer, splits, rows_multiple, how)
+    return LanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: LanguageModellingConfig, rows_multiple: int = 1) -> LanguageModelling:
+def synthetic(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer, and questions."""
     tokenizer, splits = made_up_documents(config, roles=())
     config = dataclasses.replace(config, prompts=(), questions=0, shots=NO_SHOTS)
-    return LanguageModelling(config, tokenizer, splits, rows_multiple)
+    return LanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
 def with_gates(view: View) -> View:
@@ -217,4 +217,4 @@ def importance_variations(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-TASK = TaskSpec(LanguageModellingConfig, synthetic, build, CONTINUATION_READER)
+TASK = TaskSpec(LanguageModelingConfig, synthetic, build, CONTINUATION_READER)

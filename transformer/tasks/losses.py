@@ -35,10 +35,10 @@ def token_loss(
     logits_BxTxV = logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32))
     largest_BxT = jax.lax.stop_gradient(jnp.max(logits_BxTxV, axis=-1))
     exponentials_BxTxV = jnp.exp(logits_BxTxV - largest_BxT[..., None])
-    normaliser_BxT = largest_BxT + jnp.log(jnp.sum(exponentials_BxTxV, axis=-1))
+    normalizer_BxT = largest_BxT + jnp.log(jnp.sum(exponentials_BxTxV, axis=-1))
     label_logit_BxT = jnp.take_along_axis(logits_BxTxV, labels_BxT[..., None], axis=-1)[..., 0]
-    plain_BxT = normaliser_BxT - label_logit_BxT
-    uniform_BxT = normaliser_BxT - jnp.mean(logits_BxTxV, axis=-1)
+    plain_BxT = normalizer_BxT - label_logit_BxT
+    uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
     smoothed_BxT = (1 - label_smoothing) * plain_BxT + label_smoothing * uniform_BxT
     # The argmax, from the maximum that is computed already: argmax itself over the vocabulary is slow on CPUs.
     token_V = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype)

@@ -1,4 +1,4 @@
-"""Masked language modelling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
+"""Masked language modeling: hidden tokens from those around them (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
 import enum
@@ -102,8 +102,8 @@ class Predicted(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLanguageModellingConfig(TextConfig):
-    """Masked language modelling: `masked` is the share of the tokens that are predicted, whole words or not.
+class MaskedLanguageModelingConfig(TextConfig):
+    """Masked language modeling: `masked` is the share of the tokens that are predicted, whole words or not.
 
     With `next_sentence` it is also predicted of every pair whether the second text follows the first, and both losses
     are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens. With `middle` it is also
@@ -138,19 +138,19 @@ class MaskedLanguageModellingConfig(TextConfig):
             )
 
 
-class MaskedLanguageModelling(TextTask):
+class MaskedLanguageModeling(TextTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(
         self,
-        config: MaskedLanguageModellingConfig,
+        config: MaskedLanguageModelingConfig,
         tokenizer: AnyTokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",
     ):
         if tokenizer.mask is None:
-            raise UserError("the run's tokenizer has no mask token, which masked language modelling needs")
+            raise UserError("the run's tokenizer has no mask token, which masked language modeling needs")
         super().__init__(config, tokenizer, splits, rows_multiple, asks=_signature(config), how=how)
         self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
@@ -158,7 +158,7 @@ class MaskedLanguageModelling(TextTask):
         self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
-        self.objectives = (Objective("masked_language_modelling", self._loss),)
+        self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
         self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples.paired else None
         held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.evaluated}
         hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())
@@ -438,7 +438,7 @@ def _next_tokens(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
     return jnp.roll(tokens_BxT, -1, axis=1), real_BxT & jnp.roll(real_BxT, -1, axis=1).at[:, -1].set(False)
 
 
-def _signature(config: MaskedLanguageModellingConfig) -> Signature:
+def _signature(config: MaskedLanguageModelingConfig) -> Signature:
     """What the task asks of a model."""
     if config.predicted is Predicted.NEXT:
         return CONTINUATION
@@ -447,25 +447,25 @@ def _signature(config: MaskedLanguageModellingConfig) -> Signature:
     return FILLING_PAIRS if config.examples.paired else FILLING
 
 
-def _interface(config: MaskedLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
+def _interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> Interface:
     return text_interface(config, tokenizer, asks=_signature(config))
 
 
-def _special_roles(config: MaskedLanguageModellingConfig) -> tuple[str, ...]:
+def _special_roles(config: MaskedLanguageModelingConfig) -> tuple[str, ...]:
     """The special tokens of a tokenizer that is trained here."""
     return ("mask", "begin", "end") if config.examples.paired else ("mask",)
 
 
-def build(config: MaskedLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModelling:
+def build(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModeling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits, how = load_documents(config, directory, _special_roles(config))
-    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple, how)
+    return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: MaskedLanguageModellingConfig, rows_multiple: int = 1) -> MaskedLanguageModelling:
+def synthetic(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> MaskedLanguageModeling:
     """The task over made-up text."""
     tokenizer, splits = made_up_documents(config, _special_roles(config))
-    return MaskedLanguageModelling(config, tokenizer, splits, rows_multiple)
+    return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(MaskedLanguageModellingConfig, synthetic, build, Reader(_interface, read_framed))
+TASK = TaskSpec(MaskedLanguageModelingConfig, synthetic, build, Reader(_interface, read_framed))

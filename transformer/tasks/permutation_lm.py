@@ -1,4 +1,4 @@
-"""Permutation language modelling: tokens in an order that is drawn, over segments with a memory (Yang et al. 2019)."""
+"""Permutation language modeling: tokens in an order that is drawn, over segments with a memory (Yang et al. 2019)."""
 
 import dataclasses
 import functools
@@ -39,8 +39,8 @@ INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
 
 
 @dataclasses.dataclass(frozen=True)
-class PermutationLanguageModellingConfig(TextConfig):
-    """Permutation language modelling: of every segment 1 / `one_in` of the tokens are predicted, the last of an order.
+class PermutationLanguageModelingConfig(TextConfig):
+    """Permutation language modeling: of every segment 1 / `one_in` of the tokens are predicted, the last of an order.
 
     `longest_span`: the tokens that are predicted lie in spans of up to so many (1: anywhere). `unpredicted`: what the
     others know of each other. Evaluations read texts of `segments` segments, each behind the memory of those before.
@@ -64,7 +64,7 @@ class PermutationLanguageModellingConfig(TextConfig):
         return Permutations(self.context, self.one_in, self.longest_span, self.unpredicted)
 
 
-class PermutationLanguageModelling(TextTask):
+class PermutationLanguageModeling(TextTask):
     """The task: implements transformer.tasks.contract.Task.
 
     `extra` is the memory that the batch's rows have left at the step before.
@@ -72,7 +72,7 @@ class PermutationLanguageModelling(TextTask):
 
     def __init__(
         self,
-        config: PermutationLanguageModellingConfig,
+        config: PermutationLanguageModelingConfig,
         tokenizer: AnyTokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
@@ -82,7 +82,9 @@ class PermutationLanguageModelling(TextTask):
         self.config = config
         self.interface = _interface(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
-        self.objectives = (Objective("permutation_language_modelling", self._loss),)
+        self.objectives = (
+            Objective("permutation_language_modeling", self._loss, key_name="permutation_language_modelling"),
+        )
         self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
         # Twice as long as what is mapped: the first half is what the memory is of.
         length = self.probed["tokens"].shape[1]
@@ -189,20 +191,20 @@ class PermutationLanguageModelling(TextTask):
 
 
 def build(
-    config: PermutationLanguageModellingConfig, directory: Path, rows_multiple: int = 1
-) -> PermutationLanguageModelling:
+    config: PermutationLanguageModelingConfig, directory: Path, rows_multiple: int = 1
+) -> PermutationLanguageModeling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits, how = load_documents(config, directory, roles=())
-    return PermutationLanguageModelling(config, tokenizer, splits, rows_multiple, how)
+    return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: PermutationLanguageModellingConfig, rows_multiple: int = 1) -> PermutationLanguageModelling:
+def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1) -> PermutationLanguageModeling:
     """The task over made-up text."""
     tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
-    return PermutationLanguageModelling(config, tokenizer, splits, rows_multiple)
+    return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-def _interface(config: PermutationLanguageModellingConfig, tokenizer: AnyTokenizer) -> Interface:
+def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> Interface:
     """What the task asks of a model: of every segment so many positions are predicted."""
     interface = text_interface(config, tokenizer, asks=PERMUTATION)
     order = Input((config.rows, config.context), modality=Modality.PLACES)
@@ -221,4 +223,4 @@ def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences
 
 
 READING = Reader(_interface, _read)
-TASK = TaskSpec(PermutationLanguageModellingConfig, synthetic, build, READING)
+TASK = TaskSpec(PermutationLanguageModelingConfig, synthetic, build, READING)

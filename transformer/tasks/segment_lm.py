@@ -1,4 +1,4 @@
-"""Language modelling over segments that follow one another, each behind a memory of the last (Dai et al. 2019)."""
+"""Language modeling over segments that follow one another, each behind a memory of the last (Dai et al. 2019)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import SegmentBatches, Windows, join_documents
 from transformer.models.contract import Aux
 from transformer.tasks.contract import Batch, Evaluation, TaskSpec, View
-from transformer.tasks.language_modeling import Batching, LanguageModelling, LanguageModellingConfig
+from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (
     behind_memory,
     first_memory,
@@ -27,8 +27,8 @@ from transformer.tasks.text_task import CONTINUATION_READER
 
 
 @dataclasses.dataclass(frozen=True)
-class SegmentLanguageModellingConfig(LanguageModellingConfig):
-    """Language modelling with a memory; evaluations read texts of `segments` segments as well, each behind the last."""
+class SegmentLanguageModelingConfig(LanguageModelingConfig):
+    """Language modeling with a memory; evaluations read texts of `segments` segments as well, each behind the last."""
 
     segments: Positive = 16
 
@@ -41,17 +41,17 @@ class SegmentLanguageModellingConfig(LanguageModellingConfig):
             )
 
 
-class SegmentLanguageModelling(LanguageModelling):
+class SegmentLanguageModeling(LanguageModeling):
     """The task: implements transformer.tasks.contract.Task.
 
     `extra` is the memory that the batch's rows have left at the step before.
     """
 
-    config: SegmentLanguageModellingConfig
+    config: SegmentLanguageModelingConfig
 
     def __init__(
         self,
-        config: SegmentLanguageModellingConfig,
+        config: SegmentLanguageModelingConfig,
         tokenizer: AnyTokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
@@ -109,16 +109,16 @@ class SegmentLanguageModelling(LanguageModelling):
         return with_and_without_memory(view, batch, self.config.segments, score), None
 
 
-def build(config: SegmentLanguageModellingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModelling:
+def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModeling:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
     tokenizer, splits, how = load_documents(config, directory, roles=())
-    return SegmentLanguageModelling(config, tokenizer, splits, rows_multiple, how)
+    return SegmentLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: SegmentLanguageModellingConfig, rows_multiple: int = 1) -> SegmentLanguageModelling:
+def synthetic(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
     tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
-    return SegmentLanguageModelling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
+    return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(SegmentLanguageModellingConfig, synthetic, build, CONTINUATION_READER)
+TASK = TaskSpec(SegmentLanguageModelingConfig, synthetic, build, CONTINUATION_READER)

@@ -24,7 +24,7 @@ from transformer.tasks.losses import LOGITS_AT_ONCE
 class TokenizerKind(enum.Enum):
     """Byte-level BPE trained on the text, its characters, bytes, or a given tokenizer.
 
-    given: the run directory holds one, written by launch.convert or copied by config.initialise_from.tokenizer.
+    given: the run directory holds one, written by launch.convert or copied by config.initialize_from.tokenizer.
     """
 
     BPE = "bpe"
@@ -136,7 +136,7 @@ def _train(
         case TokenizerKind.GIVEN:
             raise UserError(
                 "config.task.tokenizer=given, but the run directory holds none: the command convert and "
-                "config.initialise_from.tokenizer=True bring one along, or say bpe, characters or bytes"
+                "config.initialize_from.tokenizer=True bring one along, or say bpe, characters or bytes"
             )
 
 

@@ -167,7 +167,7 @@ class Translation(PlainTask):
         if self.config.expectation is not Expectation.NONE:
             raise UserError(
                 f"config.task.expectation={self.config.expectation.value} draws translations, and this model's "
-                "attention draws as well: say config.task.expectation=none or config.model.normaliser=softmax"
+                "attention draws as well: say config.task.expectation=none or config.model.normalizer=softmax"
             )
         return initial_baseline()
 

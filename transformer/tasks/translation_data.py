@@ -33,7 +33,7 @@ class TranslationConfig(Config, path="config.task"):
     """A translation problem.
 
     `dataset`: "phrases", "copy" or "reversal" (random symbols said again or backwards), "help_desk" (questions and
-    answers), "multi30k/<raw|tokenised>/<source>-<target>", the name of a TFDS translation set, the folder of a prepared
+    answers), "multi30k/<raw|tokenized>/<source>-<target>", the name of a TFDS translation set, the folder of a prepared
     one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl" (transformer.data.datasets.translation), of
     which `validation_files` and `test_files` name those of these splits, which are else cut from the first. `data_dir`
     is the folder of the data, for sets that are not generated. `languages` is (source, target) for sets that could be
@@ -45,7 +45,7 @@ class TranslationConfig(Config, path="config.task"):
     `reinforce` weights the loss by which the draws learn, `reinforce_entropy` what keeps them apart
     (transformer.tasks.reinforce). With an `expectation` the model is trained on the GLEU of `draws` translations of its
     own for each source, and `likelihood` weights the reference's (transformer.tasks.sequence_level_training; the
-    defaults are those of Wu et al. 2016, section 5.2): for a model that translates already (`initialise_from`).
+    defaults are those of Wu et al. 2016, section 5.2): for a model that translates already (`initialize_from`).
     """
 
     dataset: str = "phrases"

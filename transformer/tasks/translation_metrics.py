@@ -193,7 +193,7 @@ def make_chooser(config: TranslationConfig) -> Chooser:
 
 def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:
     """Corpus BLEU by sacreBLEU (Post 2018), and its signature."""
-    # force: no warning for text that is tokenised already; the signature states the tokenizer.
+    # force: no warning for text that is tokenized already; the signature states the tokenizer.
     metric = sacrebleu.metrics.BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
     score = metric.corpus_score(list(outputs), [list(references)])
     return score.score, str(metric.get_signature())

@@ -1,4 +1,4 @@
-"""The parts of an experiment (task, model, optimisers, placement) and the programs made of them."""
+"""The parts of an experiment (task, model, optimizers, placement) and the programs made of them."""
 
 import functools
 import logging
@@ -48,14 +48,14 @@ _logger = logging.getLogger(__name__)
 class Assembly(NamedTuple):
     """The parts of an experiment, before any array but the data's exists.
 
-    `initialise(key)` makes the first state, `initialise(key, variables)` from given instead of drawn variables.
+    `initialize(key)` makes the first state, `initialize(key, variables)` from given instead of drawn variables.
     """
 
     task: Task
     model: Model
-    optimisers: Mapping[str, Optimizer]
+    optimizers: Mapping[str, Optimizer]
     placement: Placement
-    initialise: Callable[..., TrainState]
+    initialize: Callable[..., TrainState]
     abstract: TrainState
 
     @property
@@ -85,18 +85,18 @@ def assemble(
     if family.check_placement is not None:
         family.check_placement(experiment.model, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
-    optimisers = {
+    optimizers = {
         objective.name: _make_objective_optimizer(objective, experiment.optimizer_of(objective.name), experiment, model)
         for objective in task.objectives
     }
-    if unknown := sorted(set(experiment.optimizers) - set(optimisers)):
+    if unknown := sorted(set(experiment.optimizers) - set(optimizers)):
         raise UserError(
-            f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimisers)}"
+            f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimizers)}"
         )
 
     def make(*given: Any) -> TrainState:
-        first = init_state(model, task, optimisers, experiment.averages, *given)
-        return first._replace(norms=initial_norms(experiment.faults, optimisers))
+        first = init_state(model, task, optimizers, experiment.averages, *given)
+        return first._replace(norms=initial_norms(experiment.faults, optimizers))
 
     hyper = hyperparameters_of(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
@@ -107,8 +107,8 @@ def assemble(
         shardings,
     )
     # The numbers are arguments of this program as well: runs that differ in nothing else share it.
-    initialise = functools.partial(compile_once(make, placement, shardings), hyper)
-    return Assembly(task, model, optimisers, placement, initialise, placed)
+    initialize = functools.partial(compile_once(make, placement, shardings), hyper)
+    return Assembly(task, model, optimizers, placement, initialize, placed)
 
 
 def _make_objective_optimizer(
@@ -127,7 +127,7 @@ def check_before_compiling(experiment: Experiment, assembly: Assembly) -> None:
     Errors: as `transformer.training.preflight.check_fit`; UserError for a state that no device here has room for.
     """
     objectives, params = assembly.task.objectives, assembly.abstract.variables.params
-    gradients = [trained_parameters(objective, assembly.optimisers[objective.name], params) for objective in objectives]
+    gradients = [trained_parameters(objective, assembly.optimizers[objective.name], params) for objective in objectives]
     accumulates = experiment.run.accumulate > 1
     if accumulates:  # summed in a wider type than narrow parameters have
         gradients = jax.tree.map(lambda leaf: leaf.update(dtype=sum_type(leaf.dtype)), gradients)
@@ -143,14 +143,14 @@ def check_before_compiling(experiment: Experiment, assembly: Assembly) -> None:
 
 
 def hyperparameters_of(experiment: Experiment, task: Task) -> dict[str, dict[str, np.float32]]:
-    """The numbers of every objective's optimiser, as the training state holds them."""
+    """The numbers of every objective's optimizer, as the training state holds them."""
     return {objective.name: hyperparameters(experiment.optimizer_of(objective.name)) for objective in task.objectives}
 
 
 def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
     """A jitted function for a program that runs a single time, such as the making of a state.
 
-    On CPUs without compiler optimisation: that of the many small random draws of an initialisation takes longer than
+    On CPUs without compiler optimization: that of the many small random draws of an initialization takes longer than
     compiling the training step, and saves nothing.
     """
     on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
@@ -177,7 +177,7 @@ def training_step(experiment: Experiment, assembly: Assembly, capture: Capture |
     return make_step(
         assembly.model,
         assembly.task,
-        assembly.optimisers,
+        assembly.optimizers,
         experiment.averages,
         accumulate=experiment.run.accumulate,
         capture=capture or head_statistics_request(experiment, assembly.model),
@@ -218,7 +218,7 @@ def flops_counter(assembly: Assembly) -> Callable[[Batch], float | None]:
                 known[shapes] = float(training_flops(assembly.model, model_inputs(assembly, batch)))
             except UncountableError as error:
                 if not known:
-                    _logger.warning("the FLOPs of a step, and so its utilisation, are not known: %s", error)
+                    _logger.warning("the FLOPs of a step, and so its utilization, are not known: %s", error)
                 known[shapes] = None
         return known[shapes]
 

@@ -19,7 +19,7 @@ from transformer.training.writers.open_writers import RunSinks
 
 
 class Saver:
-    """Saves states of one run: its parameters, optimisers and averages are finite, or they are not saved."""
+    """Saves states of one run: its parameters, optimizers and averages are finite, or they are not saved."""
 
     def __init__(self, run: OpenRun, placement: Placement, sinks: RunSinks):
         self._run, self._sinks = run, sinks
@@ -54,7 +54,7 @@ class Saver:
 
     def first_not_finite(self, state: TrainState) -> str | None:
         """The path of the first leaf that holds NaN or infinity; None where all are finite."""
-        checked = {"variables": state.variables, "optimisers": state.optimisers, "averages": state.averages}
+        checked = {"variables": state.variables, "optimizers": state.optimizers, "averages": state.averages}
         leaves = {name: leaf for name, leaf in named_leaves(checked).items() if _is_inexact(leaf)}
         sound = np.asarray(self._finite(leaves))
         return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)

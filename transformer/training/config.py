@@ -30,7 +30,7 @@ from transformer.overrides import (
 )
 from transformer.tasks import registry as tasks
 from transformer.training.ema import Average
-from transformer.training.init_from import InitialiseFrom
+from transformer.training.init_from import InitializeFrom
 from transformer.training.optimizer import OptimizerConfig, Schedule
 from transformer.training.partitioning import ShardingConfig
 from transformer.training.update_guard import Faults
@@ -52,7 +52,7 @@ class Experiment:
     precision: Precision
     maps: MapsConfig
     sharding: ShardingConfig
-    initialise_from: InitialiseFrom = dataclasses.field(default_factory=InitialiseFrom)
+    initialize_from: InitializeFrom = dataclasses.field(default_factory=InitializeFrom)
     faults: Faults = dataclasses.field(default_factory=Faults)
 
     @property
@@ -72,12 +72,12 @@ class Experiment:
             "precision": to_config(self.precision),
             "maps": to_config(self.maps),
             "sharding": to_config(self.sharding),
-            "initialise_from": to_config(self.initialise_from),
+            "initialize_from": to_config(self.initialize_from),
             "faults": to_config(self.faults),
         }
 
     def optimizer_of(self, objective: str) -> OptimizerConfig:
-        """The optimiser of one of the task's objectives."""
+        """The optimizer of one of the task's objectives."""
         return self.optimizers.get(objective, self.optimizer)
 
 
@@ -107,7 +107,7 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         precision=from_config(Precision, run.precision, "config.precision"),
         maps=from_config(MapsConfig, run.maps, "config.maps"),
         sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),
-        initialise_from=from_config(InitialiseFrom, run.initialise_from, "config.initialise_from"),
+        initialize_from=from_config(InitializeFrom, run.initialize_from, "config.initialize_from"),
         faults=from_config(Faults, run.faults, "config.faults"),
     )
     wanted = experiment.evaluated_parameters
@@ -168,7 +168,7 @@ def with_words(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dic
 def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
     """All keys of a config with their values as command-line flags, each with a comment.
 
-    A key that differs from its default is marked * and has the default beside it, of an objective's optimiser what
+    A key that differs from its default is marked * and has the default beside it, of an objective's optimizer what
     `optimizer` says; those of `given` are marked >.
 
     Errors: UserError for an invalid config.
@@ -183,7 +183,7 @@ def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
         if isinstance(node, Group):  # a group without keys, such as no averages
             lines.setdefault(key, ["", f"# {key}: none"])
             continue
-        # An objective's optimiser has what `optimizer` says, where it says nothing of its own.
+        # An objective's optimizer has what `optimizer` says, where it says nothing of its own.
         default = flat[f"optimizer.{key.rpartition('.')[2]}"] if section == "optimizers" else node.default
         own = default is not dataclasses.MISSING and default == value
         marks = ("" if own else "*") + (">" if key in given else "")

@@ -127,7 +127,7 @@ def _save_start(
 ) -> tuple[int, tuple[str, ...]]:
     """Save the state before the first step, with these parameters; return their number, and what begins anew."""
     assembly = assemble(experiment, directory.path, one_device())
-    state = assembly.initialise(jax.random.key(seed))
+    state = assembly.initialize(jax.random.key(seed))
     begun: tuple[str, ...] = ()
     if isinstance(kept, PictureFacts) and (own := PictureFacts.load(directory.path)).classes != kept.classes:
         params = params | {name: state.variables.params[name] for name in PICTURE_HEADS if name in params}
@@ -178,7 +178,7 @@ def _given(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
 
 
 def _picture_task(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
-    """The task over pictures, which are resized and normalised as preprocessor_config.json says it."""
+    """The task over pictures, which are resized and normalized as preprocessor_config.json says it."""
     return {"dataset": "pictures", **_given(foreign, fitting), **foreign.pictures, "rows": fitting.rows}
 
 

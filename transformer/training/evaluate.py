@@ -35,7 +35,7 @@ class CompiledEvaluation:
 
         Errors: Stopped between two of them.
         """
-        # Optimisers stay out of the compiled program's arguments.
+        # Optimizers stay out of the compiled program's arguments.
         state, batches = state.without_optimizers(), self.evaluation.batches
         key = key_for(state.key, state.step, self.evaluation.name)
         results = []

@@ -35,7 +35,7 @@ Wanted = Mapping[str, jax.ShapeDtypeStruct]
 
 
 @dataclasses.dataclass(frozen=True)
-class InitialiseFrom(Config, path="config.initialise_from"):
+class InitializeFrom(Config, path="config.initialize_from"):
     """The source of initial values: a run, or a folder as Hugging Face publishes models; `run` "" is none.
 
     Of a run directory its checkpoint of `step` is read (None: the latest); a folder has config.json and
@@ -74,7 +74,7 @@ class InitSource(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class InitReport:
-    """A run's initialisation: its source, and the parameters taken, resized, cast, left fresh and not used.
+    """A run's initialization: its source, and the parameters taken, resized, cast, left fresh and not used.
 
     `merged` are those that what the source has learned beside them, by LoRA, is added to.
     """
@@ -123,7 +123,7 @@ class InitReport:
             loaded += f", {renamed} from another path"
         if self.average:
             loaded += f", {self.averaged} as the average {self.average!r} has them"
-        lines = [f"initialised from {self.source.said}", loaded]
+        lines = [f"initialized from {self.source.said}", loaded]
         for path in plan.resized:
             shape, axis = plan.taken[path].leaf.shape, plan.taken[path].axis or 0
             kept = min(shape[axis], plan.targets[path].shape[axis])
@@ -154,7 +154,7 @@ class RunParts(Protocol):
         """The shapes of the state, and where it lies."""
 
     @property
-    def initialise(self) -> Callable[..., TrainState]:
+    def initialize(self) -> Callable[..., TrainState]:
         """The state by a key, and with these variables where any are given (transformer.training.initial_state)."""
 
 
@@ -166,35 +166,35 @@ class PlannedInit(NamedTuple):
 
 
 def begin_run(
-    config: InitialiseFrom, assembly: RunParts, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+    config: InitializeFrom, assembly: RunParts, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
 ) -> TrainState:
     """As `initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
     state, report = initial_state(config, assembly, key, directory.path)
     if report is not None and primary():
-        directory.record(initialised_from=report.facts())
+        directory.record(initialized_from=report.facts())
         if aloud:
             print("\n".join(report.lines()), flush=True)
     return state
 
 
 def initial_state(
-    config: InitialiseFrom, assembly: RunParts, key: jax.Array, workdir: Path
+    config: InitializeFrom, assembly: RunParts, key: jax.Array, workdir: Path
 ) -> tuple[TrainState, InitReport | None]:
     """The state before the first step, its variables taken from the run that the config names, if it names any.
 
-    The other variables are initialised by the key as in any run. All processes do it together.
+    The other variables are initialized by the key as in any run. All processes do it together.
 
     Errors: as `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
     """
     if not config.run:
-        return assembly.initialise(key), None
-    fresh = functools.partial(_fresh_variables, assembly.initialise, key)
+        return assembly.initialize(key), None
+    fresh = functools.partial(_fresh_variables, assembly.initialize, key)
     variables, report = variables_from_source(config, assembly.model, assembly.abstract.variables, fresh, workdir)
-    return assembly.initialise(key, variables), report
+    return assembly.initialize(key, variables), report
 
 
 def variables_from_source(
-    config: InitialiseFrom,
+    config: InitializeFrom,
     model: Model,
     abstract: Variables,
     fresh: Callable[[], Variables],
@@ -213,7 +213,7 @@ def variables_from_source(
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
 
 
-def plan_initialization(config: InitialiseFrom, model: Model, abstract: Variables, workdir: Path | None) -> PlannedInit:
+def plan_initialization(config: InitializeFrom, model: Model, abstract: Variables, workdir: Path | None) -> PlannedInit:
     """Open the source, and plan on shapes alone what is taken from it; all processes do it together.
 
     `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
@@ -244,7 +244,7 @@ def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
         )
 
 
-def copy_source_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
+def copy_source_tokenizer(config: InitializeFrom, workdir: Path) -> None:
     """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
 
     Errors: UserError for a run that is missing, or has no tokenizer.
@@ -255,7 +255,7 @@ def copy_source_tokenizer(config: InitialiseFrom, workdir: Path) -> None:
 
 
 def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
-    """The source that config.initialise_from names; no array is read.
+    """The source that config.initialize_from names; no array is read.
 
     Errors: UserError for a run or folder that is missing or unreadable, that is `workdir` itself, and for a step or
     an average that it lacks.
@@ -266,7 +266,7 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
     for key, given in (("step", step), ("average", average)):
         if given not in (None, ""):
             raise UserError(
-                f"config.initialise_from.{key}={given!r} is of runs: {run} is a published model, which has none"
+                f"config.initialize_from.{key}={given!r} is of runs: {run} is a published model, which has none"
             )
     return _source_of_folder(path, run, workdir)
 
@@ -275,16 +275,16 @@ def locate_source(run: str, workdir: Path | None) -> Path:
     """The run directory or folder of this name."""
     path = locate(run)
     if workdir is not None and path.resolve() == locate(workdir).resolve():
-        raise UserError(f"config.initialise_from.run={run} is this very run: name another")
+        raise UserError(f"config.initialize_from.run={run} is this very run: name another")
     try:
         storage_of(path).reach(path)
         recorded = RunDirectory(path).is_run()
     except OSError as error:
-        raise UserError(f"config.initialise_from.run={run} cannot be read: {error.strerror or error}") from error
+        raise UserError(f"config.initialize_from.run={run} cannot be read: {error.strerror or error}") from error
     if not recorded:
         what = "is no run directory: it has no config.json" if path.is_dir() else "is missing"
         raise UserError(
-            f"config.initialise_from.run={run} {what}; name the --workdir of a run, or a folder with config.json and "
+            f"config.initialize_from.run={run} {what}; name the --workdir of a run, or a folder with config.json and "
             "model.safetensors"
         )
     return path
@@ -305,7 +305,7 @@ def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
     if is_published_model(path):
         return from_huggingface(path)
     if not saved_in(path):
-        raise UserError(f"config.initialise_from.tokenizer=True, but {run} holds no tokenizer")
+        raise UserError(f"config.initialize_from.tokenizer=True, but {run} holds no tokenizer")
     return load_tokenizer(path)
 
 
@@ -313,10 +313,10 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
     with _reading_checkpoints(path, run) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
-            raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
+            raise UserError(f"config.initialize_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
         at = steps[-1] if step is None else step
         if at not in steps:
-            raise UserError(f"config.initialise_from.step={step}: {run} has checkpoints of {steps} alone")
+            raise UserError(f"config.initialize_from.step={step}: {run} has checkpoints of {steps} alone")
         stored = checkpoints.leaves(at)
     names = _leaf_names(stored, run, average)
 
@@ -339,7 +339,7 @@ def _how_to_make_a_checkpoint() -> str:
 def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
     checkpoints = RunDirectory(path).checkpoints
     if not checkpoints.is_dir():
-        raise UserError(f"config.initialise_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
+        raise UserError(f"config.initialize_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
     check_files(path)
     with Checkpoints.reading(checkpoints) as reader:
         yield reader
@@ -352,7 +352,7 @@ def _leaf_names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dic
         averages = sorted({name.split("/")[1] for name in leaves if name.startswith(AVERAGES)})
         if average not in averages:
             near = nearest(average, averages) if averages else "it has none"
-            raise UserError(f"config.initialise_from.average={average!r} is no average of {run}: {near}")
+            raise UserError(f"config.initialize_from.average={average!r} is no average of {run}: {near}")
         inside = f"{AVERAGES}{average}/"
         names |= {path: f"{inside}{path}" for path in names if f"{inside}{path}" in leaves}
     return names | {f"state/{name.removeprefix(STATE)}": name for name in leaves if name.startswith(STATE)}
@@ -375,7 +375,7 @@ def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
 def _another_tokenizer(path: Path) -> str:
     return (
         f"{path} has another tokenizer: row n of a table of tokens that was loaded was another token's "
-        "(config.initialise_from.tokenizer=True brings it along)"
+        "(config.initialize_from.tokenizer=True brings it along)"
     )
 
 
@@ -383,7 +383,7 @@ def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
     try:
         published = open_folder(path)
     except UserError as error:
-        raise UserError(f"config.initialise_from.run: {error}") from error
+        raise UserError(f"config.initialize_from.run: {error}") from error
     arrays: dict[str, np.ndarray] = {}
 
     def read(wanted: Wanted) -> dict[str, jax.Array]:
@@ -422,8 +422,8 @@ def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
     )
 
 
-def _fresh_variables(initialise: Callable[..., TrainState], key: jax.Array) -> Variables:
-    return initialise(key).variables  # the rest of that state is freed before another is made
+def _fresh_variables(initialize: Callable[..., TrainState], key: jax.Array) -> Variables:
+    return initialize(key).variables  # the rest of that state is freed before another is made
 
 
 def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:

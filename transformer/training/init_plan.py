@@ -1,4 +1,4 @@
-"""A plan for initialising the parameters of a new run from those of another: rules over paths, decided on shapes.
+"""A plan for initializing the parameters of a new run from those of another: rules over paths, decided on shapes.
 
 A rule is one line of text, about the parameters of the new run (targets) and those of the other run (sources):
 
@@ -22,7 +22,7 @@ from transformer.config import UserError, nearest
 
 FRESH = "fresh"
 
-_KEY = "config.initialise_from.rules"
+_KEY = "config.initialize_from.rules"
 _FORMS = "'TARGET = SOURCE', 'TARGET = fresh' or 'resize TARGET'"
 
 
@@ -180,7 +180,7 @@ def _check_sources(
     others = f" (and none for {len(missing) - 1} more: {_some(missing[1:])})" if missing[1:] else ""
     by_rule = "" if rule is None else f" (by the rule {rule.text!r})"
     raise UserError(
-        f"config.initialise_from: the run has no {source!r}{by_rule} for the parameter {path} "
+        f"config.initialize_from: the run has no {source!r}{by_rule} for the parameter {path} "
         f"{targets[path].shape}{others}; {nearest(source, sources)}; say where it comes from with the rule "
         f"'{path} = SOURCE', or leave it fresh with {f'{_together(missing, targets)} = {FRESH}'!r}"
     )
@@ -197,7 +197,7 @@ def _together(missing: Sequence[str], targets: Mapping[str, Leaf]) -> str:
 
 
 def _taken(path: str, target: Leaf, source: str, leaf: Leaf, rules: Sequence[Rule]) -> TakenSource:
-    wanted = f"config.initialise_from: the parameter {path} {target.shape} of {target.dtype}"
+    wanted = f"config.initialize_from: the parameter {path} {target.shape} of {target.dtype}"
     stored = f"{source!r} in the run, {leaf.shape} of {leaf.dtype}"
     instead = f"leave it fresh with the rule {f'{path} = {FRESH}'!r}"
     if target.dtype != leaf.dtype and not (_is_float(target.dtype) and _is_float(leaf.dtype)):

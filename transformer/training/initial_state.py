@@ -17,7 +17,7 @@ from transformer.training.state import TrainState, key_for
 def init_state(
     model: Model,
     task: Task,
-    optimisers: Mapping[str, Optimizer],
+    optimizers: Mapping[str, Optimizer],
     averages: Mapping[str, Average],
     hyper: Mapping[str, Hyper],
     key: Key[Array, ""],
@@ -34,9 +34,9 @@ def init_state(
         step=jnp.int32(0),
         key=key,
         variables=variables,
-        optimisers={
-            objective.name: optimisers[objective.name].init(
-                trained_parameters(objective, optimisers[objective.name], variables.params)
+        optimizers={
+            objective.name: optimizers[objective.name].init(
+                trained_parameters(objective, optimizers[objective.name], variables.params)
             )
             for objective in task.objectives
         },
@@ -47,7 +47,7 @@ def init_state(
 
 
 def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) -> dict[str, Array]:
-    """The parameters that an objective trains by its optimiser, by path.
+    """The parameters that an objective trains by its optimizer, by path.
 
     Errors: ValueError where its `trains` matches none.
     """

@@ -19,7 +19,7 @@ class Meter:
     """Means of the training metrics since the last report, and the speed of the steps.
 
     `flops` counts a step's floating-point operations (None: unknown), and `peak_flops` is the devices' peak rate a
-    second: their ratio over time is reported as utilisation. `check` is called with every step, its totals and its
+    second: their ratio over time is reported as utilization. `check` is called with every step, its totals and its
     values. Metrics may have a leading axis, of several runs, and then so have their means, which are of the steps that
     made an update: `skipped` counts the others.
     """
@@ -81,7 +81,7 @@ class Meter:
         means["steps_per_second"] = self._timed / seconds
         if self._flops:
             means["flops_per_step"] = self._flops / self._timed
-            means["utilisation"] = self._flops / seconds / self._peak
+            means["utilization"] = self._flops / seconds / self._peak
         self._since = time.perf_counter()
         self._clear()
         return means

@@ -142,7 +142,7 @@ def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hy
 def make_optimizer(
     config: OptimizerConfig, steps: int, heights: Mapping[str, np.ndarray | int] | None = None
 ) -> Optimizer:
-    """The optimiser of a run of `steps` updates; of the config's numbers it depends only on which are zero.
+    """The optimizer of a run of `steps` updates; of the config's numbers it depends only on which are zero.
 
     `heights` are how many layers stand above each parameter, by which a layer_decay slows it (`layer_heights`).
 

@@ -63,7 +63,7 @@ class ShardingConfig(Config, path="config.sharding"):
 
 
 def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (all of the run's), by default, laid out so that neighbours on an axis are neighbours.
+    """The mesh over `devices` (all of the run's), by default, laid out so that neighbors on an axis are neighbors.
 
     Errors: UserError where the sizes do not multiply to the number of devices.
     """
@@ -142,7 +142,7 @@ def state_shardings(
 ) -> TrainState:
     """The sharding of every leaf of the state.
 
-    Parameters are placed by the rules, and so are their averages and the optimiser's moments, which are dicts keyed by
+    Parameters are placed by the rules, and so are their averages and the optimizer's moments, which are dicts keyed by
     the parameter's path; all other leaves are whole on every device.
 
     Errors: UserError naming the parameter's path: for a logical axis that has no rule, for more or fewer names than

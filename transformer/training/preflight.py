@@ -213,7 +213,7 @@ def _traced(
         view = view_of(model, state, "raw")._replace(train=True, capture=capture)
         prepared, extra = task.prepare(view, batch, key_for(state.key, state.step, "prepare"))
         view = view._replace(extra=extra)
-        key = key_for(state.key, state.step, objective.name)
+        key = key_for(state.key, state.step, objective.key_name)
         value, aux = objective.loss(view, prepared, task.totals(prepared), key)
         if not isinstance(aux, LossAux):
             raise UserError(

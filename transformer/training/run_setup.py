@@ -84,10 +84,10 @@ def open_runs(
             check(assembly)
             check_before_compiling(experiments[0], assembly)
             for experiment, directory in zip(experiments, directories, strict=True):
-                if directory.fresh and experiment.initialise_from.run:
+                if directory.fresh and experiment.initialize_from.run:
                     variables = assembly.abstract.variables
                     prepared = plan_initialization(
-                        experiment.initialise_from, assembly.model, variables, directory.path
+                        experiment.initialize_from, assembly.model, variables, directory.path
                     )
                     check_lora_scale(prepared, getattr(experiment.model, "lora", None))
         except UserError:
@@ -111,7 +111,7 @@ def open_runs(
 def _assemble_runs(experiments: Sequence[Experiment], directories: Sequence[RunDirectory]) -> Assembly:
     """The assembly of all runs, whose task writes its files into each directory."""
     for experiment, directory in zip(experiments, directories, strict=True):
-        copy_source_tokenizer(experiment.initialise_from, directory.path)
+        copy_source_tokenizer(experiment.initialize_from, directory.path)
     assembly = assemble(experiments[0], directories[0].path)
     for experiment, directory in zip(experiments[1:], directories[1:], strict=True):
         tasks.build(experiment.task, directory.path, experiment.run.accumulate)

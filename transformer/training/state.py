@@ -17,24 +17,24 @@ PARAMS, STATE, AVERAGES = "variables/params/", "variables/state/", "averages/"
 
 
 class TrainState(NamedTuple):
-    """`step` updates have been made; `optimisers` are by objective, `averages` by name.
+    """`step` updates have been made; `optimizers` are by objective, `averages` by name.
 
-    `hyper` are the optimisers' numbers by objective, such as the learning rate, which are arguments of the
+    `hyper` are the optimizers' numbers by objective, such as the learning rate, which are arguments of the
     compiled program. `norms` are the gradients' of the last updates by objective, where spikes are looked for.
     """
 
     step: Int[Array, ""]
     key: Key[Array, ""]
     variables: Variables
-    optimisers: Mapping[str, PyTree]
+    optimizers: Mapping[str, PyTree]
     averages: Mapping[str, Mapping[str, Array]]
     extra: PyTree
     hyper: Mapping[str, Mapping[str, Float[Array, ""]]]
     norms: Mapping[str, Float[Array, " N"]] = {}
 
     def without_optimizers(self) -> "TrainState":
-        """The state without its optimisers, the argument of compiled evaluations and probes."""
-        return self._replace(optimisers={}, hyper={}, norms={})
+        """The state without its optimizers, the argument of compiled evaluations and probes."""
+        return self._replace(optimizers={}, hyper={}, norms={})
 
 
 def sum_type(dtype: Any) -> Any:

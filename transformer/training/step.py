@@ -40,7 +40,7 @@ class Step(Protocol):
 def make_step(
     model: Model,
     task: Task,
-    optimisers: Mapping[str, Optimizer],
+    optimizers: Mapping[str, Optimizer],
     averages: Mapping[str, Average],
     *,
     accumulate: int = 1,
@@ -70,14 +70,14 @@ def make_step(
         values: dict[str, Array] = {}
         maps: dict[str, Captured] = {}
         for objective in task.objectives:
-            optimizer = optimisers[objective.name]
+            optimizer = optimizers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)
             gradients, aux = _accumulate_gradients(
-                view, objective, trained, batch, totals, key(objective.name), accumulate
+                view, objective, trained, batch, totals, key(objective.key_name), accumulate
             )
             hyper = state.hyper[objective.name]
             updates, optimizer_states[objective.name] = optimizer.update(
-                gradients, state.optimisers[objective.name], trained, state.step, hyper
+                gradients, state.optimizers[objective.name], trained, state.step, hyper
             )
             params = with_average(view.variables.params, optax.apply_updates(trained, updates))
             view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
@@ -91,7 +91,7 @@ def make_step(
             values |= {prefix + name: value for name, value in metrics.items()}
             maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
         updated_state = state._replace(
-            step=state.step + 1, variables=view.variables, optimisers=optimizer_states, extra=view.extra
+            step=state.step + 1, variables=view.variables, optimizers=optimizer_states, extra=view.extra
         )
         state, values = guard_update(faults, state, updated_state, totals, values)
         updated = values["skipped"] == 0

@@ -70,7 +70,7 @@ def train(
         resumed = resume(run, assembly)
         if resumed is None:
             key = jax.random.key(experiment.run.seed)
-            state = begin_run(experiment.initialise_from, assembly, key, run.directory)
+            state = begin_run(experiment.initialize_from, assembly, key, run.directory)
             resumed = ResumePoint(step=0, state=state, records={}, progress={})
         latest = run.latest
         check_parameters_finite(resumed.state, run, latest)

@@ -112,7 +112,7 @@ def load(
     task_changes: Mapping[str, Any] | None = None,
     trusted: Collection[str] = (),
 ) -> tuple[Experiment, Assembly, TrainState]:
-    """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimisers.
+    """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimizers.
 
     Errors: as `open_run`; UserError for a run without a checkpoint, or without one of the step.
     """
@@ -125,11 +125,11 @@ def load(
         return {
             name: checkpoints.restore_part(at, getattr(assembly.abstract, name), (name,))
             for name in TrainState._fields
-            if name not in ("optimisers", "hyper", "norms")
+            if name not in ("optimizers", "hyper", "norms")
         }
 
     _, parts = run.restored(step, read)
-    return run.experiment, assembly, TrainState(**parts, optimisers={}, hyper={})
+    return run.experiment, assembly, TrainState(**parts, optimizers={}, hyper={})
 
 
 def load_ensemble(
@@ -159,7 +159,7 @@ def load_ensemble(
         if _tokenizer_file(workdir) != _tokenizer_file(workdirs[0]):
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
-                "by config.initialise_from or a copy of tokenizer.json"
+                "by config.initialize_from or a copy of tokenizer.json"
             )
     chosen = [
         view_of(one.model, of_run, of_experiment.evaluated_parameters).variables for of_experiment, one, of_run in runs

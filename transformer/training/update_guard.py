@@ -54,7 +54,7 @@ def guard_update(
     """
     norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
     numbers = [value for name, value in values.items() if _ends(name, _FINITE_METRICS)]
-    # Parameters and optimisers are finite if they were and these are: a norm is a sum over all of them.
+    # Parameters and optimizers are finite if they were and these are: a norm is a sum over all of them.
     finite = _all_finite((numbers, after.variables.state, after.extra))
     still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
     empty = still & jnp.any(jnp.stack([total == 0 for total in totals.values()])) if totals else jnp.array(False)
@@ -69,7 +69,7 @@ def guard_update(
 
     after = after._replace(
         variables=kept(after.variables, before.variables),
-        optimisers=kept(after.optimisers, before.optimisers),
+        optimizers=kept(after.optimizers, before.optimizers),
         extra=kept(after.extra, before.extra),
         norms=kept(recent, dict(before.norms)),
     )

@@ -94,7 +94,7 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
     Errors: as `train_vmapped`.
     """
     _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
-    copy_source_tokenizer(experiments[0].initialise_from, folder)
+    copy_source_tokenizer(experiments[0].initialize_from, folder)
     assembly = assemble(experiments[0], folder)
     _check_batches(experiments, assembly)
     compiled = compile_step(experiments[0], assembly), _compile_vmapped_step(experiments[0], assembly)
@@ -114,13 +114,13 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
     ratios = []
     for repeat in range(repeats + 1):
         states = [_first_state(each, assembly) for each in experiments]
-        vectorised = seconds(together, stack_states(states, assembly.placement), batches)
+        vectorized = seconds(together, stack_states(states, assembly.placement), batches)
         single = sum(
             seconds(alone, state, [source[number] for number in range(steps)])
             for state, source in zip(states, sources, strict=True)
         )
         if repeat:  # the first compiles
-            ratios.append(single / vectorised)
+            ratios.append(single / vectorized)
     return statistics.median(ratios)
 
 
@@ -236,11 +236,11 @@ def _check_batches(experiments: Sequence[Experiment], assembly: Assembly) -> Non
 
 
 def _first_state(experiment: Experiment, assembly: Assembly) -> TrainState:
-    return _with_hyperparameters(assembly.initialise(jax.random.key(experiment.run.seed)), experiment, assembly)
+    return _with_hyperparameters(assembly.initialize(jax.random.key(experiment.run.seed)), experiment, assembly)
 
 
 def _with_hyperparameters(state: TrainState, experiment: Experiment, assembly: Assembly) -> TrainState:
-    """The state with the run's own numbers of its optimisers: those of the assembly are the first run's."""
+    """The state with the run's own numbers of its optimizers: those of the assembly are the first run's."""
     numbers = jax.device_put(hyperparameters_of(experiment, assembly.task), state.step.sharding)
     return state._replace(hyper=numbers)
 
@@ -326,7 +326,7 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
 def _begin_run(run: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
     experiment = run.experiment
     key = jax.random.key(experiment.run.seed)
-    state = begin_run(experiment.initialise_from, assembly, key, run.directory, aloud=aloud)
+    state = begin_run(experiment.initialize_from, assembly, key, run.directory, aloud=aloud)
     return _with_hyperparameters(state, experiment, assembly)
 
 

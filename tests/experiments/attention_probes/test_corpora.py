@@ -136,7 +136,7 @@ def test_a_pronoun_means_the_last_noun_that_agrees_with_it() -> None:
 
 
 def test_rules_that_do_not_read_what_should_be_read_are_wrong_about_as_often_as_they_guess() -> None:
-    """By hand on one text, and on many: half of the verbs, one bracket in four, one colour or shape in four."""
+    """By hand on one text, and on many: half of the verbs, one bracket in four, one color or shape in four."""
     agreement = open_corpus("agreement")
     words = "near the boys , the old key to the doors".replace("to", "beside").split()
     (mark,) = agreement.marks(words)
@@ -189,7 +189,7 @@ def answerable(near: float, far: float, *, heads: int, pairs: Pairs) -> bool:
 
 
 def test_one_head_answers_one_of_four_texts_wrong_however_it_weighs_two_places_and_two_heads_none() -> None:
-    """The fours of `TwoPlaces`: both items of one colour if the nearer weighs as much or more, else of one shape."""
+    """The fours of `TwoPlaces`: both items of one color if the nearer weighs as much or more, else of one shape."""
     items = list(itertools.product(range(2), range(2)))
     assert answerable(1.0, 1.0, heads=2, pairs=list(itertools.product(items, repeat=2)))
     for near, same in ((1.0, 0), (1.1, 0), (2.0, 0), (10.0, 0), (1.0, 1), (0.9, 1), (0.5, 1), (0.1, 1), (0.0, 1)):

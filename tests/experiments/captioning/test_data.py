@@ -37,10 +37,10 @@ def test_a_description_may_be_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "'' is no item: say its colour, shape, row and column"),
+        ("", "'' is no item: say its color, shape, row and column"),
         ("red circle top left", "it has 1 items, and scenes have 2 to 3"),
         ("red circle top, blue star bottom right", "'red circle top' is no item"),
-        ("red circle top left, mauve star bottom right", "'mauve' is no colour: they are red, green"),
+        ("red circle top left, mauve star bottom right", "'mauve' is no color: they are red, green"),
         ("red circle top left, blue house bottom right", "'house' is no shape: they are circle"),
         ("red circle left top, blue star bottom right", "'left' is no row: they are top, middle, bottom"),
         ("red circle top left, blue star top left", "two of its items are of one cell"),

@@ -231,7 +231,7 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captions) -> None:
 )
 def test_a_described_scene_is_painted_and_captioned(task: Captions, options: dict) -> None:
     view = view_of(task, Looking.HARD)
-    texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top centre"]
+    texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top center"]
     answers = task.answer(view, Request(texts, decoding=options))
     assert len(answers.lines) == 2
     known = set(task.symbols[END + 1 :])

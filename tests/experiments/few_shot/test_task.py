@@ -100,8 +100,8 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
         asked = labels.titles[row][-1]
         assert [names[link.key].split()[1] for link in links] == [asked] * 2
         assert {link.query for link in links} == {6}
-        # The drawing of each step lies where the axis says, in the colour of its class; the rest is paper.
-        colours: dict[str, list[np.ndarray]] = {}
+        # The drawing of each step lies where the axis says, in the color of its class; the rest is paper.
+        colors: dict[str, list[np.ndarray]] = {}
         for step in range(7):
             down, across = 8 * (step // 4), 8 * (step % 4)
             tile = pictures[row, down : down + 8, across : across + 8].astype(float)
@@ -109,11 +109,11 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
             darkest = np.unravel_index(ink[..., 0].argmax(), (8, 8))
             taken = (1 - tile[darkest] / 255) / ink[darkest]
             np.testing.assert_allclose(tile, 255 * (1 - ink * taken), atol=2)
-            colours.setdefault(names[step].split()[-1], []).append(taken)
-        assert all(np.ptp(each, axis=0).max() < 0.02 for each in colours.values())
-        means = np.array([np.mean(each, axis=0) for each in colours.values()])
+            colors.setdefault(names[step].split()[-1], []).append(taken)
+        assert all(np.ptp(each, axis=0).max() < 0.02 for each in colors.values())
+        means = np.array([np.mean(each, axis=0) for each in colors.values()])
         assert np.abs(means[:, None] - means).max(axis=-1)[~np.eye(4, dtype=bool)].min() > 0.2
-        np.testing.assert_allclose(colours["?"][0], 1, atol=0.01)
+        np.testing.assert_allclose(colors["?"][0], 1, atol=0.01)
         assert (pictures[row, 8:, 24:] == 255).all()
     assert task.labels(()).pictures == {}
 

@@ -19,7 +19,7 @@ ROWS, STEPS, SIDE, ACTIONS, WIDTH = 2, 3, 6, 4, 5
 LENGTHS = np.array([3, 2], np.int32)
 DRAWN = np.random.default_rng(0).uniform(-1, 1, (2, ROWS, STEPS, SIDE, SIDE, 1))
 BEFORE = np.array([[0, 2, 4], [0, 1, 3]], np.int32)
-INPUTS = {"grey": DRAWN[0], "depth": DRAWN[1], "actions": BEFORE, "lengths": LENGTHS}
+INPUTS = {"gray": DRAWN[0], "depth": DRAWN[1], "actions": BEFORE, "lengths": LENGTHS}
 
 
 def config_of(reading: Reading) -> RecurrentQNetworkConfig:
@@ -28,7 +28,7 @@ def config_of(reading: Reading) -> RecurrentQNetworkConfig:
 
 def model_of(reading: Reading) -> Model:
     picture = Input((ROWS, STEPS, SIDE, SIDE, 1), jnp.float32, Modality.PICTURE)
-    interface = Interface({"grey": picture, "depth": picture}, {"actions": ACTIONS})
+    interface = Interface({"gray": picture, "depth": picture}, {"actions": ACTIONS})
     return FAMILY.build(config_of(reading), interface, Precision("float64", "float64"))
 
 
@@ -58,7 +58,7 @@ def expected(weights: Any, reading: Reading, row: int) -> tuple[np.ndarray, np.n
     """The values of every real step, and the attention."""
     state, values, maps = oracle.zeros("lstm", WIDTH), [], []
     for t in range(LENGTHS[row]):
-        streams = [grid(weights[name], INPUTS[name][row, t]) for name in ("grey", "depth")]
+        streams = [grid(weights[name], INPUTS[name][row, t]) for name in ("gray", "depth")]
         regions = np.concatenate(streams, axis=1)
         match reading:
             case Reading.ATTENTION:

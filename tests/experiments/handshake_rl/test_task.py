@@ -81,9 +81,9 @@ def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
     # Eight episodes in room for six: those of the second step, and the last two of the first.
     seeds = [TASK_OF_IT.source(3)[step]["worlds"] for step in range(2)]
     np.testing.assert_array_equal(episodes.worlds.seed[:, 0], [*seeds[1][2:], *seeds[0][2:], *seeds[1][:2]])
-    grey, depth = jax.device_get(jax.jit(observe)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.worlds)))
+    gray, depth = jax.device_get(jax.jit(observe)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.worlds)))
     inputs = jax.device_get(jax.jit(Episodes.inputs)(jax.tree.map(jnp.asarray, episodes)))
-    np.testing.assert_array_equal(np.rint((inputs["grey"][:, 2, ..., 0] + 1) * 127.5), grey)
+    np.testing.assert_array_equal(np.rint((inputs["gray"][:, 2, ..., 0] + 1) * 127.5), gray)
     np.testing.assert_array_equal(np.rint((inputs["depth"][:, 2, ..., 0] + 1) * 127.5), depth)
     np.testing.assert_array_equal(inputs["actions"][:, 1:], episodes.actions[:, :-1] + 1)
     assert (inputs["actions"][:, 0] == 0).all()
@@ -145,7 +145,7 @@ def test_labels_say_what_was_done_and_where_the_person_was() -> None:
     for row, links in enumerate(labels.links[site.name]):
         assert links
         for step, cell, sure in links:
-            # The person is the one thing that is both raised in the depth picture and a figure in the grey one.
+            # The person is the one thing that is both raised in the depth picture and a figure in the gray one.
             pixels = labels.pictures["region"][row, step].reshape(8, 3, 8, 3, 3)[cell // 8, :, cell % 8]
             assert sure
             assert pixels[:2, :2, 2].min() >= 80

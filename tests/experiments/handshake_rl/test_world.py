@@ -121,32 +121,32 @@ def test_begins_differ_and_are_those_of_their_seeds() -> None:
 def test_a_picture_shows_the_person_in_both_streams_and_things_in_one() -> None:
     worlds, *_ = told(who_knows, 100)
     flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), worlds)
-    grey, depth = (np.asarray(picture, int) for picture in jax.jit(observe)(flat))
+    gray, depth = (np.asarray(picture, int) for picture in jax.jit(observe)(flat))
     world = jax.device_get(flat)
     here = np.asarray(flat.here)
     found = {"person": 0, "hand": 0, "screen": 0, "pillar": 0}
-    for row in range(0, len(grey), 7):
+    for row in range(0, len(gray), 7):
         cells = {name: picture[row].reshape(8, 3, 8, 3).swapaxes(1, 2).reshape(64, 3, 3) for name, picture in
-                 (("grey", grey), ("depth", depth))}  # fmt: skip
+                 (("gray", gray), ("depth", depth))}  # fmt: skip
         person = int(world.row[row] * 8 + world.column[row]) if here[row] else -1
         for cell in range(64):
-            of_grey, of_depth = cells["grey"][cell], cells["depth"][cell]
+            of_gray, of_depth = cells["gray"][cell], cells["depth"][cell]
             raised = 80 + 18 * (cell // 8)
             # Between two things there is floor: the last row and column of every cell.
-            edge = np.concatenate([of_grey[2], of_grey[:, 2]])
+            edge = np.concatenate([of_gray[2], of_gray[:, 2]])
             assert 50 <= edge.min() <= edge.max() < 82
             assert max(of_depth[2].max(), of_depth[:, 2].max()) < 32
             block = of_depth[:2, :2]
-            body = of_grey[1, :2]
+            body = of_gray[1, :2]
             if cell == person:
                 assert raised <= block.min() <= block.max() < raised + 32
-                assert (of_grey[0, 1] >= 220) == world.facing[row]
-                assert (of_grey[0, 0] >= 220) == world.raised[row]
+                assert (of_gray[0, 1] >= 220) == world.facing[row]
+                assert (of_gray[0, 0] >= 220) == world.raised[row]
                 assert 130 <= body.min() <= body.max() < 162
                 found["person"], found["hand"] = found["person"] + 1, found["hand"] + int(world.raised[row])
             elif cell in world.things[row][3:]:
                 assert raised <= block.min()
-                assert 90 <= of_grey[:2, :2].min() <= of_grey[:2, :2].max() < 122
+                assert 90 <= of_gray[:2, :2].min() <= of_gray[:2, :2].max() < 122
                 found["pillar"] += 1
             elif cell in world.things[row][:3]:
                 assert block.max() < 32
@@ -154,5 +154,5 @@ def test_a_picture_shows_the_person_in_both_streams_and_things_in_one() -> None:
                 found["screen"] += 1
             else:
                 assert block.max() < 32
-                assert 50 <= of_grey.min() <= of_grey.max() < 82
+                assert 50 <= of_gray.min() <= of_gray.max() < 82
     assert min(found.values()) > 5

@@ -9,15 +9,15 @@ from experiments.in_context_learning.data import EDITS, Episode, Pair, RuleEdits
 @pytest.mark.parametrize(
     ("names", "made"),
     [
-        (("capitalise",), "Abcd"),
+        (("capitalize",), "Abcd"),
         (("shout",), "ABCD"),
         (("reverse",), "dcba"),
         (("swap ends",), "dbca"),
         (("delete the first",), "bcd"),
         (("double the last",), "abcdd"),
         (("rotate",), "bcda"),
-        (("capitalise", "reverse"), "dcbA"),
-        (("reverse", "capitalise"), "Dcba"),
+        (("capitalize", "reverse"), "dcbA"),
+        (("reverse", "capitalize"), "Dcba"),
         (("delete the first", "double the last"), "bcdd"),
     ],
 )

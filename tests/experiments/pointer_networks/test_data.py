@@ -81,8 +81,8 @@ def test_triangles_are_those_whose_circumcircles_are_empty(count: int) -> None:
         found = triangulation(points)
         assert set(found) == expected
         assert len(found) == 2 * count - 2 - len(hull(points))
-        centres = [incenter(points.astype(np.float64)[list(triangle)]) for triangle in found]
-        assert centres == sorted(centres)
+        centers = [incenter(points.astype(np.float64)[list(triangle)]) for triangle in found]
+        assert centers == sorted(centers)
 
 
 def incenter(corners: np.ndarray) -> tuple[float, float]:

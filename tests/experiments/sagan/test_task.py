@@ -55,7 +55,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
 
 @pytest.fixture(scope="module")
 def first(assembly: Assembly) -> TrainState:
-    return assembly.initialise(jax.random.key(3))
+    return assembly.initialize(jax.random.key(3))
 
 
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
@@ -172,7 +172,7 @@ def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generat
     assembly: Assembly, first: TrainState
 ) -> None:
     experiment = resolve(SMALL)
-    step = jax.jit(make_step(assembly.model, assembly.task, assembly.optimisers, experiment.averages))
+    step = jax.jit(make_step(assembly.model, assembly.task, assembly.optimizers, experiment.averages))
     state, metrics = step(first, assembly.task.source(1)[0])
     state, metrics = step(state, assembly.task.source(1)[1])
     before, after = by_path(first.variables.params), by_path(state.variables.params)
@@ -182,8 +182,8 @@ def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generat
     for player in ("generator", "discriminator"):
         assert f"{player}/attention_4/gamma" in moved
         assert f"{player}/last/kernel" in moved
-        of_optimiser = by_path(state.optimisers[player])
-        assert all(player in path for path in of_optimiser if "kernel" in path)
+        of_optimizer = by_path(state.optimizers[player])
+        assert all(player in path for path in of_optimizer if "kernel" in path)
         assert float(metrics.values[f"{player}/gamma_4"]) > 0
     assert set(state.averages["smooth"]) == {path for path in after if path.startswith("generator/")}
     path = "generator/last/kernel"

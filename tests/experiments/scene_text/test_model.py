@@ -89,8 +89,8 @@ def told(
                 inner = v[i, j] @ score["keys"] + h @ score["queries"]
                 around = [(p, q) for p in (-1, 0, 1) for q in (-1, 0, 1) if (p, q) != (0, 0)]
                 for number, (p, q) in enumerate(around):
-                    if config.attention is Attended.NEIGHBOURS and 0 <= i + p < rows and 0 <= j + q < columns:
-                        inner = inner + v[i + p, j + q] @ weights["neighbours"]["kernel"][:, number]
+                    if config.attention is Attended.NEIGHBORS and 0 <= i + p < rows and 0 <= j + q < columns:
+                        inner = inner + v[i + p, j + q] @ weights["neighbors"]["kernel"][:, number]
                 e[i, j] = np.tanh(inner) @ score["vector"]
         alpha = softmax(e)
         glimpse = sum(alpha[i, j] * v[i, j] for i in range(rows) for j in range(columns))
@@ -116,7 +116,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["neighbours", *(pytest.param(each, marks=pytest.mark.slow) for each in ("plain", "columns"))]
+    "name", ["neighbors", *(pytest.param(each, marks=pytest.mark.slow) for each in ("plain", "columns"))]
 )
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
     """Two beams an example that say different things look at the same picture."""
@@ -143,7 +143,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     config = CASES[name]
     rows, steps, places, columns = len(PICTURE), TARGET.shape[1], 12, 4
     keys = columns if name == "columns" else places
-    uses = {"grid": places, "encoder": columns, "holistic": 1, "decoder": 1 + steps, "neighbours": places}
+    uses = {"grid": places, "encoder": columns, "holistic": 1, "decoder": 1 + steps, "neighbors": places}
     uses |= {"keys": keys, "vector": steps * keys}
     total = 2 * steps * keys * config.encoder.width  # the glimpses, which have no parameters
     for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):

@@ -27,7 +27,7 @@ def task() -> TextPictures:
     return TextPictures(TextPicturesConfig(pixels=32, rows=8, examples=10, probed=3))
 
 
-def model_of(task: TextPictures, attention: Attended = Attended.NEIGHBOURS) -> Model:
+def model_of(task: TextPictures, attention: Attended = Attended.NEIGHBORS) -> Model:
     """Over 8 x 8 places, or 8 columns."""
     config = TextReaderConfig(GridEncoderConfig((4,), (4,)), width=6, layers=1, attention=attention)
     return FAMILY.build(config, task.interface, Precision())

@@ -109,7 +109,7 @@ def test_logits_and_maps_are_those_of_the_equations() -> None:
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3])
-def test_neighbours_stand_beside_one_another_and_padding_is_zero(factor: int) -> None:
+def test_neighbors_stand_beside_one_another_and_padding_is_zero(factor: int) -> None:
     x = np.random.default_rng(0).normal(size=(2, 7, 3)).astype(np.float32)
     x[1, 4:] = np.nan
     found = np.asarray(beside(jnp.asarray(x), jnp.array([7, 4]), factor))

@@ -101,7 +101,7 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 3}])
 @pytest.mark.parametrize("unseen", Unseen)
-def test_a_text_is_summarised_with_words_of_its_own(unseen: Unseen, options: dict) -> None:
+def test_a_text_is_summarized_with_words_of_its_own(unseen: Unseen, options: dict) -> None:
     task = task_of(unseen)
     view = view_of(task)
     answers = task.answer(view, Request(["The mill near Oslo now belongs to Ann-Marie.", "Ben runs"], decoding=options))
@@ -135,7 +135,7 @@ def test_copying_is_measured_where_true_summaries_have_unseen_names() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        (" ", {}, "has no words to summarise"),
+        (" ", {}, "has no words to summarize"),
         ("to " * 60, {}, "has 60 words, and this run's articles at most"),
         ("one two three four five six seven eight nine", {}, "has 9 words that the vocabulary lacks.* at most 8"),
         ("Ben runs", {"samples": 2}, "leave out --language, --samples"),

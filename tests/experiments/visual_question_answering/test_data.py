@@ -7,7 +7,7 @@ from experiments.visual_question_answering.data import NOWHERE, Question, Terms,
 from transformer.config import UserError
 from transformer.data.images import scaled, unscaled
 
-TERMS = Terms(("?", "is", "it", "red", "what"), ("no", "red", "yes"), ("yes_no", "colour"), 4, 2, 3, ("colour",))
+TERMS = Terms(("?", "is", "it", "red", "what"), ("no", "red", "yes"), ("yes_no", "color"), 4, 2, 3, ("color",))
 
 
 KIND = "yes_no"
@@ -20,7 +20,7 @@ def asked(text: str, answer: str, kind: str = KIND, *cells: int) -> Question:
 def test_a_batch_holds_every_question_as_numbers_and_fills_up_with_rows_of_none() -> None:
     questions = [
         asked("Is it red?", "yes"),
-        asked("what is it ?", "red", "colour", 4, 7),
+        asked("what is it ?", "red", "color", 4, 7),
         asked("red ?", "no", "yes_no", 5),
     ]
     pictures = np.arange(36).reshape(3, 2, 2, 3).astype(np.uint8)
@@ -57,15 +57,15 @@ def test_questions_that_no_set_has_are_refused(text: str, message: str) -> None:
 
 
 def test_words_alone_answer_what_training_answered_most() -> None:
-    training = [asked("is it red ?", "no")] * 2 + [asked("is it red ?", "yes")] + [asked("what ?", "yes", "colour")] * 3
+    training = [asked("is it red ?", "no")] * 2 + [asked("is it red ?", "yes")] + [asked("what ?", "yes", "color")] * 3
     held_out = [
         asked("is it red ?", "no"),
         asked("is it red ?", "yes"),
-        asked("what ?", "yes", "colour"),
+        asked("what ?", "yes", "color"),
         asked("is it ?", "yes"),  # never asked before: the commonest answer of all
     ]
     assert by_question_alone(training, held_out) == {
         "yes_no": pytest.approx(2 / 3),
-        "colour": 1,
+        "color": 1,
         "": pytest.approx(3 / 4),
     }

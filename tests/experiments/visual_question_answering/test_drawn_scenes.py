@@ -9,12 +9,12 @@ import pytest
 from experiments.visual_question_answering.drawn_scenes import ONE_HOP, RELATIONAL, SceneQuestions, ask
 from experiments.visual_question_answering.task import open_questions
 from transformer.config import UserError
-from transformer.data.scenes import COLOURS, Item, SceneKind
+from transformer.data.scenes import COLORS, Item, SceneKind
 from transformer.data.synthetic_glyphs import SHAPES
 
 SMALL = SceneQuestions(pixels=8, validation=20, test=30)
-PLACES = [f"{row} {column}" for row in ("top", "middle", "bottom") for column in ("left", "centre", "right")]
-NAMED = rf"the ({'|'.join(SHAPES)}|(?:{'|'.join(COLOURS)}) thing)"
+PLACES = [f"{row} {column}" for row in ("top", "middle", "bottom") for column in ("left", "center", "right")]
+NAMED = rf"the ({'|'.join(SHAPES)}|(?:{'|'.join(COLORS)}) thing)"
 STEPS = {"right of": lambda r, c: (r, c + 1), "left of": lambda r, c: (r, c - 1)}
 STEPS |= {"below": lambda r, c: (r + 1, c), "above": lambda r, c: (r - 1, c)}
 
@@ -23,31 +23,31 @@ def right_answers(text: str, items: tuple[Item, ...]) -> list[tuple[str, tuple[i
     """Every answer to a question that could be meant, each with the cells that lead to it: from its words alone."""
 
     def meant(name: str) -> list[Item]:
-        return [item for item in items if name in (item.shape, f"{item.colour} thing")]
+        return [item for item in items if name in (item.shape, f"{item.color} thing")]
 
-    def neighbours(relation: str, item: Item) -> list[Item]:
+    def neighbors(relation: str, item: Item) -> list[Item]:
         place = STEPS[relation](*divmod(item.cell, 3))
         return [other for other in items if divmod(other.cell, 3) == place]
 
     if found := re.fullmatch(rf"where is {NAMED} \?", text):
         return [(PLACES[item.cell], (item.cell,)) for item in meant(found[1])]
-    if found := re.fullmatch(rf"what colour is {NAMED} \?", text):
-        return [(item.colour, (item.cell,)) for item in meant(found[1])]
+    if found := re.fullmatch(rf"what color is {NAMED} \?", text):
+        return [(item.color, (item.cell,)) for item in meant(found[1])]
     if found := re.fullmatch(r"what shape is (\w+) \?", text):
         return [(item.shape, (item.cell,)) for item in meant(f"{found[1]} thing")]
-    found = re.fullmatch(rf"what (colour is the thing|shape is) (right of|left of|below|above) {NAMED} \?", text)
+    found = re.fullmatch(rf"what (color is the thing|shape is) (right of|left of|below|above) {NAMED} \?", text)
     assert found, text
     return [
-        (other.colour if found[1].startswith("colour") else other.shape, (item.cell, other.cell))
+        (other.color if found[1].startswith("color") else other.shape, (item.cell, other.cell))
         for item in meant(found[3])
-        for other in neighbours(found[2], item)
+        for other in neighbors(found[2], item)
     ]
 
 
 @pytest.mark.parametrize("one_of_each", [True, False])
 def test_every_question_about_a_scene_has_the_one_right_answer(one_of_each: bool) -> None:
-    """Also where items share a shape or a colour, and then are not named by it."""
-    kind = SceneKind(fewest=3, most=6, shapes=tuple(SHAPES)[:6], colours=tuple(COLOURS), one_of_each=one_of_each)
+    """Also where items share a shape or a color, and then are not named by it."""
+    kind = SceneKind(fewest=3, most=6, shapes=tuple(SHAPES)[:6], colors=tuple(COLORS), one_of_each=one_of_each)
     random, count = np.random.default_rng(0), 0
     for _ in range(60):
         items = kind.draw(random)
@@ -69,7 +69,7 @@ def test_no_relational_question_of_a_scene_is_missing() -> None:
             if step(*divmod(first.cell, 3)) == divmod(second.cell, 3)
         ]
         asked = [question for question in ask(SMALL.kind, items) if question.kind in RELATIONAL]
-        # By shape and by colour of the one, for shape and colour of the other.
+        # By shape and by color of the one, for shape and color of the other.
         assert len({question.words for question in asked}) == len(asked) == 4 * len(pairs)
         assert {question.cells for question in asked} == {(first.cell, second.cell) for _, first, second in pairs}
 
@@ -81,7 +81,7 @@ def test_half_of_the_questions_are_relational_and_no_answer_prevails() -> None:
     assert sum(kinds[name] for name in RELATIONAL) == pytest.approx(1500, abs=120)
     for kind, count in kinds.items():
         answers = collections.Counter(question.answer for question in questions if question.kind == kind)
-        assert len(answers) == {"place": 9, "shape": 8, "neighbour_shape": 8}.get(kind, 6)
+        assert len(answers) == {"place": 9, "shape": 8, "neighbor_shape": 8}.get(kind, 6)
         assert max(answers.values()) < 2 * count / len(answers)
     assert {question.answer for question in questions} == set(SMALL.terms.answers)
     assert {word for question in questions for word in question.words} == set(SMALL.terms.words)
@@ -99,7 +99,7 @@ def test_training_batches_are_those_of_seed_and_step_and_show_what_is_asked_abou
     # Four questions are about one scene, the last two about another than those before.
     same = [bool((a == b).all()) for a, b in zip(batch["picture"], batch["picture"][1:], strict=False)]
     assert same == [True, True, True, False, True, True, True, False, True]
-    # The cell of an answer is lighter than the ground of the picture in some colour.
+    # The cell of an answer is lighter than the ground of the picture in some color.
     for picture, (_, last) in zip(batch["picture"], batch["cells"], strict=True):
         cells = picture.reshape(3, 8, 3, 8, 3)[:, 2:6, :, 2:6].mean(axis=(1, 3)).reshape(9, 3)
         assert cells[last].max() > cells.max(axis=1).min() + 0.15
@@ -128,7 +128,7 @@ def test_held_out_questions_are_the_same_in_batches_of_any_size() -> None:
         ("scenes/most=7", "most=7 items cannot all differ"),
         ("scenes/pixels=2", "pixels=2 must be at least 4"),
         ("scenes/test=0", "test=0 must be at least 1"),
-        ("scenes/colour=1", "unknown key scenes.colour"),
+        ("scenes/color=1", "unknown key scenes.color"),
         ("scene", "did you mean 'scenes'"),
         ("easy_vqa/test=1", "easy_vqa has no options"),
     ],

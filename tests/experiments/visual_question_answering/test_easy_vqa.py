@@ -14,19 +14,19 @@ from experiments.visual_question_answering.easy_vqa_data import TERMS, easy_vqa,
 from transformer.config import UserError
 
 REAL = Path(__file__).parents[3].parent / "shared/data/easy-vqa"
-COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
+COLORS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
 
 
 def write(folder: Path, pictures: int = 10) -> Path:
-    """Pictures of one colour, and two questions about each."""
+    """Pictures of one color, and two questions about each."""
     image = pytest.importorskip("PIL.Image")
     for split, count in (("train", pictures), ("test", 2)):
         (folder / split / "images").mkdir(parents=True)
         rows: list[Any] = []
         for number in range(count):
-            colour = ("red", "blue")[number % 2]
-            image.new("RGB", (64, 64), COLOURS[colour]).save(folder / split / "images" / f"{number}.png")
-            rows += [["What color is the shape?", colour, number], ["is there a red shape?", "yes", number]]
+            color = ("red", "blue")[number % 2]
+            image.new("RGB", (64, 64), COLORS[color]).save(folder / split / "images" / f"{number}.png")
+            rows += [["What color is the shape?", color, number], ["is there a red shape?", "yes", number]]
         (folder / split / "questions.json").write_text(json.dumps(rows))
     return folder
 
@@ -40,16 +40,16 @@ def test_a_tenth_of_the_pictures_validates_with_all_that_is_asked_about_them(tmp
     assert batch["picture"].shape == (4, 64, 64, 3)
     np.testing.assert_array_equal(batch["picture"][0, 0, 0], [-1, -1, 1])  # the tenth picture is blue
     assert [TERMS.answers[label] for label in batch["labels"][:2]] == ["blue", "yes"]
-    assert [TERMS.kinds[kind] for kind in batch["kinds"][:2]] == ["colour", "yes_no"]
+    assert [TERMS.kinds[kind] for kind in batch["kinds"][:2]] == ["color", "yes_no"]
     assert batch["index"].tolist() == [0, 1, -1, -1]
     epoch = [opened.training(6, 0)[step] for step in range(3)]
     for each in epoch:
         for picture, label in zip(each["picture"], each["labels"], strict=True):
-            if (colour := COLOURS.get(TERMS.answers[label])) is not None:
-                np.testing.assert_array_equal(picture[5, 5], np.array(colour) / np.float32(127.5) - 1)
+            if (color := COLORS.get(TERMS.answers[label])) is not None:
+                np.testing.assert_array_equal(picture[5, 5], np.array(color) / np.float32(127.5) - 1)
     answers = collections.Counter(TERMS.answers[label] for each in epoch for label in each["labels"])
     assert answers == {"yes": 9, "red": 5, "blue": 4}
-    np.testing.assert_array_equal(opened.picture(1)[0, 0], COLOURS["blue"])
+    np.testing.assert_array_equal(opened.picture(1)[0, 0], COLORS["blue"])
     with pytest.raises(UserError, match="pictures 0 to 1"):
         opened.picture(2)
 
@@ -76,7 +76,7 @@ def damaged(folder: Path, what: str) -> str | None:
         case "another answer":
             questions.write_text(json.dumps([["what color is the shape?", "mauve", 0]]))
         case "another word":
-            questions.write_text(json.dumps([["what colour is the shape?", "red", 0]]))
+            questions.write_text(json.dumps([["what color is the shape?", "red", 0]]))
         case "no picture":
             picture.unlink()
         case "half a picture":

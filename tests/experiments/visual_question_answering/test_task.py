@@ -93,10 +93,10 @@ def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: Questions) -> 
         {
             "loss": 3.0,
             "accuracy": 0.6,
-            "accuracy/colour": 0.25,
+            "accuracy/color": 0.25,
             "accuracy/shape": 1.0,
-            "accuracy/neighbour_colour": 1.0,
-            "accuracy/neighbour_shape": 0.0,
+            "accuracy/neighbor_color": 1.0,
+            "accuracy/neighbor_shape": 0.0,
             "accuracy/one_hop": 0.5,
             "accuracy/relational": 0.75,
         }

@@ -51,12 +51,12 @@ def stepping(settings: Mapping[str, Any], build: Callable[..., tuple[Model, Rand
     """The training step of a model of these sizes, on one device."""
     model, task = build(settings)
     (objective,) = task.objectives
-    optimisers, hyper = (
+    optimizers, hyper = (
         {objective.name: make_optimizer(OPTIMIZER, steps=1000)},
         {objective.name: hyperparameters(OPTIMIZER)},
     )
-    begin = jax.jit(lambda key: init_state(model, task, optimisers, {}, hyper, key))
-    step = jax.jit(traced_on(one_device(), make_step(model, task, optimisers, {})), donate_argnums=0)
+    begin = jax.jit(lambda key: init_state(model, task, optimizers, {}, hyper, key))
+    step = jax.jit(traced_on(one_device(), make_step(model, task, optimizers, {})), donate_argnums=0)
     return Stepping(begin, step, task.source(settings["seed"]))
 
 

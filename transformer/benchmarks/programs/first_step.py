@@ -42,7 +42,7 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
     experiment = resolve(settings["config"])
     with tempfile.TemporaryDirectory() as folder:
         assembly = assemble(experiment, Path(folder))
-        state = assembly.initialise(jax.random.key(experiment.run.seed))
+        state = assembly.initialize(jax.random.key(experiment.run.seed))
         step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
         jax.block_until_ready(step(state, assembly.task.source(experiment.run.seed)[0]))
     return {"seconds": time.time() - settings["began"]}

@@ -88,7 +88,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     hyper = hyperparameters(OPTIMIZER)
     whole: dict[str, Part] = {
         **dict(parts(settings, key)),
-        "optimiser": Part(
+        "optimizer": Part(
             lambda params, moments: optimizer.update(params, moments, params, 0, hyper),
             (params, optimizer.init(params)),
             1,

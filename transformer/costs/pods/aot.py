@@ -130,11 +130,11 @@ def prove(experiment: Experiment, topology: str) -> Proof:
 
 
 def _held(state: TrainState, batch: Any) -> dict[str, int]:
-    rest = state._replace(variables=state.variables._replace(params={}), optimisers={}, averages={})
+    rest = state._replace(variables=state.variables._replace(params={}), optimizers={}, averages={})
     return split_arguments(
         {
             "parameters": state.variables.params,
-            "optimiser": state.optimisers,
+            "optimizer": state.optimizers,
             "averages": state.averages,
             "other state": rest,
             "batch": batch,

@@ -1,4 +1,4 @@
-"""Advice on what makes a step smaller, and a search over meshes and rematerialisation for those that fit."""
+"""Advice on what makes a step smaller, and a search over meshes and rematerialization for those that fit."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ from transformer.training.partitioning import ShardingConfig, is_axis_names, mak
 _FREE = 0.1
 # The policies in the order of the activations that they keep, the most first.
 _POLICIES = (Remat.NONE, Remat.DOTS, Remat.ATTENTION, Remat.FULL)
-# A step's operations by policy, relative to no rematerialisation: full computes the forward pass twice.
+# A step's operations by policy, relative to no rematerialization: full computes the forward pass twice.
 _AGAIN = {Remat.NONE: 1.0, Remat.DOTS: 1.0, Remat.ATTENTION: 4 / 3, Remat.FULL: 4 / 3}
 _WIDEST = 16
 
@@ -55,7 +55,7 @@ def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion
     kept_apart = proof.mesh["sequence"] * proof.mesh["expert"]
     devices, divided = math.prod(proof.mesh.values()) // kept_apart, proof.mesh["fsdp"] * proof.mesh["tensor"]
     whole, sharding = fixed * divided, proof.experiment.sharding
-    gigabytes = f"parameters, gradients and optimiser are {fixed / 1e9:,.1f} GB a device"
+    gigabytes = f"parameters, gradients and optimizer are {fixed / 1e9:,.1f} GB a device"
     if divided < devices:
         kept = f"--config.sharding.tensor={sharding.tensor}"
         rules = _rules_of(devices, proof.mesh["tensor"], proof.mesh["sequence"])
@@ -109,7 +109,7 @@ def _divided_rows(proof: Proof) -> tuple[str, ...]:
 
 
 class Candidate(NamedTuple):
-    """A mesh with its rules and a policy of rematerialisation, and the seconds that formulas give its step."""
+    """A mesh with its rules and a policy of rematerialization, and the seconds that formulas give its step."""
 
     sharding: ShardingConfig
     remat: Remat
@@ -269,7 +269,7 @@ class _Formulas:
         """A lower bound of a device's bytes: the state, the gradients, and what the policy keeps of every layer.
 
         Kept of a token and a layer are at least its input and, by the policy, attention's output; queries, keys,
-        values and the feed-forward network's hidden layer; twice the width more without rematerialisation.
+        values and the feed-forward network's hidden layer; twice the width more without rematerialization.
         """
         model = self.model
         expert = max(sharding.expert, 1)

@@ -1,4 +1,4 @@
-"""Templates of labelled words, and the word alignment that follows from their labels.
+"""Templates of labeled words, and the word alignment that follows from their labels.
 
 A template is a line of items: `{field}` stands for the spans of that field, `word/slot` is a word that
 belongs to a slot, and a plain `word` belongs to none. Words of one slot on both sides correspond.
@@ -83,7 +83,7 @@ def _words(spans: Sequence[Span]) -> tuple[list[str], dict[str, list[int]]]:
 
 
 def align(source: Sequence[Span], target: Sequence[Span]) -> Phrase:
-    """The phrase that two labelled sides spell, linked slot by slot.
+    """The phrase that two labeled sides spell, linked slot by slot.
 
     A slot of one word on both sides gives a sure link; any other slot links each of its source words
     with each of its target words as possible. A slot on one side alone gives none.

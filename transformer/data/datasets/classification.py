@@ -1,4 +1,4 @@
-"""One way to open any set of labelled texts."""
+"""One way to open any set of labeled texts."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,34 +14,34 @@ from transformer.data.datasets.user_files import (
     read_fields,
 )
 from transformer.data.datasets.word_order import CLASSES, word_order
-from transformer.data.labeled_texts import Labelled
+from transformer.data.labeled_texts import Labeled
 
 _FIELDS = ("text", "label")
 _SHOWN = 100  # classes that a message lists
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledSet:
-    """A set of labelled texts: the names of its classes by number, and its texts by split."""
+class LabeledSet:
+    """A set of labeled texts: the names of its classes by number, and its texts by split."""
 
     name: str
     classes: tuple[str, ...]
-    splits: Mapping[str, Sequence[Labelled]]
+    splits: Mapping[str, Sequence[Labeled]]
 
-    def split(self, name: str) -> Sequence[Labelled]:
+    def split(self, name: str) -> Sequence[Labeled]:
         """The texts of a split.
 
         Errors: UserError for a split that the set does not have with labels.
         """
         if name not in self.splits:
-            raise UserError(f"{self.name} has no labelled split {name!r}: {nearest(name, self.splits)}")
+            raise UserError(f"{self.name} has no labeled split {name!r}: {nearest(name, self.splits)}")
         return self.splits[name]
 
 
-def open_labelled(
+def open_labeled(
     name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOut = NOTHING_HELD_OUT
-) -> LabelledSet:
-    """Open a set of labelled texts.
+) -> LabeledSet:
+    """Open a set of labeled texts.
 
     `name` is one of: "word_order" or "word_order/longest=6,train=512", sentences made here
     (transformer.data.datasets.word_order); "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`
@@ -55,10 +55,10 @@ def open_labelled(
         return _of_files(name, data_dir, classes, held_out)
     known = classes_of(name, classes)
     held_out.refuse(name)
-    return LabelledSet(name, known, word_order(rest) if kind == "word_order" else glue(rest, data_dir))
+    return LabeledSet(name, known, word_order(rest) if kind == "word_order" else glue(rest, data_dir))
 
 
-def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOut) -> LabelledSet:
+def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOut) -> LabeledSet:
     files = {"train": name, **held_out.named}
     paths = {split: locate_file(file, data_dir) for split, file in files.items()}
     rows = {
@@ -77,8 +77,8 @@ def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_ou
                 f"{paths[split]} has the label {unknown[0]!r}, which is none of config.task.classes: "
                 f"{nearest(unknown[0], classes)}"
             )
-        read[split] = [Labelled(text, numbers[label]) for text, label in of_split]
-    return LabelledSet(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
+        read[split] = [Labeled(text, numbers[label]) for text, label in of_split]
+    return LabeledSet(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
 
 
 def classes_of(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:

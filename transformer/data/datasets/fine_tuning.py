@@ -5,7 +5,7 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.classification import classes_of, open_labelled
+from transformer.data.datasets.classification import classes_of, open_labeled
 from transformer.data.datasets.glue import SETS
 from transformer.data.datasets.grammar import PROBLEMS, grammar, problem_of
 from transformer.data.datasets.user_files import (
@@ -17,7 +17,7 @@ from transformer.data.datasets.user_files import (
     read_fields,
 )
 from transformer.data.fine_tuning_inputs import Form
-from transformer.data.labeled_texts import Example, Labelled
+from transformer.data.labeled_texts import Example, Labeled
 
 
 class Problem(enum.Enum):
@@ -123,7 +123,7 @@ def open_examples(
     kind, _, rest = name.partition("/")
     if problem is Problem.CLASSIFICATION and has_fields(name):
         # Without their classes these say which they have.
-        return _of_one_text(open_labelled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+        return _of_one_text(open_labeled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
     shape = shape_of(name, classes, problem)
     if has_fields(name):
         columns = (*_COLUMNS[problem], *(classes if shape.form is Form.CHOICE else ()), "label")
@@ -138,10 +138,10 @@ def open_examples(
     if kind == "grammar":
         held_out.refuse(name)
         return grammar(rest)
-    return _of_one_text(open_labelled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+    return _of_one_text(open_labeled(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
 
 
-def _of_one_text(splits: Mapping[str, Sequence[Labelled]]) -> dict[str, list[Example]]:
+def _of_one_text(splits: Mapping[str, Sequence[Labeled]]) -> dict[str, list[Example]]:
     return {split: [Example((text,), label) for text, label in examples] for split, examples in splits.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from transformer.config import UserError
 from transformer.data.datasets.user_files import read_text, refuse_empty
-from transformer.data.labeled_texts import Labelled
+from transformer.data.labeled_texts import Labeled
 from transformer.text import split_lines
 
 
@@ -14,7 +14,7 @@ from transformer.text import split_lines
 class Glue:
     """One set: its classes by number, its files by split, and where a line has the sentence and the label.
 
-    `development` are the splits that together are GLUE's labelled development set, where all of them have labels, and
+    `development` are the splits that together are GLUE's labeled development set, where all of them have labels, and
     `scored` the measure that GLUE gives the set (Wang et al. 2019, table 1). `columns` is None where a header names
     them, else their numbers.
     """
@@ -51,11 +51,11 @@ SETS = {
 }
 
 
-def glue(name: str, data_dir: str | None) -> dict[str, list[Labelled]]:
+def glue(name: str, data_dir: str | None) -> dict[str, list[Labeled]]:
     """The sentences of one of `SETS` by split, and once more as "development" those that GLUE calls so.
 
     The labels of GLUE's own test sets are not published: a test.tsv without labels gives no split, and dev.tsv beside
-    it is the development set. With the training set cut in two and the labelled development set as test.tsv, as is
+    it is the development set. With the training set cut in two and the labeled development set as test.tsv, as is
     usual, SST-2 has one.
 
     Errors: UserError for files that are missing or are not as expected.
@@ -87,7 +87,7 @@ def measure_of(dataset: str) -> str | None:
     return SETS[name].scored if kind == "glue" and name in SETS else None
 
 
-def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labelled] | None:
+def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labeled] | None:
     """The sentences of a file in its order; None for one whose header names no label."""
     lines = split_lines(read_text(path))
     if not lines:
@@ -107,7 +107,7 @@ def _read(path: pathlib.Path, made: Glue, how: str) -> list[Labelled] | None:
         cells = line.split("\t")
         if len(cells) <= max(columns) or cells[label] not in labels:
             raise UserError(f"{path}: line {number} has no label of {', '.join(labels)} and a sentence: {how}")
-        read.append(Labelled(cells[sentence].strip(), labels[cells[label]]))
+        read.append(Labeled(cells[sentence].strip(), labels[cells[label]]))
     if not read:
         raise UserError(f"{path} has no sentences: {how}")
     refuse_empty([number for number, each in enumerate(read, first) if not each.text], path, "sentence")

@@ -18,7 +18,7 @@ PLACES = ("near", "behind", "with")
 PEOPLE = ("ann", "bob", "carl", "dora", "eve", "fred")
 ANSWERS = 3
 THINGS = tuple(
-    f"{colour} {thing}" for colour in ("red", "blue", "green") for thing in ("ball", "cup", "hat", "box", "pen")
+    f"{color} {thing}" for color in ("red", "blue", "green") for thing in ("ball", "cup", "hat", "box", "pen")
 )
 MOST_THINGS = 4
 

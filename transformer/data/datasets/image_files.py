@@ -126,7 +126,7 @@ class Split(NamedTuple):
 
 
 def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> Split:
-    """The pictures of a split in colour, sorted by class and name.
+    """The pictures of a split in color, sorted by class and name.
 
     Errors: UserError for a class that is not among `classes` where these are given, fewer than two classes, one without
     pictures, pictures of several sizes that are not resized, files that are no pictures, and pictures that lie anywhere
@@ -176,9 +176,9 @@ def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], 
 
 
 def decode(
-    content: bytes, name: str, resizing: Resizing = UNCHANGED, *, grey: bool = False
+    content: bytes, name: str, resizing: Resizing = UNCHANGED, *, gray: bool = False
 ) -> UInt8[np.ndarray, "height width C"]:
-    """The pixels of a JPEG or PNG file as it is meant to be seen, in colour or in one channel, and resized.
+    """The pixels of a JPEG or PNG file as it is meant to be seen, in color or in one channel, and resized.
 
     It is turned as its EXIF orientation says. Of 16 bits a channel the upper eight are kept; transparency is not.
 
@@ -195,9 +195,9 @@ def decode(
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
             upright = ImageOps.exif_transpose(opened)
             if upright.mode.startswith("I"):
-                # Pillow would cut off what is above 255, and keeps the upper eight bits where there is a colour.
+                # Pillow would cut off what is above 255, and keeps the upper eight bits where there is a color.
                 upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-            converted = upright.convert("L" if grey else "RGB")
+            converted = upright.convert("L" if gray else "RGB")
             resized = resizing(converted)
             return np.asarray(resized, np.uint8).reshape(resized.height, resized.width, -1)
     except Exception as error:

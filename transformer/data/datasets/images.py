@@ -1,4 +1,4 @@
-"""One way to open any set of labelled pictures."""
+"""One way to open any set of labeled pictures."""
 
 import dataclasses
 import pathlib
@@ -55,7 +55,7 @@ class PictureSet:
 
 @dataclasses.dataclass(frozen=True)
 class DrawnGlyphs(Config):
-    """Grey pictures of `size` pixels a side, each of one glyph; `train`, `validation` and `test` are how many.
+    """Gray pictures of `size` pixels a side, each of one glyph; `train`, `validation` and `test` are how many.
 
     Drawn from `seed` and the split, with classes that take turns.
     """
@@ -79,7 +79,7 @@ class DrawnGlyphs(Config):
 
 
 def open_pictures(name: str, *, data_dir: str | None = None, resizing: Resizing = UNCHANGED) -> PictureSet:
-    """Open a set of labelled pictures.
+    """Open a set of labeled pictures.
 
     `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", pictures drawn here;
     a folder, here or in `data_dir`, of JPEG and PNG files by split and class (transformer.data.datasets.image_files);
@@ -105,9 +105,9 @@ def open_pictures(name: str, *, data_dir: str | None = None, resizing: Resizing 
 
 
 def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> PictureSet:
-    """So many training pictures that are all grey, of the size that the set's have: nothing is read or drawn.
+    """So many training pictures that are all gray, of the size that the set's have: nothing is read or drawn.
 
-    Of files, whose classes only they say, there are two classes, in colour and, if not resized, of 32 pixels a side.
+    Of files, whose classes only they say, there are two classes, in color and, if not resized, of 32 pixels a side.
 
     Errors: as `open_pictures`, of the name.
     """
@@ -150,7 +150,7 @@ def read_prepared(
         )
     prepared = open_prepared(folder)
     picture, label = _features(name, prepared.features)
-    grey, classes = prepared.features.pictures[picture] == 1, prepared.features.classes[label]
+    gray, classes = prepared.features.pictures[picture] == 1, prepared.features.classes[label]
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
@@ -161,7 +161,7 @@ def read_prepared(
             raise UserError(
                 f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
             )
-        pixels = [decode(content, f"{folder}: {split}", resizing, grey=grey) for content, _ in read]
+        pixels = [decode(content, f"{folder}: {split}", resizing, gray=gray) for content, _ in read]
         splits[own] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
     return splits, classes
 

@@ -1,7 +1,7 @@
 """Multi30k, image captions in English, German and French, from files that its user already has.
 
-Elliott et al. 2016 and 2017. The folder holds `raw/<split>.<language>.gz`, cased and untokenised, and
-`tok/<split>.lc.norm.tok.<language>`, lower-cased, normalised and tokenised; the lines are parallel.
+Elliott et al. 2016 and 2017. The folder holds `raw/<split>.<language>.gz`, cased and untokenized, and
+`tok/<split>.lc.norm.tok.<language>`, lower-cased, normalized and tokenized; the lines are parallel.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ FILES = {
 }
 """By split: how its files are called."""
 
-TEXTS = ("raw", "tokenised")
+TEXTS = ("raw", "tokenized")
 DIRECTIONS = (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
 
 

@@ -20,7 +20,7 @@ BACKGROUND, EVALUATION = "images_background*.zip", "images_evaluation*.zip"
 
 
 def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str, Pictures], tuple[str, ...], str]:
-    """The drawings in all images_background*.zip in `data_dir`, grey, and the characters: "Alphabet/character01".
+    """The drawings in all images_background*.zip in `data_dir`, gray, and the characters: "Alphabet/character01".
 
     Beside these, which members of the archives are not read, in words.
 
@@ -38,13 +38,13 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
     splits = {}
     for split, drawers in _DRAWERS.items():
         chosen = sorted(key for key in files if key[1] in drawers)
-        pixels = [decode(files[key], f"{folder}: {key[0]}", resizing, grey=True) for key in chosen]
+        pixels = [decode(files[key], f"{folder}: {key[0]}", resizing, gray=True) for key in chosen]
         splits[split] = stacked("omniglot", pixels, [numbers[character] for character, _ in chosen])
     return splits, characters, said_of_unread(data_dir, BACKGROUND)
 
 
 def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]]:
-    """By archives, `BACKGROUND` and `EVALUATION`, and alphabet the characters' drawings of all people, grey.
+    """By archives, `BACKGROUND` and `EVALUATION`, and alphabet the characters' drawings of all people, gray.
 
     Of evaluation there may be none.
 
@@ -57,7 +57,7 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
         files = _drawings_in(folder, archives)
         characters: dict[str, list[np.ndarray]] = {}
         for key in sorted(files):
-            pixels = decode(files[key], f"{folder}: {key[0]}", Resizing(side), grey=True)[..., 0]
+            pixels = decode(files[key], f"{folder}: {key[0]}", Resizing(side), gray=True)[..., 0]
             characters.setdefault(key[0], []).append(pixels)
         if len(hands := {len(drawn) for drawn in characters.values()}) > 1:
             raise UserError(f"{folder}: characters of {archives} have from {min(hands)} to {max(hands)} drawings")

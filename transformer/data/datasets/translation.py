@@ -106,7 +106,7 @@ def open_translation(
     ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "copy" or "reversal", also as
     "reversal/length=12,symbols=16" (transformer.data.datasets.symbols); "help_desk", also as "help_desk/train=2000"
     (transformer.data.datasets.help_desk);
-    "multi30k/<raw|tokenised>/<source>-<target>"; "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
+    "multi30k/<raw|tokenized>/<source>-<target>"; "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
     (transformer.data.datasets.translation), whose other splits may have files of their own, `held_out`; the folder of a
     prepared TFDS set (it holds dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where
     the files of Multi30k or of pairs lie, or a TFDS root to search for an already prepared set. `languages` is (source,

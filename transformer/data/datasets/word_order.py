@@ -8,7 +8,7 @@ import numpy as np
 from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.datasets.options import whole_numbers
 from transformer.data.datasets.symbols import SPLITS
-from transformer.data.labeled_texts import Labelled
+from transformer.data.labeled_texts import Labeled
 
 # Which of the two stands in front; neither word of these says more about one than about the other.
 CLASSES = ("cat", "dog")
@@ -39,7 +39,7 @@ class WordOrder(Config, path="word_order"):
                 f"word_order: shortest={self.shortest} and longest={self.longest} must rise, from at least 3 words"
             )
 
-    def draw(self, split: str) -> list[Labelled]:
+    def draw(self, split: str) -> list[Labeled]:
         """The sentences of a split, the two of a pair one behind the other."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
         sentences = []
@@ -48,11 +48,11 @@ class WordOrder(Config, path="word_order"):
             places = np.sort(random.choice(length, 3, replace=False))
             for label, front in enumerate(CLASSES):
                 words[places] = CLASSES[1 - label], "behind", front
-                sentences.append(Labelled(" ".join(words), label))
+                sentences.append(Labeled(" ".join(words), label))
         return sentences
 
 
-def word_order(options: str) -> dict[str, list[Labelled]]:
+def word_order(options: str) -> dict[str, list[Labeled]]:
     """The sentences by split; `options` are fields, as in "longest=6,train=512".
 
     Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.

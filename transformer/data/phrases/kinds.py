@@ -248,11 +248,11 @@ def _write_amount(value: Value, frame: int, language: str) -> Phrase:
 
 def _draw_quantity(generator: random.Random) -> tuple[Value, int]:
     count = _counted(generator, 3)
-    size, colour = generator.choice(((1, 1), (1, 0), (0, 1)))
+    size, color = generator.choice(((1, 1), (1, 0), (0, 1)))
     return (
         count,
         generator.randrange(len(lexicon.SIZES)) if size else -1,
-        generator.randrange(len(lexicon.COLOURS)) if colour else -1,
+        generator.randrange(len(lexicon.COLORS)) if color else -1,
         generator.randrange(len(lexicon.THINGS)),
     ), generator.randrange(len(FRAMES["quantity"]))
 
@@ -275,19 +275,19 @@ def _german_things(
 
 
 def _write_quantity(value: Value, frame: int, language: str) -> Phrase:
-    count, size, colour, index = value
+    count, size, color, index = value
     thing = lexicon.THINGS[index]
     sizes = [(lexicon.SIZES[size], "size")] if size >= 0 else []
-    colours = [(lexicon.COLOURS[colour], "colour")] if colour >= 0 else []
+    colors = [(lexicon.COLORS[color], "color")] if color >= 0 else []
     gender = thing.fr[0]
     source, counted = number(count, language, gender=gender)
     source = [
         *source,
-        *((adjective.en, slot) for adjective, slot in sizes + colours),
+        *((adjective.en, slot) for adjective, slot in sizes + colors),
         (thing.en[count > 1], "thing"),
     ]
     if language == "de":
-        target = {case: _german_things(count, sizes + colours, thing, counted, case) for case in lexicon.ARTICLES}
+        target = {case: _german_things(count, sizes + colors, thing, counted, case) for case in lexicon.ARTICLES}
     else:
         agree = functools.partial(lexicon.Adjective.french, gender=gender, plural=count > 1)
         target = {
@@ -295,7 +295,7 @@ def _write_quantity(value: Value, frame: int, language: str) -> Phrase:
                 *counted,
                 *((agree(adjective), slot) for adjective, slot in sizes),
                 (thing.fr[1 + (count > 1)], "thing"),
-                *((agree(adjective), slot) for adjective, slot in colours),
+                *((agree(adjective), slot) for adjective, slot in colors),
             ]
         }
     return _compose(FRAMES["quantity"][frame], language, {"things": source}, target)

@@ -179,7 +179,7 @@ SIZES = (
 )
 """Adjectives that stand before a French noun."""
 
-COLOURS = (
+COLORS = (
     _regular("red", "rot", "rouge", "rouge"),
     _regular("green", "grün", "vert", "verte"),
     _regular("blue", "blau", "bleu", "bleue"),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.sites import Axis
-from transformer.maps.report.payload import Block, grey, pack, shrink
+from transformer.maps.report.payload import Block, gray, pack, shrink
 from transformer.maps.store import MapStore
 
 PICTURE_SIDE = 320  # pixels
@@ -59,7 +59,7 @@ def blocks_of_labels(store: MapStore) -> list[Block]:
         for example, picture in enumerate(examples)
     ]
     spectrograms = [
-        Block(f"spectrogram-{names.index(name)}-{example}", pack(grey(_thinned(spectrogram)).tobytes()))
+        Block(f"spectrogram-{names.index(name)}-{example}", pack(gray(_thinned(spectrogram)).tobytes()))
         for name, examples in store.labels.spectrograms.items()
         if name in names
         for example, spectrogram in enumerate(examples)

@@ -23,7 +23,7 @@ from transformer.tasks.labels import Labels
 
 # A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
 # its level are two parameters, for which Schwarz's criterion asks 2 log n; the rest covers noise estimated from few
-# points, and correlated neighbours, as steps of training are.
+# points, and correlated neighbors, as steps of training are.
 PENALTY = 6.0
 # The least noise, as a share of the curve's range, assumed even for a curve without noise.
 LEAST_NOISE = 0.05
@@ -152,7 +152,7 @@ def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Stati
     tokens or the diagonal, give no head a role.
 
     The onset is the last change point at which the level rises across `PLAYED`. Without one, as in a head that plays
-    the role from the beginning, it is the step t that maximises sum_(s >= t) (kappa_s - PLAYED),
+    the role from the beginning, it is the step t that maximizes sum_(s >= t) (kappa_s - PLAYED),
     after the cumulative sums of Page (1954).
     """
     roles = []
@@ -196,9 +196,9 @@ def chance(role: Role, site: Site, labels: Labels) -> Float[np.ndarray, " B"]:
 def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarray, " S"]) -> tuple[ChangePoint, ...]:
     """Where a curve changes its level: at most `MOST_CHANGES` steps, in order.
 
-    The curve is cut into the constant pieces that minimise sum (value - mean of its piece)^2 / noise^2 + penalty per
+    The curve is cut into the constant pieces that minimize sum (value - mean of its piece)^2 / noise^2 + penalty per
     change, by exact dynamic programming (Jackson et al. 2005; Killick et al. 2012, equation 2). The noise is the median
-    absolute difference of neighbours, as a normal's deviation, and at least `LEAST_NOISE` of the range. Pieces that a
+    absolute difference of neighbors, as a normal's deviation, and at least `LEAST_NOISE` of the range. Pieces that a
     curve only passes through on its way up or down are no levels: their changes count as one, which is where the curve
     crosses the middle between the levels at both ends. Values that are not finite are left out, and running medians
     take out single stray ones. Points count equally, whatever the spacing of their steps.
@@ -241,8 +241,8 @@ def _running_medians(curve: np.ndarray) -> np.ndarray:
 def _segment(curve: np.ndarray, penalty: float) -> list[int]:
     """The bounds of the best constant pieces, the beginning 0 and the end among them."""
     points = len(curve)
-    centred = curve - curve.mean()
-    sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (centred, centred**2))
+    centered = curve - curve.mean()
+    sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (centered, centered**2))
     best, last = np.full(points + 1, np.inf), np.zeros(points + 1, int)
     best[0] = -penalty
     for end in range(1, points + 1):

@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer.attention.sites import Site
 from transformer.maps.distance import distances
-from transformer.maps.quantize import Quantised
+from transformer.maps.quantize import Quantized
 from transformer.maps.report.data import evenly_spaced_indices
 from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, read_heads
 from transformer.maps.store import MapStore
@@ -112,8 +112,8 @@ def rows_of(store: MapStore, site: Site, step: int) -> Rows:
     kept = store.read_rows(site.name, step)
     if kept is not None:
         return Rows(*kept)
-    codes, scale, root = store.read_quantised(site.name, step, "full")
+    codes, scale, root = store.read_quantized(site.name, step, "full")
     queries = codes.shape[-2]
     chosen = evenly_spaced_indices(queries, min(queries, MOST_ROWS))
-    part = Quantised(codes[..., chosen, :], scale[..., chosen], root[..., chosen])
+    part = Quantized(codes[..., chosen, :], scale[..., chosen], root[..., chosen])
     return Rows(tuple(chosen), np.asarray(part.weights()))

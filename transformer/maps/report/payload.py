@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt8
 
 from transformer.attention.sites import Site
 from transformer.maps.plan import Level
-from transformer.maps.quantize import LEVELS, Quantised, quantise
+from transformer.maps.quantize import LEVELS, Quantized, quantize
 from transformer.maps.report.data import evenly_spaced_indices
 from transformer.maps.store import MapStore
 
@@ -103,7 +103,7 @@ def least_size(store: MapStore) -> int:
     return sum(block.size for block in last)
 
 
-def recode(maps: Quantised, levels: int) -> Quantised:
+def recode(maps: Quantized, levels: int) -> Quantized:
     """The same weights in codes up to `levels`, scales rounded to half precision.
 
     With fewer levels than the store's, code' = round(levels (code / 255)^(root / root')). A code then stands for
@@ -122,10 +122,10 @@ def recode(maps: Quantised, levels: int) -> Quantised:
         power = (root[changed] / kept[changed]).astype(np.float32)[:, None]
         fewer[changed] = np.rint(levels * (codes[changed] / np.float32(LEVELS)) ** power).astype(np.uint8)
         codes, root = fewer, kept
-    return Quantised(codes, _round_mantissa(scale), root)
+    return Quantized(codes, _round_mantissa(scale), root)
 
 
-def encode_rows(maps: Quantised, triangular: bool = False) -> str:
+def encode_rows(maps: Quantized, triangular: bool = False) -> str:
     """Rows of any leading axes as text: the bytes of the scales in four planes, then roots, then codes.
 
     Of a triangular map, [..., q, q], row i is given by its first i + 1 codes.
@@ -136,7 +136,7 @@ def encode_rows(maps: Quantised, triangular: bool = False) -> str:
     return pack(planes.tobytes() + np.ascontiguousarray(maps.root).tobytes() + np.ascontiguousarray(codes).tobytes())
 
 
-def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantised) -> str:
+def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantized) -> str:
     """The largest weights of rows as text: high bytes of the keys, low bytes, then the weights as rows."""
     planes = np.ascontiguousarray(keys, dtype=">u2").view(np.uint8).reshape(-1, 2).T
     scale = np.ascontiguousarray(weights.scale, dtype="<f4").reshape(-1).view(np.uint8).reshape(-1, 4).T
@@ -160,7 +160,7 @@ def shrink(picture: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.
     return np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
 
 
-def grey(spectrogram: Float[np.ndarray, "bins time"]) -> UInt8[np.ndarray, "bins time"]:
+def gray(spectrogram: Float[np.ndarray, "bins time"]) -> UInt8[np.ndarray, "bins time"]:
     """Log magnitudes as bytes from the least to the greatest that is finite."""
     finite = np.isfinite(spectrogram)
     low, high = (spectrogram[finite].min(), spectrogram[finite].max()) if finite.any() else (0.0, 0.0)
@@ -211,7 +211,7 @@ def _coarsest_blocks(
         blocks: list[Block] = []
         for number, site in enumerate(store.sites):
             level = store.levels(site.name)[0]
-            maps = recode(store.read_quantised(site.name, step, level.name), codes)
+            maps = recode(store.read_quantized(site.name, step, level.name), codes)
             for example, part in enumerate(_each_example(maps)):
                 name = f"{run}-{index}-{number}-{example}-{level.name}"
                 blocks.append(Block(name, encode_rows(part, _triangular(site, level))))
@@ -227,8 +227,8 @@ def _renumbered(block: Block, index: int) -> Block:
     return Block(f"{run}-{index}-{rest}", block.text)
 
 
-def _each_example(maps: Quantised) -> Iterator[Quantised]:
-    return (Quantised(*parts) for parts in zip(*maps, strict=True))
+def _each_example(maps: Quantized) -> Iterator[Quantized]:
+    return (Quantized(*parts) for parts in zip(*maps, strict=True))
 
 
 def _triangular(site: Site, level: Level) -> bool:
@@ -263,7 +263,7 @@ def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: i
     triangular = _triangular(site, level)
 
     def encode(step: int, index: int) -> list[Block]:
-        maps = recode(store.read_quantised(site.name, step, level.name), codes)
+        maps = recode(store.read_quantized(site.name, step, level.name), codes)
         # A block a layer, so that the page unpacks only the shown layer.
         return [
             Block(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
@@ -288,7 +288,7 @@ def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int)
 
     def encode(step: int, index: int) -> list[Block]:
         _, rows = store.read_rows(site.name, step) or last
-        maps = recode(quantise(rows[..., chosen, :]), codes)
+        maps = recode(quantize(rows[..., chosen, :]), codes)
         return [
             Block(f"rows-{index}-{number}-{example}", encode_rows(part))
             for example, part in enumerate(_each_example(maps))
@@ -313,7 +313,7 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
 
     def encode(step: int, index: int) -> list[Block]:
         keys, weights = (array[..., ::every, :] for array in store.read_top(site.name, step) or last)
-        maps = recode(quantise(weights), codes)
+        maps = recode(quantize(weights), codes)
         return [
             Block(f"top-{index}-{number}-{example}-{layer}", encode_top(keys[example, layer], part))
             for example, whole in enumerate(_each_example(maps))

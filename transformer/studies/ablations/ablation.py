@@ -25,7 +25,7 @@ class Better(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Config, path="stack"):
-    """A stack of blocks whose gradients at initialisation are measured at several depths.
+    """A stack of blocks whose gradients at initialization are measured at several depths.
 
     `overrides` make its config from the study's base and `depth_keys` are set to each of the `depths`.
     """

@@ -36,7 +36,7 @@ from transformer.studies.ablations.tuned_selection import (
 from transformer.studies.ablations.warnings import warnings
 
 
-def analyse(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> dict[str, Any]:
+def analyze(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a study, ready for JSON: None where there is no number, never NaN.
 
     For each arm and task the tuned values are chosen that lost the fewest seeds and, of those, have the best mean of

@@ -100,14 +100,14 @@ def beginnings(planned: Sequence[Planned], reference: str, of_arm: Mapping[str, 
 
 
 def initial_parameters(experiment: Experiment, task: Task) -> Any:
-    """The parameters with which a run of the experiment begins, computed without its optimisers."""
+    """The parameters with which a run of the experiment begins, computed without its optimizers."""
     model = models.build(experiment.model, task.interface, experiment.precision)
     key = jax.random.key(experiment.run.seed)
     make = compile_once(lambda key: model.init(key_for(key, 0, "init")), one_device())
-    if not experiment.initialise_from.run:
+    if not experiment.initialize_from.run:
         return make(key).params
     taken, _ = variables_from_source(
-        experiment.initialise_from, model, jax.eval_shape(model.init, key), lambda: make(key)
+        experiment.initialize_from, model, jax.eval_shape(model.init, key), lambda: make(key)
     )
     return taken.params
 
@@ -116,15 +116,15 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
     section = config["task"] if data_dir is None else {**config["task"], "data_dir": data_dir}
     folder.mkdir(parents=True, exist_ok=True)
     experiment = resolve({**config, "task": section})
-    copy_source_tokenizer(experiment.initialise_from, folder)
+    copy_source_tokenizer(experiment.initialize_from, folder)
     # Rows are not padded for a mesh or for accumulation: what is learned does not depend on how a batch is divided.
     return tasks.build(experiment.task, folder, 1)
 
 
 def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a config says which batches come: the task, and the run whose tokenizer is taken."""
-    begun = resolve(config).initialise_from
-    return {"task": config["task"]} | ({"initialise_from": {"run": begun.run}} if begun.tokenizer else {})
+    begun = resolve(config).initialize_from
+    return {"task": config["task"]} | ({"initialize_from": {"run": begun.run}} if begun.tokenizer else {})
 
 
 def _fingerprint(task: Task, seed: int) -> dict[str, Any]:

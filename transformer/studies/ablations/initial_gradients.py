@@ -1,4 +1,4 @@
-"""The size of gradients at initialisation, layer by layer, in the arms of a study and at several depths.
+"""The size of gradients at initialization, layer by layer, in the arms of a study and at several depths.
 
 Xiong et al. 2020 (section 3.3) explain with it why post-norm needs warm-up: the gradient of the last layer's
 feed-forward network is of order d sqrt(log d) with the norm behind the addition, whatever the depth L, and of order
@@ -119,8 +119,8 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
 
     Errors: UserError for a model without feed-forward blocks, and for one whose initial values are another run's.
     """
-    if origin := experiments[0].initialise_from.run:
-        raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialise_from.run={origin}")
+    if origin := experiments[0].initialize_from.run:
+        raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialize_from.run={origin}")
     model = models.build(experiments[0].model, task.interface, experiments[0].precision)
     paths = by_path(jax.eval_shape(model.init, jax.random.key(0)).params)
     path = next((path for path in _FIRST_MATRICES if path in paths), None)
@@ -130,7 +130,7 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
             f"config.model.family={family} has no feed-forward blocks, alike in all its layers, whose gradients could "
             "be measured"
         )
-    # What runs a few times is not worth the optimisations of a compiler, which take longer than they save.
+    # What runs a few times is not worth the optimizations of a compiler, which take longer than they save.
     cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     program = jax.jit(functools.partial(_norms, model, task, path), compiler_options=cheap)
     return [np.asarray(program(jax.random.key(e.run.seed), task.source(e.run.seed)[0])) for e in experiments]
@@ -146,7 +146,7 @@ def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float
     def loss(matrices: Array) -> Array:
         params = with_average(variables.params, {path: matrices})
         inner = view._replace(variables=Variables(params, variables.state), extra=extra)
-        losses = [o.loss(inner, prepared, totals, key_for(key, 0, o.name))[0] for o in task.objectives]
+        losses = [o.loss(inner, prepared, totals, key_for(key, 0, o.key_name))[0] for o in task.objectives]
         return jnp.sum(jnp.stack(losses))
 
     gradient = jax.grad(loss)(by_path(variables.params)[path])

@@ -186,7 +186,7 @@ def write_about(path: Path, about: Mapping[str, Any]) -> None:
 def measure_initial_gradients(
     spec: Ablation, base: Mapping[str, Any], about: Mapping[str, Any], data_dir: str | None = None
 ) -> dict[str, Any]:
-    """`about` with the gradients of the study's stacks at initialisation, measured unless `about` holds them."""
+    """`about` with the gradients of the study's stacks at initialization, measured unless `about` holds them."""
     stacks = plain(to_config(spec.initial_gradients))
     if not stacks:
         return {**about, "initial_gradients": None, "stacks": {}}

@@ -24,7 +24,7 @@ SCRIPTS = (
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page of a result of `transformer.studies.ablations.analysis.analyse`, every number of it inside.
+    """The page of a result of `transformer.studies.ablations.analysis.analyze`, every number of it inside.
 
     A panel whose data the result does not have is left out.
     """

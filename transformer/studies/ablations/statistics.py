@@ -196,9 +196,9 @@ def power(n: int, effect: float, significance: float = SIGNIFICANCE) -> float:
     if n < 2:
         raise ValueError(f"a paired t test takes two pairs or more, not {n}")
     critical = stats.t.ppf(1 - significance / 2, n - 1) * _deviations(n - 1)
-    centre = abs(effect) * math.sqrt(n)
+    center = abs(effect) * math.sqrt(n)
     # scipy.stats.nct is NaN in its far tail, where a solver walks (SciPy 1.18).
-    return float(np.mean(stats.norm.cdf(centre - critical) + stats.norm.cdf(-centre - critical)))
+    return float(np.mean(stats.norm.cdf(center - critical) + stats.norm.cdf(-center - critical)))
 
 
 @functools.lru_cache

@@ -72,7 +72,7 @@ def connect(
     space: Space,
     *,
     seed: int,
-    maximise: bool,
+    maximize: bool,
     url: str | None = None,
 ) -> "OptunaProposer":
     """The proposer of a sweep: its study is a journal beside the ledger, or in the database at `url`.
@@ -95,7 +95,7 @@ def connect(
             storage=storage,
             pruner=pruner,
             study_name=name,
-            direction="maximize" if maximise else "minimize",
+            direction="maximize" if maximize else "minimize",
             load_if_exists=True,
         )
 
@@ -276,8 +276,8 @@ class OptunaProposer:
             self._study.tell(number, outcome.value)
         elif self._engine == "gp" and values:
             # A Gaussian process is fitted to values alone, and must learn that this one was bad.
-            maximise = self._study.direction == self._optuna.study.StudyDirection.MAXIMIZE
-            self._study.tell(number, min(values) if maximise else max(values))
+            maximize = self._study.direction == self._optuna.study.StudyDirection.MAXIMIZE
+            self._study.tell(number, min(values) if maximize else max(values))
         else:
             # To TPE these are worse than all that were trained to their end.
             self._study.tell(number, state=states.PRUNED)

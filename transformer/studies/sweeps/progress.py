@@ -52,19 +52,19 @@ def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
     return rows
 
 
-def best_first(rows: Sequence[Row], maximise: bool) -> list[Row]:
+def best_first(rows: Sequence[Row], maximize: bool) -> list[Row]:
     """By state, those that are done before all others, then by value."""
 
     def key(row: Row) -> tuple[Any, ...]:
-        value = (0.0 if row.value is None else -row.value if maximise else row.value,)
+        value = (0.0 if row.value is None else -row.value if maximize else row.value,)
         return (_RANK[row.state.value], row.value is None, value)
 
     return sorted(rows, key=key)
 
 
-def best_done(rows: Sequence[Row], maximise: bool) -> Row | None:
+def best_done(rows: Sequence[Row], maximize: bool) -> Row | None:
     """The best of those that are done; None where none is."""
-    return next((row for row in best_first(rows, maximise) if row.state == State.DONE and row.value is not None), None)
+    return next((row for row in best_first(rows, maximize) if row.state == State.DONE and row.value is not None), None)
 
 
 def counts(rows: Sequence[Row], total: int) -> str:
@@ -90,9 +90,9 @@ class Watch(Protocol):
         """Leave what was shown."""
 
 
-def open_watch(metric: Metric, maximise: bool, stream: TextIO) -> Watch:
+def open_watch(metric: Metric, maximize: bool, stream: TextIO) -> Watch:
     """A live table on a terminal, lines elsewhere."""
-    return _Table(metric, maximise, stream) if stream.isatty() else _Lines(metric, stream)
+    return _Table(metric, maximize, stream) if stream.isatty() else _Lines(metric, stream)
 
 
 class _Lines:
@@ -119,26 +119,26 @@ class _Lines:
 class _Table:
     """A table that is drawn again in place, as many rows as the terminal has."""
 
-    def __init__(self, metric: Metric, maximise: bool, stream: TextIO):
-        self._metric, self._maximise = metric, maximise
+    def __init__(self, metric: Metric, maximize: bool, stream: TextIO):
+        self._metric, self._maximize = metric, maximize
         self._console = rich.console.Console(file=drawn_on(stream))
         self._live = rich.live.Live(console=self._console, auto_refresh=False)
         self._live.start()
 
     def show(self, rows: Sequence[Row], total: int) -> None:
-        self._live.update(draw(rows, total, self._metric, self._maximise, self._console.height - _ABOVE), refresh=True)
+        self._live.update(draw(rows, total, self._metric, self._maximize, self._console.height - _ABOVE), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
 
 
-def draw(rows: Sequence[Row], total: int, metric: Metric, maximise: bool, height: int) -> rich.table.Table:
+def draw(rows: Sequence[Row], total: int, metric: Metric, maximize: bool, height: int) -> rich.table.Table:
     """The trials, best first, no more than `height` of them."""
     table = rich.table.Table(title=counts(rows, total), title_justify="left", expand=False)
     for heading, justify in (("trial", "left"), ("state", "left"), ("step", "right"), (str(metric), "right")):
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("overrides", overflow="fold")
-    ordered = best_first(rows, maximise)
+    ordered = best_first(rows, maximize)
     shown = ordered[: max(1, height)]
     for row in shown:
         value = "" if row.value is None else f"{row.value:.4g}"
@@ -167,7 +167,7 @@ def write_csv(ledger: Ledger, rows: Sequence[Row], metric: Metric) -> Path:
     return path
 
 
-def summarise(ledger: Ledger, rows: Sequence[Row], metric: Metric, best: Row | None, command: str) -> str:
+def summarize(ledger: Ledger, rows: Sequence[Row], metric: Metric, best: Row | None, command: str) -> str:
     """The result of a sweep: the best trial, its directory, the command that trains it again, and what failed."""
     lines = [counts(rows, len(rows))]
     if best is not None:

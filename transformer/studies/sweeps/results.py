@@ -28,7 +28,7 @@ class About(NamedTuple):
 
     name: str
     metric: Metric
-    maximise: bool
+    maximize: bool
     total: int
     command: str
 
@@ -61,13 +61,13 @@ def result_of(
     A sweep is "running" until its command is `over`, and then "done", or "stopped" where trials are left.
     """
     left = about.total - sum(row.state not in (State.RUNNING, State.PENDING) for row in rows)
-    order = best_first(rows, about.maximise)
-    best = best_done(rows, about.maximise)
+    order = best_first(rows, about.maximize)
+    best = best_done(rows, about.maximize)
     keys = varied([row.trial for row in rows])
     return {
         "name": about.name,
         "metric": str(about.metric),
-        "better": "higher" if about.maximise else "lower",
+        "better": "higher" if about.maximize else "lower",
         "state": "running" if not over else "stopped" if left else "done",
         "counts": counts(rows, about.total),
         "seconds_left": None if over else seconds_left(ledger, rows, about.total),

@@ -30,7 +30,7 @@ class Ask(Protocol):
     """
 
     def index(self, name: str, labels: tuple[str, ...]) -> int:
-        """Which of the labelled possibilities."""
+        """Which of the labeled possibilities."""
 
     def number(self, name: str, low: float, high: float, log: bool) -> float:
         """A number between two others, on a logarithmic scale or a plain one."""

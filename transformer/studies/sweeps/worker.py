@@ -119,13 +119,13 @@ def work(
     total: int,
     metric: str,
     trainer: Trainer,
-    vectorise: bool = False,
+    vectorize: bool = False,
     patience: float = PATIENCE,
     workers: int = 1,
 ) -> None:
     """Work on a sweep until its first `total` trials are finished, by this worker or others.
 
-    Without a `proposer` the trials are those planned. With `vectorise`, trials of one program are trained together
+    Without a `proposer` the trials are those planned. With `vectorize`, trials of one program are trained together
     where that was measured to be faster; no more of them than leave as many for each of `workers`.
 
     Errors: UserError for a metric that no trial has; Unfit where one failure follows another.
@@ -139,7 +139,7 @@ def work(
         exhausted = proposer is None or dry or len(planned) >= total
         if not unfinished and exhausted:
             return
-        ended = _next(setting, unfinished, vectorise)
+        ended = _next(setting, unfinished, vectorize)
         if ended is not None:
             failures = failures + 1 if ended.state == State.FAILED else 0
             if failures == _FAILURES:
@@ -153,13 +153,13 @@ def work(
             pause = min(2 * pause, _WAITS[1])
 
 
-def _next(setting: _Work, unfinished: Sequence[Trial], vectorise: bool) -> Outcome | None:
+def _next(setting: _Work, unfinished: Sequence[Trial], vectorize: bool) -> Outcome | None:
     """Train the first trial that no process holds; None where there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
         with contextlib.suppress(InUse, Lost), setting.ledger.lease(trial) as lease:
             if setting.ledger.outcome(trial) is None:
-                if vectorise:
+                if vectorize:
                     together = _train_together(setting, lease, unfinished)
                     if together is not None:
                         return together

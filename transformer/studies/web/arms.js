@@ -20,16 +20,16 @@ const severalTasks = data.tasks.length > 1;
 const shownArms = () => data.arms.filter((arm) => !hiddenArms.has(arm.name));
 const armNamed = (name) => data.arms.find((arm) => arm.name === name);
 
-/** An arm's colour, dash and marker: an eighth arm has the first one's colour and the second one's shape. */
+/** An arm's color, dash and marker: an eighth arm has the first one's color and the second one's shape. */
 function lookOf(name) {
   const slot = slots.get(name) ?? 0;
   const round = Math.floor((slot - 1) / (SHAPES.length - 1));
   const turned = (number) => (slot === 0 ? 0 : 1 + ((number - 1) % (SHAPES.length - 1)));
-  const [colour, shape] = [turned(slot), turned(slot + round)];
-  return { ink: `arm-${colour} dash-${shape}`, shape };
+  const [color, shape] = [turned(slot), turned(slot + round)];
+  return { ink: `arm-${color} dash-${shape}`, shape };
 }
 
-/** The classes that give an arm its colour and its dash. */
+/** The classes that give an arm its color and its dash. */
 const armClass = (name) => lookOf(name).ink;
 
 /** A row of a tip that begins with an arm. */

@@ -3,7 +3,7 @@
 function showGradients() {
   const measured = data.about?.initial_gradients;
   if (!measured?.stacks?.length) return;
-  const panel = addPanel("gradients", "Gradients at initialisation", visible(measured.how));
+  const panel = addPanel("gradients", "Gradients at initialization", visible(measured.how));
   measured.stacks.forEach((stack, number) => showStack(panel, stack, number));
 }
 

@@ -17,7 +17,7 @@ function paintMaps(width) {
   if (!arms.length) return null;
   const every = data.arms.filter(({ map }) => map).flatMap(({ map }) => map.cells.flat());
   const means = every.map(({ mean }) => mean).filter(isNumber);
-  const scale = means.length ? colourScale(means) : null;
+  const scale = means.length ? colorScale(means) : null;
   const { x: xs, y: ys } = arms[0].map;
   const left = widest(ys) + 30;
   const cell = { wide: Math.max(30, Math.min(64, (width - left - 12) / xs.length)), tall: 32 };
@@ -44,7 +44,7 @@ function paintMaps(width) {
 }
 
 /** Where a mean stands between the least and the most of all arms, by its logarithm where they lie far apart. */
-function colourScale(means) {
+function colorScale(means) {
   const [low, high] = [Math.min(...means), Math.max(...means)];
   const logarithmic = low > 0 && high > 8 * low;
   const turn = logarithmic ? Math.log : (value) => value;
@@ -96,7 +96,7 @@ function mapAxes({ x: xs, y: ys, x_key: xKey, y_key: yKey }, left, top, cell) {
 
 const widest = (values) => Math.ceil(Math.max(...values.map((value) => widthOf(tunedWords(value)))));
 
-/** A mean in its colour and in figures; the runs that diverged crossed out, or counted beside those that did not. */
+/** A mean in its color and in figures; the runs that diverged crossed out, or counted beside those that did not. */
 function mapCell({ mean, diverged }, x, y, { wide, tall }, scale) {
   const [width, height] = [wide - 1, tall - 1];
   const share = isNumber(mean) ? scale.share(mean) : null;

@@ -5,7 +5,7 @@ function showParallel() {
   if (!tunedKeys().length) return;
   const note =
     "A line is a trial: it crosses each axis at the value that the trial has there, and ends at what it reached. The " +
-    "stronger its colour, the better it is; the best is drawn thick.";
+    "stronger its color, the better it is; the best is drawn thick.";
   const place = make("div", {});
   addPanel("parallel", "What was tried, and what it gave", note, place);
   addFigure(place, { id: "coordinates", title: "Parallel coordinates", paint: paintParallel });

@@ -108,7 +108,7 @@ async function copied(text) {
   }
 }
 
-/** Draw the page, and its figures anew wherever there is another width or another colour scheme. */
+/** Draw the page, and its figures anew wherever there is another width or another color scheme. */
 function openPage(show) {
   try {
     show();
@@ -126,7 +126,7 @@ function addPanel(id, title, note, ...content) {
   const heading = make("h2", { id: `${id}-title` }, title);
   const words = note ? [make("p", { class: "note" }, note)] : [];
   const head = make("div", { class: "panel-head" }, heading);
-  const panel = make("section", { id, class: "panel", "aria-labelledby": `${id}-title` }, head, ...words, ...content);
+  const panel = make("section", { id, class: "panel", "aria-labeledby": `${id}-title` }, head, ...words, ...content);
   byId("panels").append(panel);
   return panel;
 }

@@ -64,7 +64,7 @@ function paintImportance(width, keys) {
 
 function showCurves() {
   if (!data.trials.some(({ curve }) => curve.length > 1)) return;
-  const note = "Every trial that has reported more than once, in the colours of above.";
+  const note = "Every trial that has reported more than once, in the colors of above.";
   const place = make("div", {});
   addPanel("curves", `${spaced(data.metric)} over training`, note, place);
   addFigure(place, { id: "curve", title: spaced(data.metric), paint: paintCurves });

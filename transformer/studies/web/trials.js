@@ -1,4 +1,4 @@
-// The trials of a sweep: their colours by how good they are, the one that is read, and their table. `data` is what
+// The trials of a sweep: their colors by how good they are, the one that is read, and their table. `data` is what
 // transformer/studies/sweeps/results.py describes; the trials come best first.
 
 Object.assign(page, { name: data.name, words: visible(data.name), legend: () => [] });
@@ -12,7 +12,7 @@ const rankOf = new Map(
 );
 let read = null; // the name of the trial that is read
 
-/** The strength of a trial's colour: the best in the strongest, what has no value in none. */
+/** The strength of a trial's color: the best in the strongest, what has no value in none. */
 const strokeOf = ({ name }) => (rankOf.has(name) ? css((1 - 0.85 * rankOf.get(name)) ** 2) : null);
 
 const trialNamed = (name) => data.trials.find((trial) => trial.name === name);

@@ -19,7 +19,7 @@ from jaxtyping import Bool
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
 from transformer.maps.plan import StoredMaps
-from transformer.maps.quantize import Quantised
+from transformer.maps.quantize import Quantized
 from transformer.storage.locate import locate, storage_of
 from transformer.training.writers.contract import NullSink, Number, Sample
 
@@ -94,7 +94,7 @@ class TensorBoard(NullSink):
                         curve = self._summary.scalar(f"heads/{site}/{name}/{layer}.{head}", float(value))
                         self._write(step=step, summary=curve)
             coarsest, held = zip(*map(_held, next(iter(kept.levels.values()))), strict=True)
-            weights = Quantised(*coarsest).weights()
+            weights = Quantized(*coarsest).weights()
             for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
                 picture = wall(np.asarray(weights[example]))
                 # Not by their function for images, which needs Pillow to encode the image, a PNG file already.

@@ -109,9 +109,9 @@ class ToWandb:
         self._run.log({_STEP: step, f"{split}/samples": self._library.Table(columns=names, data=rows)})
 
     def page(self, path: Path) -> None:
-        artefact = self._library.Artifact(f"maps-{self._run.id}", type="maps")
-        artefact.add_file(str(path))
-        self._run.log_artifact(artefact)
+        artifact = self._library.Artifact(f"maps-{self._run.id}", type="maps")
+        artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
 
     def close(self, complete: bool) -> None:
         self._run.finish(exit_code=0 if complete else 1)

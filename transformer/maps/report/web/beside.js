@@ -74,11 +74,11 @@ function tokenLine(axes, side, [first, end], look, hold) {
 }
 
 function shade(chip, value) {
-  const colour = value === null ? null : colourOf(value);
-  chip.style.backgroundColor = colour ? css(value) : "";
+  const color = value === null ? null : colorOf(value);
+  chip.style.backgroundColor = color ? css(value) : "";
   // The text takes the side of the ramp that is far from its ground.
-  const bright = colour && 0.2126 * colour[0] + 0.7152 * colour[1] + 0.0722 * colour[2] > 140;
-  chip.style.color = colour ? (bright ? "#14161c" : "#ffffff") : "";
+  const bright = color && 0.2126 * color[0] + 0.7152 * color[1] + 0.0722 * color[2] > 140;
+  chip.style.color = color ? (bright ? "#14161c" : "#ffffff") : "";
 }
 
 /** The largest weights of a held row of a pooled map, exact where the row or its top is kept. */

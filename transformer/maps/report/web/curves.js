@@ -86,7 +86,7 @@ function addCurve(place, name, jump) {
   charts.push(figure);
 }
 
-/** Splits differ by dash and marker too, so that a figure reads without colour; another run by its ink. */
+/** Splits differ by dash and marker too, so that a figure reads without color; another run by its ink. */
 function lookOfSplit(held, ink) {
   if (held < 0) return { ink: `train ${ink}`, shape: null };
   return { ink: `${ink || "held"} dash-${held % SHAPES.length}`, shape: held % SHAPES.length };

@@ -163,7 +163,7 @@ function paintCells({ canvas, plane, box, signed }, causal) {
   for (const hole of hollows(plane, box)) context.clearRect(...hole);
 }
 
-/** The holes of cells whose value is negative: a difference is read without colour too. */
+/** The holes of cells whose value is negative: a difference is read without color too. */
 function hollows(plane, box) {
   const inset = Math.max(1, Math.round(Math.min(box.wide, box.tall) / 4));
   const [width, height] = [box.wide, box.tall].map((side) => side - box.gap - 2 * inset);
@@ -247,7 +247,7 @@ function goldLinks(links, box) {
       height,
       rx: 2,
     };
-    // Many possible links stay in the background; the halo keeps a sure one visible on any colour beneath it.
+    // Many possible links stay in the background; the halo keeps a sure one visible on any color beneath it.
     if (!sure) return [draw("rect", { class: "link possible", ...place })];
     return [draw("rect", { class: "halo", ...place }), draw("rect", { class: "link sure", ...place })];
   });

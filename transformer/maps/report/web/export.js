@@ -13,7 +13,7 @@ function drawingOf() {
     title: byId("detail-title").textContent,
     words: contextWords({ ...sheet, planes: [[state.head, plane]] }),
     parts: [
-      ...rampBar(box.left, bottom, 160, scale.colourAt, scale.marks),
+      ...rampBar(box.left, bottom, 160, scale.colorAt, scale.marks),
       label(words, box.left + 178, bottom + 9, { class: "tick" }),
     ],
     least: 460,
@@ -51,7 +51,7 @@ function cellsOf({ box, plane, signed, site }) {
     }
   const holes = signed ? hollows(plane, box) : [];
   for (const [x, y, width, height] of holes)
-    cells.push(draw("rect", { x: left + x, y: top + y, width, height, fill: themeColour("panel") }));
+    cells.push(draw("rect", { x: left + x, y: top + y, width, height, fill: themeColor("panel") }));
   return draw("g", {}, ...cells);
 }
 

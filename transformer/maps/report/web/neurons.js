@@ -88,7 +88,7 @@ function neuronTable({ q, ks, products, dots }, weights, drawn, axes, query, { s
   return make("div", {}, asked, make("div", { class: "scroll" }, table));
 }
 
-/** Components as bars up and down from a line, in the colour of their size. */
+/** Components as bars up and down from a line, in the color of their size. */
 function componentBars(values, most, words) {
   const wide = Math.max(1, Math.min(BARS.component, Math.floor(BARS.most / values.length)));
   const [width, half] = [wide * values.length, BARS.height / 2];

@@ -1,7 +1,7 @@
 // The picture that an axis was cut from, under the weights of a row: what is read stays clear, all else lies in fog.
 
 const PICTURE = 340; // pixels of the screen, at most
-const FOG = 128; // its grey: on a dark picture and on a bright one alike what stays clear is seen
+const FOG = 128; // its gray: on a dark picture and on a bright one alike what stays clear is seen
 const THICKEST = 0.88; // of the fog, where nothing is read
 
 /** The sides in pixels of the screen of an axis's picture within a square of `room`. */

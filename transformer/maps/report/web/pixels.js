@@ -1,8 +1,8 @@
-// Planes of weights as pixels, in the ramp of the colour scheme that holds now.
+// Planes of weights as pixels, in the ramp of the color scheme that holds now.
 
 let tables = null;
 
-/** Colours as a canvas holds its pixels: by the upper half of a number's bits, and those of sound. */
+/** Colors as a canvas holds its pixels: by the upper half of a number's bits, and those of sound. */
 function pixelTables() {
   if (tables?.ramp === ramp) return tables;
   const byBits = new Uint32Array(1 << 16);
@@ -11,15 +11,15 @@ function pixelTables() {
   const [above, below] = [pixelsOf(ramp.more), pixelsOf(ramp.less)];
   for (let upper = 0; upper < byBits.length; upper++) {
     bits[0] = (upper << 16) | 0x8000;
-    byBits[upper] = Number.isNaN(value[0]) ? 0 : (value[0] < 0 ? below : above)[colourIndex(value[0])];
+    byBits[upper] = Number.isNaN(value[0]) ? 0 : (value[0] < 0 ? below : above)[colorIndex(value[0])];
   }
-  tables = { ramp, byBits, sound: pixelsOf(rampColours("sound")) };
+  tables = { ramp, byBits, sound: pixelsOf(rampColors("sound")) };
   return tables;
 }
 
-/** Colours as a canvas holds its pixels, whatever the machine's byte order. */
-function pixelsOf(colours) {
-  return new Uint32Array(Uint8Array.from(colours.flatMap((colour) => [...colour, 255])).buffer);
+/** Colors as a canvas holds its pixels, whatever the machine's byte order. */
+function pixelsOf(colors) {
+  return new Uint32Array(Uint8Array.from(colors.flatMap((color) => [...color, 255])).buffer);
 }
 
 /** Fill a canvas with one pixel for each cell of a plane; what a causal mask hides stays empty. */
@@ -31,7 +31,7 @@ function paintPlane(canvas, plane, causal) {
     canvas.image = canvas.context.createImageData(canvas.width, canvas.height);
   }
   const pixels = new Uint32Array(canvas.image.data.buffer);
-  // A colour by the upper half of a number's bits (sign, exponent, seven bits of the fraction): this runs for every
+  // A color by the upper half of a number's bits (sign, exponent, seven bits of the fraction): this runs for every
   // cell of every head, and a root a cell would take several times as long.
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
   const { byBits } = pixelTables();
@@ -48,13 +48,13 @@ function paintPlane(canvas, plane, causal) {
 /** Whether a causal mask hides a whole cell of a plane. */
 const hides = (plane, causal, query, key) => causal && key * plane.keyBlock > (query + 1) * plane.queryBlock - 1;
 
-/** The legend that says which colour is which weight, or which difference: its shades, marks and name. */
+/** The legend that says which color is which weight, or which difference: its shades, marks and name. */
 function weightScale(signed) {
   const values = signed ? [-1, -0.1, 0, 0.1, 1] : [0, 0.1, 0.5, 1];
   const place = (value) => Math.sign(value) * Math.sqrt(Math.abs(value));
   return {
     name: signed ? "difference (hole: lower)" : "weight",
-    colourAt: (share) => css(signed ? Math.sign(share - 0.5) * (2 * share - 1) ** 2 : share ** 2),
+    colorAt: (share) => css(signed ? Math.sign(share - 0.5) * (2 * share - 1) ** 2 : share ** 2),
     marks: values.map((value) => [signed ? (place(value) + 1) / 2 : place(value), minus(String(value))]),
   };
 }

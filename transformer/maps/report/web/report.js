@@ -169,8 +169,8 @@ function showMaps(shown) {
   byId("level-note").textContent = detailWords && `Pooled: ${detailWords}.`;
   if (byId("legend").dataset.of !== valueWord(shown.signed)) {
     byId("legend").dataset.of = valueWord(shown.signed);
-    const { name, colourAt, marks } = weightScale(shown.signed);
-    showRamp(byId("legend"), shown.signed ? name : valueWord(false), colourAt, marks);
+    const { name, colorAt, marks } = weightScale(shown.signed);
+    showRamp(byId("legend"), shown.signed ? name : valueWord(false), colorAt, marks);
   }
   drawWall(byId("wall"), shown, state, (l, h) => change({ layer: l, head: h }));
   drawStrips(byId("strips"), shown, state, change);
@@ -384,7 +384,7 @@ function build() {
   const bits = data.codes === 255 ? stored : "in seven bits, within 0.01 of what the run stored";
   byId("how").textContent =
     "A row is a query, a column a key, and a cell the weight with which the query reads the key, before dropout; " +
-    "colour follows the square root of the weight. Weights stand for codes of eight bits a cell, scaled by the " +
+    "color follows the square root of the weight. Weights stand for codes of eight bits a cell, scaled by the " +
     `largest of their row; this page draws them ${bits}.`;
   showConfig();
   drawSampleSplits(sampleSplit, chooseSplit);

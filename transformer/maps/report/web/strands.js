@@ -1,4 +1,4 @@
-// The line view: queries on the left, keys on the right, a line for each weight, coloured by its head.
+// The line view: queries on the left, keys on the right, a line for each weight, colored by its head.
 //
 // `state.lines` says that it is drawn in place of the map, `state.also` which heads stand beside the chosen one, and
 // `state.tokens` which queries are summed up: lines of the others are left out, and the bars are the sum.
@@ -9,7 +9,7 @@ const BINS = 512;
 const SHADES = 12; // lines of a head are stroked in so many groups of like weight
 const STRAND = { highest: 24, depth: 660, label: 13, bars: 64, gap: 8 };
 const BAR_INK = 0.85;
-const GOLDEN = 137.5; // degrees between the hues of neighbouring heads: never alike
+const GOLDEN = 137.5; // degrees between the hues of neighboring heads: never alike
 let strands = null;
 
 /** The heads whose lines are drawn, in their order. */
@@ -19,8 +19,8 @@ function strandHeads({ head, also, site, view }) {
   return [...new Set([head, ...also])].filter((each) => each < many).sort((a, b) => a - b);
 }
 
-/** A colour that a head keeps whatever else is drawn, as drawings alone can hold it too. */
-function headColour(head, alpha = 1) {
+/** A color that a head keeps whatever else is drawn, as drawings alone can hold it too. */
+function headColor(head, alpha = 1) {
   const hue = ((255 + GOLDEN * head) * Math.PI) / 180;
   const parts = fromLab([dark.matches ? 0.76 : 0.56, 0.15 * Math.cos(hue), 0.15 * Math.sin(hue)]).join(", ");
   return alpha === 1 ? `rgb(${parts})` : `rgba(${parts}, ${alpha})`;
@@ -159,12 +159,12 @@ function paintStrands(strands, asked, key) {
   const least = leastDrawn(planes, rows, key);
   strands.sums = { rows, asked, key, signed, least };
   for (const [head, shades] of shadesOfHeads(strands)) {
-    context.strokeStyle = headColour(head);
+    context.strokeStyle = headColor(head);
     strokeLines(context, shades, box);
   }
   context.globalAlpha = BAR_INK;
   for (const { head, ...place } of barsOf(strands)) {
-    context.fillStyle = headColour(head);
+    context.fillStyle = headColor(head);
     context.fillRect(place.x, place.y, place.width, place.height);
   }
   for (const [cell, label] of labels.query) label.classList.toggle("lit", asked.includes(cell));
@@ -253,7 +253,7 @@ function barsOf({ planes, box, sums: { rows } }) {
   return bars;
 }
 
-/** The lines that are seen as a drawing that needs no page: names, lines, bars, and the colours of its heads. */
+/** The lines that are seen as a drawing that needs no page: names, lines, bars, and the colors of its heads. */
 function strandsDrawing() {
   const { box, planes, site, svg } = strands;
   const key = planes.length > 1 ? headKey(planes, site, box) : { parts: [], below: 0 };
@@ -265,12 +265,12 @@ function strandsDrawing() {
   });
   const rounded = (value) => Number(value.toFixed(2));
   const lines = shadesOfHeads(strands).map(([head, shades]) =>
-    draw("g", { stroke: headColour(head) }, ...shades.map((shade) => linesOf(shade, box))),
+    draw("g", { stroke: headColor(head) }, ...shades.map((shade) => linesOf(shade, box))),
   );
   const bars = barsOf(strands).map(({ head, ...place }) =>
     draw("rect", {
       ...Object.fromEntries(Object.entries(place).map(([name, value]) => [name, rounded(value)])),
-      fill: headColour(head),
+      fill: headColor(head),
       "fill-opacity": BAR_INK,
     }),
   );
@@ -288,7 +288,7 @@ function linesOf({ ink, width, dash, ends }, { left, right, top, tall }) {
   return draw("g", { ...look, ...(dash.length ? { "stroke-dasharray": dash.join(" ") } : {}) }, ...lines);
 }
 
-/** Which colour is which head, in as many rows as it takes, beneath the lines. */
+/** Which color is which head, in as many rows as it takes, beneath the lines. */
 function headKey(planes, site, box) {
   const parts = [];
   let [x, y] = [0, box.height + 6];
@@ -296,7 +296,7 @@ function headKey(planes, site, box) {
     const words = shorten(named("head", site.heads[head]), 20);
     const wide = 18 + widthOf(words) + 14;
     if (x && x + wide > box.width) [x, y] = [0, y + 17];
-    parts.push(draw("rect", { x, y, width: 12, height: 9, fill: headColour(head) }));
+    parts.push(draw("rect", { x, y, width: 12, height: 9, fill: headColor(head) }));
     parts.push(label(words, x + 18, y + 9, { class: "tick" }));
     x += wide;
   }
@@ -316,7 +316,7 @@ function readStrands() {
     const many = asked.length > 1;
     const names = shorten(asked.map(queryName).join(" + "), 120);
     const most = strongest(total(strandSums(planes, rows)), keyName, signed) || "nothing";
-    const verb = signed ? "changes most towards" : many ? "together read" : "attends to";
+    const verb = signed ? "changes most toward" : many ? "together read" : "attends to";
     return `${names} ${verb} ${most}${many ? " (summed" : over && " (alone"}${over}${many || over ? ")" : ""}`;
   }
   if (key !== null) {
@@ -330,7 +330,7 @@ function readStrands() {
   return `${cut}Thick lines are large weights; click tokens on the left to sum them up.`;
 }
 
-/** The buttons of the heads, each in its colour. */
+/** The buttons of the heads, each in its color. */
 function drawStrandHeads(place, state, choose) {
   place.hidden = !state.lines || state.view === "rollout";
   if (place.hidden) return;
@@ -349,8 +349,8 @@ function drawStrandHeads(place, state, choose) {
       { type: "button", class: "strand-head", "aria-pressed": String(pressed), "aria-label": words },
       shorten(name, 8),
     );
-    button.style.borderColor = headColour(head);
-    if (pressed) button.style.background = headColour(head, 0.3);
+    button.style.borderColor = headColor(head);
+    if (pressed) button.style.background = headColor(head, 0.3);
     button.addEventListener("click", () => choose(toggledHead(state, head)));
     return button;
   });

@@ -114,7 +114,7 @@ function paintHeats(site, table, statistic, [low, high], box) {
         // What is not defined stays the panel's own ground.
         if (Number.isNaN(value)) continue;
         const share = Math.min(1, Math.max(0, (value - low) / (high - low)));
-        image.data.set([...colourOf(share * share), 255], 4 * (head * box.columns + at));
+        image.data.set([...colorOf(share * share), 255], 4 * (head * box.columns + at));
       }
     }
     small.getContext("2d").putImageData(image, 0, 0);
@@ -143,7 +143,7 @@ function rowLabels(site, box) {
   );
 }
 
-/** A diamond where a head began to play a role: a shape with a rim, so that it is seen on any colour. */
+/** A diamond where a head began to play a role: a shape with a rim, so that it is seen on any color. */
 function roleMarks(site, box) {
   const marks = data.history.roles
     .filter((role) => role.site === site)

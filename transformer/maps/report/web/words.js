@@ -24,7 +24,7 @@ function read(shown, queryAt, keyAt) {
   const reading = byId("reading");
   if (query !== null) {
     const row = plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
-    const words = shown.verbs?.[0] ?? (shown.signed ? "changes most towards" : "attends to");
+    const words = shown.verbs?.[0] ?? (shown.signed ? "changes most toward" : "attends to");
     reading.textContent = `${queryName(query)} ${words} ${strongest(row, keyName, shown.signed) || "nothing"}`;
   } else if (key !== null) {
     const column = Float32Array.from({ length: plane.queries }, (_, at) => plane.at(at, key));

@@ -6,7 +6,7 @@ from tests.attention import cells
 from tests.attention.cells import Cell
 from tests.attention.test_support import cover, faults_of, faults_of_all
 from transformer.attention.backends import Variant
-from transformer.attention.normalizers import Normaliser
+from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
@@ -17,7 +17,7 @@ CAUSAL = frozenset({"causal"})
 CELLS = [
     Cell(Backend.EINSUM, Variant(facts=CAUSAL)),
     # Its support is found by comparing logits, which a compiler may compute twice and round in two ways.
-    Cell(Backend.EINSUM, Variant(score=Score.ADDITIVE, normaliser=Normaliser.ENTMAX15, facts=CAUSAL)),
+    Cell(Backend.EINSUM, Variant(score=Score.ADDITIVE, normalizer=Normalizer.ENTMAX15, facts=CAUSAL)),
     Cell(Backend.BLOCKWISE, Variant(position=Position.T5, facts=frozenset({"causal", "key_lengths"}))),
     Cell(Backend.XLA, Variant(position=Position.ALIBI, facts=frozenset({"causal", "segments"}))),
 ]
@@ -29,9 +29,9 @@ def test_at_the_users_level_a_cell_is_the_oracles(cell: Cell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("normaliser", Normaliser, ids=lambda choice: choice.value)
-def test_at_the_users_level_every_normaliser_is_the_oracles(normaliser: Normaliser) -> None:
-    assert faults_of(Cell(Backend.EINSUM, Variant(normaliser=normaliser, facts=CAUSAL)), LEVEL) == []
+@pytest.mark.parametrize("normalizer", Normalizer, ids=lambda choice: choice.value)
+def test_at_the_users_level_every_normalizer_is_the_oracles(normalizer: Normalizer) -> None:
+    assert faults_of(Cell(Backend.EINSUM, Variant(normalizer=normalizer, facts=CAUSAL)), LEVEL) == []
 
 
 @pytest.mark.slow

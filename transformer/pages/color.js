@@ -1,19 +1,19 @@
-// The colours of the theme, and one hue from nothing to everything: luminance alone carries a value, so it reads
-// without colour vision.
+// The colors of the theme, and one hue from nothing to everything: luminance alone carries a value, so it reads
+// without color vision.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-let ramp = { more: rampColours("ramp"), less: rampColours("less") };
+let ramp = { more: rampColors("ramp"), less: rampColors("less") };
 
-/** Call `act` whenever the colour scheme has changed, behind the ramp. */
+/** Call `act` whenever the color scheme has changed, behind the ramp. */
 function onNewScheme(act) {
   dark.addEventListener("change", () => {
-    ramp = { more: rampColours("ramp"), less: rampColours("less") };
+    ramp = { more: rampColors("ramp"), less: rampColors("less") };
     act();
   });
 }
 
-/** A colour of the theme, "#rrggbb", in the scheme that holds now; its variable is light-dark(#..., #...). */
-function themeColour(name) {
+/** A color of the theme, "#rrggbb", in the scheme that holds now; its variable is light-dark(#..., #...). */
+function themeColor(name) {
   const value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
   return value.match(/#[0-9a-f]{6}/g).at(dark.matches ? -1 : 0);
 }
@@ -22,16 +22,16 @@ function themeColour(name) {
  * A value as [red, green, blue]; its root runs evenly along the ramp, so that faint ones show. A negative value takes
  * a second ramp of the same luminance: its sign is marked by shape too wherever there is room.
  */
-const colourOf = (value) => (value < 0 ? ramp.less : ramp.more)[colourIndex(value)];
+const colorOf = (value) => (value < 0 ? ramp.less : ramp.more)[colorIndex(value)];
 
-const colourIndex = (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value))));
+const colorIndex = (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value))));
 
-/** As `colourOf`, for a style. */
-const css = (value) => `rgb(${colourOf(value).join(" ")})`;
+/** As `colorOf`, for a style. */
+const css = (value) => `rgb(${colorOf(value).join(" ")})`;
 
-/** The 256 colours between the five stops of a ramp of the theme. */
-function rampColours(name) {
-  const stops = [0, 1, 2, 3, 4].map((stop) => toLab(themeColour(`${name}-${stop}`)));
+/** The 256 colors between the five stops of a ramp of the theme. */
+function rampColors(name) {
+  const stops = [0, 1, 2, 3, 4].map((stop) => toLab(themeColor(`${name}-${stop}`)));
   return Array.from({ length: 256 }, (_, index) => {
     const place = (index / 255) * (stops.length - 1);
     const left = Math.min(stops.length - 2, Math.floor(place));
