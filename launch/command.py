@@ -95,7 +95,8 @@ class Arguments(types.SimpleNamespace):
     def config(self) -> dict[str, Any]:
         """The values of the config file with those of the words set.
 
-        Errors: UserError for a key that no such config has, and for a value that the key does not accept.
+        Raises:
+            UserError: For a key that no such config has, and for a value that the key does not accept.
         """
         values = dict(self.base)
         if self.config_words:
@@ -128,7 +129,8 @@ class Arguments(types.SimpleNamespace):
     def language_model_and_weight(self) -> tuple[str | None, float]:
         """The run that weighs hypotheses (--language_model), and how much.
 
-        Errors: UserError for a weight without a run.
+        Raises:
+            UserError: For a weight without a run.
         """
         if self.language_weight is not None and self.language_model is None:
             raise UserError(f"--language_weight={self.language_weight:g} is of --language_model: name a run by it")
@@ -145,7 +147,8 @@ class Arguments(types.SimpleNamespace):
 def split_override(word: str) -> tuple[str, str]:
     """The dotted key and the text of a word --config.KEY=VALUE.
 
-    Errors: UserError for a word that is none.
+    Raises:
+        UserError: For a word that is none.
     """
     key, equals, value = word.split(".", 1)[1].partition("=")
     if not equals or not all(key.split(".")):

@@ -18,9 +18,10 @@ from transformer.installation import checkout
 def load_config(name: str) -> ConfigDict:
     """The config of "FILE.py", or of "FILE.py:ARGUMENT", whose `get_config` is called with the argument.
 
-    Errors: UserError for a file that is missing (with those that exist), that has no `get_config`, that
-    fails (with its exception and line), or that returns something other than a ConfigDict, and for an argument that is
-    none of those that the type of `get_config`'s parameter, a `Literal`, lists.
+    Raises:
+        UserError: For a file that is missing (with those that exist), that has no `get_config`, that fails (with its
+            exception and line), or that returns something other than a ConfigDict, and for an argument that is none of
+            those that the type of `get_config`'s parameter, a `Literal`, lists.
     """
     file_name, arguments = _parted(name)
     path = Path(file_name)
@@ -53,7 +54,8 @@ def load_function(name: str, function: str) -> Callable[..., Any] | None:
 
     Its errors become UserErrors with its line, as those of `get_config`.
 
-    Errors: UserError for a file that is missing or fails.
+    Raises:
+        UserError: For a file that is missing or fails.
     """
     path = Path(_parted(name)[0])
     if not path.is_file():
@@ -74,7 +76,8 @@ def _parted(name: str) -> tuple[str, tuple[str, ...]]:
 def recorded_config(workdir: str | None) -> dict[str, Any] | None:
     """The config that the run in `workdir` recorded; None without a run.
 
-    Errors: UserError for a config.json that cannot be read.
+    Raises:
+        UserError: For a config.json that cannot be read.
     """
     if not workdir:
         return None

@@ -72,7 +72,8 @@ def main(arguments: Arguments) -> None:
 def shots_of(arguments: Arguments) -> tuple[int, ...] | None:
     """The numbers of passages; None where the config says them.
 
-    Errors: UserError for anything but whole numbers.
+    Raises:
+        UserError: For anything but whole numbers.
     """
     if arguments.shots is None:
         return None

@@ -113,8 +113,9 @@ def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
 def texts_of(arguments: Arguments) -> list[str]:
     """The text, that of a file less the line end behind it, or the lines of standard input.
 
-    Errors: UserError for a text and a file, for a file or a standard input that is empty, and for what cannot be read
-    as UTF-8.
+    Raises:
+        UserError: For a text and a file, for a file or a standard input that is empty, and for what cannot be read as
+            UTF-8.
     """
     if arguments.prompt_file is None:
         if arguments.text is not None:
@@ -136,7 +137,7 @@ def texts_of(arguments: Arguments) -> list[str]:
 
 
 def _read(name: str, read: Callable[[], bytes]) -> str:
-    """Errors: UserError, which calls it by `name`."""
+    """Raise UserError, which calls it by `name`."""
     try:
         return read().decode("utf-8-sig")
     except OSError as error:

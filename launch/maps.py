@@ -76,7 +76,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _check(arguments: Arguments) -> None:
-    """Errors: UserError for flags that do not go together."""
+    """Raise UserError for flags that do not go together."""
     source = getattr(arguments, "from")
     if source is not None and arguments.workdir is not None:
         raise UserError(f"--from={source} is read instead of a run: leave --workdir out")
@@ -118,7 +118,8 @@ def _new_page(folder: Path, name: str) -> Path:
 def parse_size(text: str) -> int:
     """The bytes that a size such as 25MB, 500kB or 1.5GB stands for; a number alone is megabytes.
 
-    Errors: UserError for anything else, for less than one byte, and for more than files have.
+    Raises:
+        UserError: For anything else, for less than one byte, and for more than files have.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]b)?", text.strip(), flags=re.ASCII | re.IGNORECASE)
     size = float(match[1]) * UNITS[(match[2] or "MB").lower()] if match else 0.0

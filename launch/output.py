@@ -14,7 +14,12 @@ class Output:
         self._stream, self._needed = stream, needed
 
     def write(self, text: str) -> int:
-        """Write it, or nothing. Errors: OSError where the stream is needed; BrokenPipeError."""
+        """Write it, or nothing.
+
+        Raises:
+            OSError: If the stream is needed.
+            BrokenPipeError: As described above.
+        """
         try:
             self._stream.write(text)
         except OSError as error:
@@ -22,7 +27,11 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or nothing. Errors: as `write`."""
+        """Write what is buffered, or nothing.
+
+        Raises:
+            UserError: As `write`.
+        """
         try:
             self._stream.flush()
         except OSError as error:

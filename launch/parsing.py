@@ -14,7 +14,8 @@ from transformer.config import UserError, closest, convert, nearest
 def parse(command: Command, words: Sequence[str]) -> Arguments:
     """The arguments that `words` give to `command`; its config is checked when it is read.
 
-    Errors: UserError for an unknown, missing or malformed flag, config file or override.
+    Raises:
+        UserError: For an unknown, missing or malformed flag, config file or override.
     """
     for word in words:
         convert(str, word, "the word")

@@ -141,7 +141,8 @@ class _Sweep(NamedTuple):
 def _sweep(arguments: Arguments) -> _Sweep:
     """The sweep that the flags describe, its trials planned as far as they can be.
 
-    Errors: UserError for invalid flags, and for a directory that holds another sweep.
+    Raises:
+        UserError: For invalid flags, and for a directory that holds another sweep.
     """
     from transformer.storage.locate import locate
     from transformer.studies.sweeps.search import PLANNED, any_drawn, check_total, choose_engine, planned
@@ -205,7 +206,7 @@ def _space(arguments: Arguments) -> "Space":
 
 
 def _check_flags(arguments: Arguments, engine: str) -> None:
-    """Errors: UserError for a flag that has no effect with this engine, and for a missing package."""
+    """Raise UserError for a flag that has no effect with this engine, and for a missing package."""
     from transformer.storage.locate import locate
     from transformer.studies.sweeps.optuna_search import check_installed, resources
     from transformer.studies.sweeps.search import PLANNED

@@ -47,7 +47,8 @@ def divide_machine(
 
     A single worker has the whole machine. More workers than cores share them all.
 
-    Errors: UserError for no workers, more workers than cards, and several workers on a TPU, which one process holds.
+    Raises:
+        UserError: For no workers, more workers than cards, and several workers on a TPU, which one process holds.
     """
     if workers < 1:
         raise UserError(f"--workers={workers} must be at least 1")
@@ -86,7 +87,8 @@ def run_workers(
     with this call. `also` is shown the trials too, at most once in some seconds, and told at the end, whatever brought
     it, that it is over. The workers have `environment`, plus the variables of their share of the machine.
 
-    Errors: UserError with the message of a worker's; Failed where all died again and again or are UNFIT.
+    Raises:
+        UserError: With the message of a worker's; Failed where all died again and again or are UNFIT.
     """
     from transformer.runs.records import parse_metric
     from transformer.storage.locate import storage_of
@@ -161,7 +163,8 @@ def work_here(
     told of every trial. Where one trial after another fails, or a disk does, it says so in one line and ends with the
     exit code UNFIT.
 
-    Errors: UserError, as `transformer.studies.sweeps.worker.work`.
+    Raises:
+        UserError: As `transformer.studies.sweeps.worker.work`.
     """
     from transformer.storage.failures import disk_failure, explained
     from transformer.studies.sweeps.training import ModelTrainer

@@ -21,7 +21,8 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     `step` is a run's checkpoint, by default the newest sound one. `trust` are the dotted paths of your own modules
     that a run's config may name as code. Nothing is downloaded, and nothing of the folder is run.
 
-    Errors: transformer.config.UserError for what is neither, and for a model that cannot be read.
+    Raises:
+        UserError: For what is neither, and for a model that cannot be read.
     """
     from transformer.interpret.load import load
 

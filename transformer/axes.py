@@ -92,14 +92,16 @@ class Placement(NamedTuple):
     def axes(self, name: str) -> tuple[str, ...]:
         """The mesh axes of more than one device along which a logical axis is divided.
 
-        Errors: as `rule`.
+        Raises:
+            UserError: As `rule`.
         """
         return tuple(axis for axis in rule(name, self.rules) if self.mesh.shape[axis] > 1)
 
     def parts(self, name: str) -> int:
         """Into how many parts a logical axis is divided.
 
-        Errors: as `rule`.
+        Raises:
+            UserError: As `rule`.
         """
         return math.prod(self.mesh.shape[axis] for axis in rule(name, self.rules))
 
@@ -110,14 +112,16 @@ class Placement(NamedTuple):
     def spec(self, names: Names) -> PartitionSpec:
         """The PartitionSpec of an array whose dimensions carry the logical names `names`.
 
-        Errors: as `resolve`.
+        Raises:
+            UserError: As `resolve`.
         """
         return resolve(names, {name: self.axes(name) for name in self.rules})
 
     def even_spec(self, names: Names, shape: tuple[int, ...]) -> PartitionSpec:
         """As `spec`, but whole in each dimension that cannot be divided evenly.
 
-        Errors: as `check_count` and `resolve`.
+        Raises:
+            UserError: As `check_count` and `resolve`.
         """
         check_count(names, shape)
         sizes = zip(names, shape, strict=True)
@@ -127,7 +131,8 @@ class Placement(NamedTuple):
 def rule(name: str, rules: Rules) -> tuple[str, ...]:
     """The mesh axes on which the rules lay a logical axis.
 
-    Errors: ValueError for a name that has no rule (JAX itself would silently replicate it), as `unknown_axis` says it.
+    Raises:
+        ValueError: For a name that has no rule (JAX itself would silently replicate it), as `unknown_axis` says it.
     """
     if name not in rules:
         raise ValueError(unknown_axis(name, rules))
@@ -144,7 +149,7 @@ def unknown_axis(name: str, rules: Rules) -> str:
 
 
 def check_count(names: Names, shape: tuple[int, ...]) -> None:
-    """Errors: ValueError where there are more or fewer names than dimensions."""
+    """Raise ValueError where there are more or fewer names than dimensions."""
     if len(names) != len(shape):
         raise ValueError(
             f"{len(names)} logical axes {names} for the {len(shape)} dimensions of shape {shape}: say one for each, "
@@ -155,7 +160,9 @@ def check_count(names: Names, shape: tuple[int, ...]) -> None:
 def resolve(names: Names, rules: Rules) -> PartitionSpec:
     """The PartitionSpec of an array whose dimensions carry the logical names `names`.
 
-    Errors: as `rule`; ValueError for two dimensions that land on one mesh axis.
+    Raises:
+        UserError: As `rule`
+        ValueError: For two dimensions that land on one mesh axis.
     """
     placed = [() if name is None else rule(name, rules) for name in names]
     used = [axis for axes in placed for axis in axes]
@@ -197,9 +204,10 @@ def place(x: jax.Array, *names: str | None) -> jax.Array:
 
     For activations: a dimension that cannot be divided evenly, such as a decoding step's one position, is whole.
 
-    Errors: ValueError naming the array's shape and the names: for more or fewer names than dimensions anywhere; for an
-    unknown name wherever a placement is in context, also one of a single device; for two dimensions that would be
-    divided along one mesh axis.
+    Raises:
+        ValueError: Naming the array's shape and the names: for more or fewer names than dimensions anywhere; for an
+            unknown name wherever a placement is in context, also one of a single device; for two dimensions that would
+            be divided along one mesh axis.
     """
     placed = placement()
     try:

@@ -28,7 +28,8 @@ class UserError(ValueError):
 def check_several(values: Any, name: str) -> None:
     """Refuse one text where several are read: it is a sequence too, of letters.
 
-    Errors: TypeError.
+    Raises:
+        TypeError: As described above.
     """
     if isinstance(values, str | bytes):
         raise TypeError(f"{name} is {values!r}, a single text; give a list of them, [{values!r}]")
@@ -57,7 +58,8 @@ def likeness(name: str, word: str) -> float:
 def choice(value: str, table: Mapping[str, Any], path: str) -> Any:
     """The entry of a registry by its name; an unknown name is refused with all known names, the nearest first.
 
-    Errors: UserError naming `path`, the value and the known names.
+    Raises:
+        UserError: Naming `path`, the value and the known names.
     """
     if value not in table:
         close = closest(str(value), table)
@@ -85,7 +87,7 @@ class Range(NamedTuple):
     note: str = ""
 
     def check(self, value: float, path: str) -> None:
-        """Errors: UserError naming `path` for a value outside."""
+        """Raise UserError naming `path` for a value outside."""
         if value < self.least:
             raise UserError(f"{path}={value!r} must be at least {self.least:.10g}{self.note}")
         if value > self.greatest:
@@ -99,7 +101,7 @@ class Above(NamedTuple):
     note: str = ""
 
     def check(self, value: float, path: str) -> None:
-        """Errors: UserError naming `path` for another value."""
+        """Raise UserError naming `path` for another value."""
         if not value > self.bound:
             raise UserError(f"{path}={value!r} must be above {self.bound:.10g}{self.note}")
 
@@ -111,7 +113,7 @@ class HalfOpen(NamedTuple):
     bound: float
 
     def check(self, value: float, path: str) -> None:
-        """Errors: UserError naming `path` for a value outside."""
+        """Raise UserError naming `path` for a value outside."""
         if not self.least <= value < self.bound:
             raise UserError(f"{path}={value!r} must be at least {self.least:.10g} and below {self.bound:.10g}")
 
@@ -123,7 +125,7 @@ class Matching(NamedTuple):
     meaning: str
 
     def check(self, value: str, path: str) -> None:
-        """Errors: UserError naming `path` for a text that the pattern does not match as a whole."""
+        """Raise UserError naming `path` for a text that the pattern does not match as a whole."""
         if not re.fullmatch(self.pattern, value):
             raise UserError(f"{path}={_shown(value)} must be {self.meaning}")
 
@@ -135,7 +137,7 @@ class Items(NamedTuple):
     distinct: bool = False
 
     def check(self, values: typing.Sequence[Any], path: str) -> None:
-        """Errors: UserError naming `path` for another tuple."""
+        """Raise UserError naming `path` for another tuple."""
         if len(values) < self.least:
             some = "a value" if self.least == 1 else f"{self.least} values"
             raise UserError(f"{path}={_shown(values)} must hold at least {some}")
@@ -217,7 +219,7 @@ class Config:
         self._check()
 
     def _check(self) -> None:
-        """Errors: UserError naming the keys and their values, where these do not go together."""
+        """Raise UserError naming the keys and their values, where these do not go together."""
 
 
 def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
@@ -225,8 +227,9 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
 
     Lists become tuples, integers serve as floats, strings name enum members by value.
 
-    Errors: UserError naming the dotted key for an unknown key (with the nearest known one), a
-    missing key without a default, a value of the wrong type, or one that `cls` itself refuses by a ValueError.
+    Raises:
+        UserError: Naming the dotted key for an unknown key (with the nearest known one), a missing key without a
+            default, a value of the wrong type, or one that `cls` itself refuses by a ValueError.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     within = f"{path}." if path else ""
@@ -260,7 +263,8 @@ def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) ->
 
     A number, a text or a tuple must be within all `limits`; a number without any, within what 32 bits hold.
 
-    Errors: UserError naming `path` for a value of another type, and for one that is not within its limits.
+    Raises:
+        UserError: Naming `path` for a value of another type, and for one that is not within its limits.
     """
     origin, parameters = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -306,14 +310,14 @@ def convert(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) ->
 
 
 def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> list[Any]:
-    """Errors: UserError naming `path` for another number of values than there are kinds, and as `convert`."""
+    """Raise UserError naming `path` for another number of values than there are kinds, and as `convert`."""
     if len(kinds) != len(values):
         raise UserError(f"{path}={_shown(values)} has {len(values)} values; it must have {len(kinds)}")
     return [convert(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
 
 
 def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Errors: UserError naming `path` and the key, as `convert`."""
+    """Raise UserError naming `path` and the key, as `convert`."""
     if kinds[1] is Any:
         return dict(values.items())
     return {
@@ -323,7 +327,7 @@ def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> di
 
 
 def _number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> Any:
-    """Errors: UserError naming `path` for a number that is infinite or none, and for one out of its range."""
+    """Raise UserError naming `path` for a number that is infinite or none, and for one out of its range."""
     if kind is float and not abs(value) <= _LARGEST:
         raise UserError(f"{path}={value!r} must be a finite number of 32 bits")
     for each in limits or ((_WHOLE,) if kind is int else ()):
@@ -332,7 +336,7 @@ def _number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> A
 
 
 def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
-    """Errors: UserError naming `path` for what is no text of UTF-8, and for one out of its limits."""
+    """Raise UserError naming `path` for what is no text of UTF-8, and for one out of its limits."""
     wide = not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)
     if wide or "\0" in value:
         raise UserError(f"{path}={_shown(value)} must be text of UTF-8 without null characters")

@@ -71,8 +71,9 @@ class Exports[T]:
     def __getitem__(self, name: str) -> T:
         """What the module of this name exports.
 
-        Errors: UserError for a module that does not exist, exports no such object, or fails to import what it needs,
-        and for a project of the checkout where there is none.
+        Raises:
+            UserError: For a module that does not exist, exports no such object, or fails to import what it needs, and
+                for a project of the checkout where there is none.
         """
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
@@ -120,7 +121,8 @@ class Exports[T]:
     def name_of(self, config: Any) -> str:
         """The name by which the object whose config class this is an instance of is exported.
 
-        Errors: TypeError for an instance of no such class.
+        Raises:
+            TypeError: For an instance of no such class.
         """
         if type(config) not in self._names:
             for name in self.names():
@@ -156,7 +158,8 @@ class Exports[T]:
 def _file_of(project: str) -> Path:
     """The file of a project that this dotted path names.
 
-    Errors: ModuleNotFoundError where no project has that file.
+    Raises:
+        ModuleNotFoundError: If no project has that file.
     """
     root, parts = checkout(), project.split(".")
     file = None if root is None or len(parts) != 3 else root.joinpath(*parts).with_suffix(".py")

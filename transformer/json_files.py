@@ -24,7 +24,8 @@ _SHOWN = 200
 def read_as[T](schema: type[T], path: Path, most: int = LARGEST) -> T:
     """The dataclass that a JSON file holds.
 
-    Errors: UserError as `read_value`; naming the file and the field where the file is not as the dataclass says.
+    Raises:
+        UserError: As `read_value`; naming the file and the field where the file is not as the dataclass says.
     """
     return checked(schema, read_value(path, most), str(path))
 
@@ -32,7 +33,8 @@ def read_as[T](schema: type[T], path: Path, most: int = LARGEST) -> T:
 def checked[T](schema: type[T], value: Any, what: str) -> T:
     """The dataclass that a parsed JSON object describes; `what` is how messages call the object.
 
-    Errors: UserError naming `what` and the field, for another value than the dataclass's.
+    Raises:
+        UserError: Naming `what` and the field, for another value than the dataclass's.
     """
     try:
         return from_config(schema, as_object(value, "it"), "")
@@ -43,7 +45,8 @@ def checked[T](schema: type[T], value: Any, what: str) -> T:
 def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
     """The JSON object that a file holds.
 
-    Errors: UserError as `read_value`, and for any other value.
+    Raises:
+        UserError: As `read_value`, and for any other value.
     """
     return as_object(read_value(path, most), str(path))
 
@@ -51,7 +54,8 @@ def read_object(path: Path, most: int = LARGEST) -> dict[str, Any]:
 def read_value(path: Path, most: int = LARGEST) -> Any:
     """The JSON value that a file holds.
 
-    Errors: UserError as `read_regular`, for a file that is missing, and as `parse`.
+    Raises:
+        UserError: As `read_regular`, for a file that is missing, and as `parse`.
     """
     try:
         content = read_regular(path, most)
@@ -65,7 +69,9 @@ def read_value(path: Path, most: int = LARGEST) -> Any:
 def read_regular(path: Path, most: int = LARGEST) -> bytes:
     """The content of a regular file: of a pipe or a device, reading might never end.
 
-    Errors: UserError for another kind of file, and for one of more than `most` bytes; OSError as `Path.read_bytes`.
+    Raises:
+        UserError: For another kind of file, and for one of more than `most` bytes.
+        OSError: As `Path.read_bytes`.
     """
     if not isinstance(path, Path):  # an object in a bucket
         content = path.read_bytes()
@@ -79,7 +85,9 @@ def read_regular(path: Path, most: int = LARGEST) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """A regular file of a disk, open to be read.
 
-    Errors: UserError for another kind of file; OSError as `Path.open`.
+    Raises:
+        UserError: For another kind of file.
+        OSError: As `Path.open`.
     """
     # Opening a pipe would wait for its writer.
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
@@ -99,8 +107,9 @@ def parse(content: bytes | str, what: str, *, surrogates: bool = False) -> Any:
 
     With `surrogates`, its texts may hold halves of surrogate pairs, which no file or terminal takes as text.
 
-    Errors: UserError for what is no JSON in UTF-8, for one with more than `DEEPEST` levels, and for one with an
-    integer of more than 40 digits or, unless allowed, half a surrogate pair.
+    Raises:
+        UserError: For what is no JSON in UTF-8, for one with more than `DEEPEST` levels, and for one with an integer of
+            more than 40 digits or, unless allowed, half a surrogate pair.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
@@ -138,7 +147,8 @@ def _check_text(value: Any, what: str) -> None:
 def as_object(value: Any, what: str) -> dict[str, Any]:
     """The value, if it is an object.
 
-    Errors: UserError for any other.
+    Raises:
+        UserError: For any other.
     """
     if not isinstance(value, dict):
         raise UserError(f"{what} is no JSON object but a {type(value).__name__}")

@@ -80,8 +80,9 @@ def leaves(tree: Group, prefix: str = "") -> Iterator[str]:
 def find(tree: Group, key: str, given: Any = None) -> Leaf | Group:
     """What a dotted key, without "config.", is.
 
-    Errors: UserError for an unknown key, naming the key that was probably meant (`given`, the value that it should get,
-    tells more than its name), and for a key of a value.
+    Raises:
+        UserError: For an unknown key, naming the key that was probably meant (`given`, the value that it should get,
+            tells more than its name), and for a key of a value.
     """
     node: Leaf | Group = tree
     walked = "config"
@@ -104,7 +105,8 @@ def override(base: Mapping[str, Any], overrides: Mapping[str, Any], tree: Group,
 
     `read` makes a plain value of what is given. A mapping replaces a whole group, before the keys in it are set.
 
-    Errors: UserError for an unknown key, a group that is set to a value, and whatever `read` refuses.
+    Raises:
+        UserError: For an unknown key, a group that is set to a value, and whatever `read` refuses.
     """
     result = copy.deepcopy(dict(base))
     for key in sorted(overrides, key=lambda key: key.count(".")):
@@ -125,7 +127,8 @@ def override(base: Mapping[str, Any], overrides: Mapping[str, Any], tree: Group,
 def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
     """The plain value that is given for a dotted key.
 
-    Errors: as `override`.
+    Raises:
+        UserError: As `override`.
     """
     node, path = find(tree, key, given), f"config.{key}"
     if isinstance(node, Leaf):
@@ -141,7 +144,8 @@ def read_key(tree: Group, key: str, given: Any, read: Read) -> Any:
 def from_value(leaf: Leaf, value: Any, path: str) -> Any:
     """A plain value for a key, from a value of Python.
 
-    Errors: UserError for one of another type.
+    Raises:
+        UserError: For one of another type.
     """
     return to_config(convert(leaf.hint, value, path))
 
@@ -149,7 +153,8 @@ def from_value(leaf: Leaf, value: Any, path: str) -> Any:
 def from_text(leaf: Leaf, text: str, path: str) -> Any:
     """A plain value for a key, from a word of the command line; a sequence is written 1,2 or (1, 2).
 
-    Errors: UserError for text that is none of the type that the key's field declares, with what would be right.
+    Raises:
+        UserError: For text that is none of the type that the key's field declares, with what would be right.
     """
     return to_config(_read(leaf.hint, text, path))
 

@@ -54,7 +54,8 @@ CORPORA: Mapping[str, type] = {
 def open_corpus(dataset: str) -> Corpus:
     """The corpus of a name such as "brackets" or "brackets/kinds=2,depth=4".
 
-    Errors: UserError for an unknown name or number, and for numbers that cannot be.
+    Raises:
+        UserError: For an unknown name or number, and for numbers that cannot be.
     """
     name, _, options = dataset.partition("/")
     if name not in CORPORA:
@@ -89,7 +90,8 @@ class MarkedTextsConfig(Config, path="config.task"):
     that read the `whole` text for what stands at it. `examples` held-out texts are evaluated, and `probed` mapped: the
     page calls heads by what they read in these, so that a few which ask once each would call them wrong.
 
-    Errors: UserError for values out of range, and for a corpus that only the whole text answers.
+    Raises:
+        UserError: For values out of range, and for a corpus that only the whole text answers.
     """
 
     dataset: str = "coreference"
@@ -234,7 +236,8 @@ class MarkedTexts(PlainTask):
     def answer(self, view: View, request: Request) -> Answers:
         """What is said at every marked place, and how probable it is.
 
-        Errors: UserError for a language, for a way of decoding, and for texts that are no text of the corpus.
+        Raises:
+            UserError: For a language, for a way of decoding, and for texts that are no text of the corpus.
         """
         refuse_decoding(request, "answers at marked places")
         rows = [words_of(self.corpus, text) for text in request.texts]
@@ -318,7 +321,8 @@ def describe(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Site]) -> L
 def words_of(corpus: Corpus, text: str) -> list[str]:
     """The words of a text that somebody has written.
 
-    Errors: UserError for words that the corpus has not, for too many, and for a text that asks nothing.
+    Raises:
+        UserError: For words that the corpus has not, for too many, and for a text that asks nothing.
     """
     words = text.split()
     unknown = [word for word in words if word not in corpus.words]
@@ -344,7 +348,8 @@ def interface_of(config: MarkedTextsConfig, kept: object = None) -> Interface:
 def read(config: MarkedTextsConfig, view: View, kept: object, sentences: Sentences) -> Reading:
     """Texts of the corpus, word by word.
 
-    Errors: UserError for texts that are none, a target, and a language.
+    Raises:
+        UserError: For texts that are none, a target, and a language.
     """
     check_sentences(sentences)
     rows = [words_of(config.corpus, text) for text in sentences.texts]

@@ -33,8 +33,9 @@ def nouns(items: Sequence[Item]) -> tuple[tuple[int, int], ...]:
 def scene(kind: SceneKind, text: str) -> tuple[Item, ...]:
     """The items of a description such as "red circle top left, blue star bottom right", row by row.
 
-    Errors: ValueError, one line that says what is wrong, for words that name no item and for a scene that `kind` does
-    not have.
+    Raises:
+        ValueError: One line that says what is wrong, for words that name no item and for a scene that `kind` does not
+            have.
     """
     items = [_item(kind, part.split()) for part in text.replace(COMMA, f" {COMMA} ").split(COMMA)]
     if not kind.fewest <= len(items) <= kind.most:

@@ -56,7 +56,8 @@ class CaptionerConfig(Config, path="config.model"):
     `doubly_stochastic` is the weight of equation 14's penalty on places that soft attention leaves out or dwells on.
     Of hard attention `soft_share` is the probability that a training example is read softly (section 4.1).
 
-    Errors: UserError for what the choice of `looking` has no use for.
+    Raises:
+        UserError: For what the choice of `looking` has no use for.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
@@ -188,7 +189,8 @@ class Captioner(AttentionDecoder):
 def build(config: CaptionerConfig, interface: Interface, precision: Precision) -> Model:
     """The model for pictures of one size; captions may have any length.
 
-    Errors: UserError for pictures that the strides of the convolutions do not divide.
+    Raises:
+        UserError: For pictures that the strides of the convolutions do not divide.
     """
     grid = config.encoder.axis("grid", *interface.inputs["picture"].shape[1:3])
     sites: tuple[Site, ...] = ()

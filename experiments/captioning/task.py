@@ -34,7 +34,8 @@ class CaptionsConfig(Config, path="config.task"):
     test; `beams`: 1 decodes greedily. Of a model whose attention draws, `reinforce` weights the loss by which the
     draws learn, `reinforce_entropy` what keeps them apart (transformer.tasks.reinforce).
 
-    Errors: UserError for numbers of items that no such scene has.
+    Raises:
+        UserError: For numbers of items that no such scene has.
     """
 
     fewest: Positive = 2
@@ -134,8 +135,9 @@ class Captions(ImageDescriptionTask):
     def answer(self, view: View, request: Request) -> Answers:
         """Paints the scene that each text describes and says what the model sees in it.
 
-        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for texts that describe no
-        scene of the run's kind.
+        Raises:
+            UserError: For a language, samples, stop strings or a coverage penalty, and for texts that describe no scene
+                of the run's kind.
         """
         decoding = self.decoding(request, "captions scenes", f"the longest caption has {self.steps} words")
         scenes = [self._read(text) for text in request.texts]

@@ -73,7 +73,8 @@ class CharacterSet:
 class DrawnCharacters(Config):
     """So many characters of bent strokes for each split, each drawn by so many `hands`, from `seed` and the split.
 
-    Errors: UserError for less than one character, and for less than two hands.
+    Raises:
+        UserError: For less than one character, and for less than two hands.
     """
 
     train: Positive = 200
@@ -94,7 +95,8 @@ class HeldOutAlphabets(Config):
 
     They are the last by name, those that test at the end.
 
-    Errors: UserError for less than one.
+    Raises:
+        UserError: For less than one.
     """
 
     validation: Positive = 1
@@ -105,7 +107,8 @@ class HeldOutAlphabets(Config):
 class HeldOutCharacters(Config):
     """How many characters of all alphabets, in an order drawn from `seed`, validate, and how many test.
 
-    Errors: UserError for less than one.
+    Raises:
+        UserError: For less than one.
     """
 
     validation: Positive = 20
@@ -121,7 +124,8 @@ def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterS
     where there is no images_evaluation*.zip, whose alphabets test, test; "omniglot_characters", with options as in
     "omniglot_characters/validation=20,test=60": characters that are held out of all alphabets of both archives.
 
-    Errors: UserError, of one line saying what to do, for an unknown name or option and for missing or unfit files.
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name or option and for missing or unfit files.
     """
     kind, _, options = name.partition("/")
     if kind == OMNIGLOT:
@@ -143,7 +147,8 @@ def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterS
 def made_up(name: str, *, classes: int, hands: int, side: int) -> CharacterSet:
     """So many empty characters in every split: nothing is read or drawn.
 
-    Errors: as `open_characters`, of the name.
+    Raises:
+        UserError: As `open_characters`, of the name.
     """
     if name.partition("/")[0] not in (OMNIGLOT, OF_ALL_ALPHABETS):
         _drawn(name)

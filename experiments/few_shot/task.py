@@ -36,7 +36,8 @@ class FewShotsConfig(Config, path="config.task"):
     `turned` makes new characters of those that train, `held_out_turned` of those that do not. An evaluation has
     `examples` episodes of held-out characters; of others `probed` are mapped.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     dataset: str = "strokes"

@@ -44,7 +44,8 @@ class Reading(enum.Enum):
 class RecurrentQNetworkConfig(Config, path="config.model"):
     """Convolutions of `encoder` for each stream, a `reading` of their regions, an LSTM of `width`, a value an action.
 
-    Errors: UserError for a width below 1.
+    Raises:
+        UserError: For a width below 1.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(

@@ -39,7 +39,8 @@ class ApproachingPersonConfig(Config, path="config.task"):
     first `explore` training steps. `target`: the average of the parameters that is the target network. `examples`
     worlds are played greedily in an evaluation; in `probed` others the maps are of episodes that never change.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     steps: Positive = 14
@@ -263,7 +264,8 @@ def report(sums: Mapping[str, Any], rows: object = None) -> Report:
 def regions_of_cells(axis: Axis) -> Bool[np.ndarray, "cells K"]:
     """Which regions of a grid are those of each cell: a region's middle lies in the cell, or the cell's in the region.
 
-    Errors: ValueError for an axis that is no grid.
+    Raises:
+        ValueError: For an axis that is no grid.
     """
     regions_K = cells_of(axis, side=SIDE, size=PIXELS)
     middles = (np.arange(SIDE) + 0.5) * CELL

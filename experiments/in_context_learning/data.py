@@ -137,7 +137,8 @@ class WordMaps(NamedTuple):
 def check_maps(symbols: int, letters: int) -> None:
     """Refuse sizes of which there are too few maps for some to be held out.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     maps = math.comb(symbols, letters) * math.perm(symbols, letters)
     if maps < HELD_OUT:
@@ -150,7 +151,8 @@ def check_maps(symbols: int, letters: int) -> None:
 def check_words(symbols: int, letters: int, shortest: int, longest: int, *, least: int, words: int) -> None:
     """Refuse words of less than `least` letters, and fewer of them than `words`.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     if not 2 <= letters <= symbols <= len(LETTERS):
         raise UserError(

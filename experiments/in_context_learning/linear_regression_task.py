@@ -25,7 +25,8 @@ class LinearFunctionsConfig(Config, path="config.task"):
     What is shown of f(x) has a normal error of deviation `noise`. Without any, least squares is without fault from as
     many examples on as there are dimensions, and nothing can be compared with it. `examples` functions are evaluated.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     dimensions: Positive = 8

@@ -99,8 +99,9 @@ class EpisodesConfig(Config, path="config.task"):
     Of unseen episodes `probed` are mapped, beside `repeated` examples of random tokens that repeat, which show
     induction heads.
 
-    Errors: UserError for values out of range, and for a field that says nothing of the problem but has another value
-    than its default.
+    Raises:
+        UserError: For values out of range, and for a field that says nothing of the problem but has another value than
+            its default.
     """
 
     problem: Problem = Problem.MAPS
@@ -327,7 +328,8 @@ class Episodes(PlainTask):
     def answer(self, view: View, request: Request) -> Answers:
         """The prompts with what follows: of pairs the answer to the last word, of style a text.
 
-        Errors: UserError for a language, characters that no episode has, and prompts that leave no room.
+        Raises:
+            UserError: For a language, characters that no episode has, and prompts that leave no room.
         """
         rules = self.config.rules
         if rules is None:

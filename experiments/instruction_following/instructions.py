@@ -229,7 +229,8 @@ def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: 
 def read(text: str) -> Instruction:
     """The instruction of a text such as "turn left . walk to the lamp"; an end without a full stop gets one.
 
-    Errors: ValueError, one line, for a text of no clause, and for what is no clause of the templates.
+    Raises:
+        ValueError: One line, for a text of no clause, and for what is no clause of the templates.
     """
     words = text.lower().replace(".", " . ").replace(",", " , ").split()
     if not words or words[-1] != ".":

@@ -76,7 +76,8 @@ class Maze(NamedTuple):
 def draw_maze(random: np.random.Generator, side: int) -> Maze:
     """A maze in which every crossing is reached: a random tree of halls, some loops; a straight hall has one floor.
 
-    Errors: ValueError for fewer than two crossings a side.
+    Raises:
+        ValueError: For fewer than two crossings a side.
     """
     if side < 2:
         raise ValueError(f"side={side} of a maze must be at least 2 crossings")

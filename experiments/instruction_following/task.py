@@ -49,7 +49,8 @@ class WalkingConfig(Config, path="config.task"):
     instructions validate, and in as many others still they test: at least `examples` of them, in whole batches.
     `beams`: 1 decodes greedily.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     mazes: Mazes = 200
@@ -230,8 +231,9 @@ class Walking(SymbolSequenceTask):
     def answer(self, view: View, request: Request) -> Answers:
         """Follows each text in a maze that `--seed` draws, from a place where it can be followed.
 
-        Errors: UserError for a language, samples, stop strings or a coverage penalty, for texts that are no instruction
-        of the templates, and for those that no drawn maze has a place for.
+        Raises:
+            UserError: For a language, samples, stop strings or a coverage penalty, for texts that are no instruction of
+                the templates, and for those that no drawn maze has a place for.
         """
         decoding = self.decoding(request, "walks", f"the longest walk has {self.steps} steps")
         random = np.random.default_rng(decoding.seed)

@@ -53,7 +53,8 @@ class UnknownWorldsConfig(Config, path="config.task"):
     acts in `examples` worlds. What the likeliest arms give on average over all bandits is computed exactly at the end
     where there are at most 12 pulls. Of other worlds `probed` are mapped.
 
-    Errors: UserError for values out of range, and for a teacher that cannot be computed.
+    Raises:
+        UserError: For values out of range, and for a teacher that cannot be computed.
     """
 
     states: Positive = 1

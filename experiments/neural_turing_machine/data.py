@@ -302,7 +302,8 @@ PROBLEMS: dict[Problem, type] = {
 def algorithm(problem: Problem, numbers: dict[str, int]) -> Algorithm:
     """The problem with these numbers, fields of its class; the others are the paper's.
 
-    Errors: UserError for a number that the problem does not have, and for one below 1.
+    Raises:
+        UserError: For a number that the problem does not have, and for one below 1.
     """
     cls = PROBLEMS[problem]
     own = [field.name for field in dataclasses.fields(cls)]

@@ -23,7 +23,8 @@ from transformer.models.interface import BITS, Interface
 class ControllerOnlyConfig(Config, path="config.model"):
     """`layers` recurrent layers of `width`; the defaults are the paper's LSTM (table 3).
 
-    Errors: UserError for a width or number of layers below 1.
+    Raises:
+        UserError: For a width or number of layers below 1.
     """
 
     cell: Cell = Cell.LSTM

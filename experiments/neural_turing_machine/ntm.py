@@ -58,7 +58,8 @@ class TuringConfig(Config, path="config.model"):
 
     `width` is that of the controller's only layer. A head moves by up to `shift_range` slots in a step.
 
-    Errors: UserError for a size below 1, and for more places to move to than there are slots.
+    Raises:
+        UserError: For a size below 1, and for more places to move to than there are slots.
     """
 
     controller: Controller = Controller.FEED_FORWARD

@@ -35,8 +35,9 @@ class AlgorithmsConfig(Config, path="config.task"):
     `sequences` held-out sequences each of validation and test have. `probed`: sequences whose maps are stored, of sizes
     from `shortest` to `longest`.
 
-    Errors: UserError for sizes that are not at least the problem's least and rising, for numbers below 1, and for
-    numbers that the problem does not have.
+    Raises:
+        UserError: For sizes that are not at least the problem's least and rising, for numbers below 1, and for numbers
+            that the problem does not have.
     """
 
     problem: Problem = Problem.COPY
@@ -167,7 +168,8 @@ class Algorithms(PlainTask):
     def answer(self, view: View, request: Request) -> Answers:
         """Copies of the texts, words of bits such as 10110011 00110101; the other problems do not answer texts.
 
-        Errors: UserError for another problem, and for what is no row of words of that many bits.
+        Raises:
+            UserError: For another problem, and for what is no row of words of that many bits.
         """
         problem = self.problem
         if not isinstance(problem, Copy):
@@ -220,7 +222,8 @@ def described(sequences: Sequence[Sequences]) -> Labels:
 def read(text: str, bits: int) -> np.ndarray:
     """The vectors that words of bits spell.
 
-    Errors: UserError for anything else.
+    Raises:
+        UserError: For anything else.
     """
     words = text.split()
     if not words or any(len(one) != bits or not set(one) <= {"0", "1"} for one in words):

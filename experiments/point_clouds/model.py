@@ -51,7 +51,8 @@ class SetTransformerConfig(Config, path="config.model"):
 
     With `layers` 0 no point knows of another before they are pooled.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     layers: LayersIfAny = 2

@@ -25,7 +25,8 @@ CLASSES = tuple(DIGITS)
 class PointCloudsConfig(Config, path="config.task"):
     """Batches of `rows` clouds of `fewest` to `most` points; at least `examples` are evaluated, in whole batches.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     fewest: Positive = 24

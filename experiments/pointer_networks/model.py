@@ -48,8 +48,8 @@ class PointerConfig(Config, path="config.model"):
     outputs; its `decoder_layers` begin with the states in which the topmost of the encoder's ended (section 2.3).
     `fed`: what it reads at each step.
 
-    Errors: UserError for more layers than the encoder has, and for one that begins with a state of
-    another width.
+    Raises:
+        UserError: For more layers than the encoder has, and for one that begins with a state of another width.
     """
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))

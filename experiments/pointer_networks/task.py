@@ -66,7 +66,8 @@ class PlanarConfig(Config, path="config.task"):
     `tested`: the numbers of points on which answers are decoded, `examples` of each, with and without the problem's
     rules; they may lie outside of what is trained on. `beams`: 1 decodes greedily.
 
-    Errors: UserError for values out of range, and for tours of more points than their shortest one is computed for.
+    Raises:
+        UserError: For values out of range, and for tours of more points than their shortest one is computed for.
     """
 
     problem: Problem = Problem.HULL
@@ -196,8 +197,9 @@ class Planar(PlainTask):
 
         Decoding keeps to the problem's rules.
 
-        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for texts that are no points
-        of the unit square.
+        Raises:
+            UserError: For a language, samples, stop strings or a coverage penalty, and for texts that are no points of
+                the unit square.
         """
         config = self.config
         refuse_options(request, "points at points")
@@ -270,7 +272,8 @@ def padded(batch: Batch, points: int, steps: int) -> dict[str, np.ndarray]:
 def read_points(text: str) -> Float[np.ndarray, "N 2"]:
     """The points of a text such as "0.1,0.2 0.5,0.9 0.7,0.3".
 
-    Errors: UserError for what is no list of at least three points of the unit square.
+    Raises:
+        UserError: For what is no list of at least three points of the unit square.
     """
     advice = "give at least 3 points of the unit square, such as 0.1,0.2 0.5,0.9 0.7,0.3"
     try:

@@ -40,7 +40,8 @@ class SaganConfig(Config, path="config.model"):
     channels of a `convolutional_classifier` of as many stages, each of stride 2, under "judge/": it takes its
     parameters from a run of its own by config.initialize_from (none: no judge).
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     channels: Annotated[tuple[Positive, ...], Items(least=2)] = (32, 64, 128)
@@ -264,7 +265,8 @@ class Sagan(Module):
     ) -> tuple[dict[str, Array], Aux]:
         """The judge's logits of pictures of any size, and the features that it makes them of.
 
-        Errors: ValueError for a model without a judge.
+        Raises:
+            ValueError: For a model without a judge.
         """
         if self.judge is None:
             raise ValueError("config.model.judge names no channels: this model has no judge")
@@ -275,8 +277,8 @@ class Sagan(Module):
 def build(config: SaganConfig, interface: Interface, precision: Precision) -> Model:
     """The model for pictures of the task's size; a site for every attention of each player.
 
-    Errors: UserError for pictures whose sides cannot be halved so often, and for an attention at a grid that there is
-    not.
+    Raises:
+        UserError: For pictures whose sides cannot be halved so often, and for an attention at a grid that there is not.
     """
     _, height, width, _ = interface.inputs["picture"].shape
     stride = 2**config.halvings

@@ -37,7 +37,8 @@ class PairedCanvasesConfig(Config, path="config.task"):
     At least `examples` samples are judged, in whole batches. A model's own judge is sure of a half to whose digit it
     gives at least `confidence`. `evaluated_parameters`: "raw", or an average of the run, such as one of "generator/*".
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     digits: str = "0123456789"
@@ -189,7 +190,8 @@ class PairedCanvases(PlainTask):
 
         Maps of both players are over what was made.
 
-        Errors: UserError for a language, for a way of decoding, and for texts that are no whole numbers.
+        Raises:
+            UserError: For a language, for a way of decoding, and for texts that are no whole numbers.
         """
         refuse_decoding(request, "makes canvases from noise")
         seeds = [_seed(text) for text in request.texts]

@@ -41,7 +41,8 @@ class LetteringKind:
 
     A glyph's square has a side of `sides` pixels, from least to greatest, and less where its string would not fit.
 
-    Errors: ValueError for values out of range, and for glyphs that are no capital letter or digit or are named twice.
+    Raises:
+        ValueError: For values out of range, and for glyphs that are no capital letter or digit or are named twice.
     """
 
     pixels: int = 56

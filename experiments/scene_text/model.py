@@ -165,7 +165,8 @@ def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W
 def build(config: TextReaderConfig, interface: Interface, precision: Precision) -> Model:
     """The model for pictures of one size; strings may have any length.
 
-    Errors: UserError for pictures that the strides of the convolutions do not divide.
+    Raises:
+        UserError: For pictures that the strides of the convolutions do not divide.
     """
     seen = config.encoder.axis("grid", *interface.inputs["picture"].shape[1:3])
     if config.attention is Attended.COLUMNS:

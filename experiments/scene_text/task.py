@@ -28,7 +28,8 @@ class TextPicturesConfig(Config, path="config.task"):
     A share `curved` of what is trained on is written along an arc or a wave, the rest along a straight line. At least
     `examples` of either line validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
 
-    Errors: UserError for values out of range and glyphs that are no capital letter or digit.
+    Raises:
+        UserError: For values out of range and glyphs that are no capital letter or digit.
     """
 
     fewest: int = 3
@@ -131,8 +132,9 @@ class TextPictures(ImageDescriptionTask):
     def answer(self, view: View, request: Request) -> Answers:
         """Paints each string, "A4K" or "straight A4K", along a bent or a straight line and says what the model reads.
 
-        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for texts that are no string
-        of the run's glyphs.
+        Raises:
+            UserError: For a language, samples, stop strings or a coverage penalty, and for texts that are no string of
+                the run's glyphs.
         """
         decoding = self.decoding(request, "reads pictures", f"the longest string has {self.steps} glyphs")
         asked = [self._asked(text) for text in request.texts]

@@ -48,7 +48,8 @@ class Spoken(NamedTuple):
 class Recordings:
     """The recordings of a split, by speaker and digit.
 
-    Errors: ValueError where a speaker lacks a digit.
+    Raises:
+        ValueError: If a speaker lacks a digit.
     """
 
     def __init__(self, recordings: Sequence[Recording]):
@@ -68,7 +69,8 @@ class Recordings:
     def draw(self, random: np.random.Generator, *, fewest: int, most: int, longest: int) -> Spoken:
         """A string of `fewest` to `most` digits, all by one of the speakers; one of more samples is drawn anew.
 
-        Errors: UserError where none of many strings is as short as `longest`.
+        Raises:
+            UserError: If none of many strings is as short as `longest`.
         """
         speaker = self.speakers[random.integers(len(self.speakers))]
         for _ in range(_TRIES):
@@ -125,7 +127,8 @@ class SpokenDigits:
 class MadeUp(Config):
     """Synthetic voices: `speakers` of them, each of whom says every digit `takes` times.
 
-    Errors: UserError for no speaker, and for fewer takes than there are splits.
+    Raises:
+        UserError: For no speaker, and for fewer takes than there are splits.
     """
 
     speakers: Positive = 12
@@ -152,7 +155,8 @@ def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -
     "synthetic/speakers=12,takes=8": of the takes one tests and one validates. With the speaker `held_out` nothing of
     theirs trains or validates, and all of their recordings, and no others, test.
 
-    Errors: UserError for an unknown name or speaker, and for an archive that is missing or cannot be read.
+    Raises:
+        UserError: For an unknown name or speaker, and for an archive that is missing or cannot be read.
     """
     kind, _, options = name.partition("/")
     if kind == SYNTHETIC:

@@ -32,7 +32,9 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
     speech models of fairseq (Wang et al. 2020, fairseq S2T, section 3.1). `max_length`: positions behind them, or of a
     target.
 
-    Errors: as the encoder-decoder's; UserError for sizes below 1.
+    Raises:
+        UserError: As the encoder-decoder's
+        UserError: For sizes below 1.
     """
 
     hearing: HearingConfig = dataclasses.field(default_factory=HearingConfig)
@@ -98,7 +100,8 @@ class SpeechTransformer(EncoderDecoder):
 def build(config: SpeechTransformerConfig, interface: Interface, precision: Precision) -> Model:
     """The model of this config for a task.
 
-    Errors: UserError for sounds or targets of more positions than the model has.
+    Raises:
+        UserError: For sounds or targets of more positions than the model has.
     """
     samples, steps = (interface.inputs[name].shape[1] for name in ("sound", "target"))
     for name, count in (("sound", config.encoded(samples)), ("target", steps)):

@@ -81,7 +81,8 @@ class SpokenDigitsConfig(Config, path="config.task"):
     (experiments.speech.data); nothing of the speaker `held_out` trains, and only theirs tests. At least
     `examples` strings validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     dataset: str = "synthetic"
@@ -171,7 +172,8 @@ class Transcription(SymbolSequenceTask):
     def answer(self, view: View, request: Request) -> Answers:
         """What the model hears in each .wav file, or in digits such as "3 1 4", which the synthetic speaker says.
 
-        Errors: UserError for a language, samples, stop strings or a coverage penalty, and for other texts.
+        Raises:
+            UserError: For a language, samples, stop strings or a coverage penalty, and for other texts.
         """
         longest = f"the longest string has {self.steps} symbols"
         decoding = self.decoding(request, "transcribes sound", longest)
@@ -184,7 +186,8 @@ class Transcription(SymbolSequenceTask):
     def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Spoken]:
         """The sound in each .wav file, and digits as the synthetic speaker says them.
 
-        Errors: UserError for what is neither, and for sounds and digits that are longer than the run's strings.
+        Raises:
+            UserError: For what is neither, and for sounds and digits that are longer than the run's strings.
         """
         random = np.random.default_rng(seed)
         sounds = [_spoken(text, random) for text in texts]
@@ -319,7 +322,9 @@ def interface_of(config: SpokenDigitsConfig, kept: None) -> Interface:
 def read(config: SpokenDigitsConfig, view: View, kept: None, sentences: Sentences) -> Reading:
     """The sounds that texts name or spell, and what is said in them: `sentences.targets`, or what the model hears.
 
-    Errors: as `Transcription.spoken`; UserError for a language, and for targets in other symbols or that are too long.
+    Raises:
+        UserError: As `Transcription.spoken`
+        UserError: For a language, and for targets in other symbols or that are too long.
     """
     check_sentences(sentences._replace(targets=None))
     task = Transcription(config)

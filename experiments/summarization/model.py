@@ -204,7 +204,8 @@ class PointerGenerator(AttentionDecoder):
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the words of the vocabulary from: all that there is without copies.
 
-        Errors: ValueError where copies are scored as well, as `forward` does.
+        Raises:
+            ValueError: If copies are scored as well, as `forward` does.
         """
         if self.copies:
             raise ValueError("copies are scored from the attention: call forward")

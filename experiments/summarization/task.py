@@ -75,7 +75,8 @@ class SummariesConfig(Config, path="config.task"):
     other. Articles of each of the `tested` numbers of facts, whose fresh names are never trained on, validate, at least
     `examples` in whole batches, and as many others test; `beams`: 1 decodes greedily.
 
-    Errors: UserError for numbers of facts or names that no article has.
+    Raises:
+        UserError: For numbers of facts or names that no article has.
     """
 
     fewest: Positive = 1
@@ -164,8 +165,9 @@ class Summaries(TokenSequenceTask):
     def answer(self, view: View, request: Request) -> Answers:
         """A summary of each text, whose words it may copy.
 
-        Errors: UserError for a language, samples, stop strings or a coverage penalty, for more words than a summary has
-        room for, and for texts that are empty or larger than the articles of the run.
+        Raises:
+            UserError: For a language, samples, stop strings or a coverage penalty, for more words than a summary has
+                room for, and for texts that are empty or larger than the articles of the run.
         """
         refuse_options(request, "summarizes articles")
         steps = self._steps(self.config.largest + _ROOM)

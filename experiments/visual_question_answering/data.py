@@ -52,7 +52,8 @@ class Terms:
     def encode(self, words: Sequence[str]) -> list[int]:
         """The token of each word.
 
-        Errors: UserError for no words, more than `longest`, and words that no question of the set has.
+        Raises:
+            UserError: For no words, more than `longest`, and words that no question of the set has.
         """
         if not 1 <= len(words) <= self.longest:
             raise UserError(f"{' '.join(words)!r} has {len(words)} words: a question has 1 to {self.longest}")
@@ -110,7 +111,8 @@ class QuestionSet(Protocol):
     def picture(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
         """A picture of the test split, counted from 0.
 
-        Errors: UserError for a number that none has.
+        Raises:
+            UserError: For a number that none has.
         """
 
     def fingerprint(self) -> dict[str, str]:

@@ -39,7 +39,8 @@ class SceneQuestions(Config, path="scenes"):
     In training `asked_of_each` questions are about one scene, which takes less time to draw. `validation` and `test`:
     how many questions these splits have, each about a scene of its own.
 
-    Errors: UserError for sizes of which no scene can be made.
+    Raises:
+        UserError: For sizes of which no scene can be made.
     """
 
     pixels: Annotated[int, Range(4)] = 16
@@ -100,7 +101,8 @@ class SceneQuestions(Config, path="scenes"):
     def picture(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
         """The scene of a question of the test split, its items drawn anew.
 
-        Errors: UserError for a number that none has.
+        Raises:
+            UserError: For a number that none has.
         """
         if not 0 <= number < self.test:
             raise UserError(f"picture {number}: the test split has pictures 0 to {self.test - 1}")
@@ -189,6 +191,7 @@ def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:
 def scene_questions(options: str) -> SceneQuestions:
     """The questions that options such as "fewest=4,test=500" describe.
 
-    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
+    Raises:
+        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
     return from_config(SceneQuestions, whole_numbers("scenes", options, "fewest=4,test=500"), "scenes")

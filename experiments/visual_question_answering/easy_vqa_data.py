@@ -82,7 +82,8 @@ class EasyVqa:
     def picture(self, number: int) -> UInt8[np.ndarray, "64 64 3"]:
         """A picture of the test split.
 
-        Errors: UserError for a number that none has.
+        Raises:
+            UserError: For a number that none has.
         """
         pictures = self.splits["test"].pictures
         if not 0 <= number < len(pictures):
@@ -120,7 +121,8 @@ class QuestionBatches:
 def easy_vqa(data_dir: str | None) -> EasyVqa:
     """The questions and pictures of data.zip in `data_dir`, or of the folders train/ and test/ there.
 
-    Errors: UserError for files that are missing or not as published, and where Pillow is not installed.
+    Raises:
+        UserError: For files that are missing or not as published, and where Pillow is not installed.
     """
     if data_dir is None:
         raise UserError(f"easy_vqa needs its files: {_HOW}")

@@ -35,7 +35,8 @@ def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
     (experiments.visual_question_answering.drawn_scenes); "easy_vqa", whose files lie in `data_dir`
     (experiments.visual_question_answering.easy_vqa_data).
 
-    Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     check_name(name)
     kind, _, options = name.partition("/")
@@ -45,7 +46,8 @@ def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
 def check_name(name: str) -> None:
     """Refuse the name of no set.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     kind, _, options = name.partition("/")
     if kind not in KNOWN:
@@ -66,7 +68,8 @@ class QuestionsConfig(Config, path="config.task"):
     says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation questions the first `probed`
     are mapped.
 
-    Errors: UserError for the name of no set.
+    Raises:
+        UserError: For the name of no set.
     """
 
     dataset: str = "scenes"
@@ -173,8 +176,9 @@ class Questions(PlainTask):
         A text is a question, behind the number of the picture of the test split that it is about: "3: where is the
         star ?". Without one it is about the first.
 
-        Errors: UserError for a language, for a way of decoding, for pictures that there are not, and for words that no
-        question has.
+        Raises:
+            UserError: For a language, for a way of decoding, for pictures that there are not, and for words that no
+                question has.
         """
         refuse_decoding(request, "answers questions about pictures")
         asked = []

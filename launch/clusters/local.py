@@ -65,7 +65,8 @@ def main(arguments: Arguments, training: Training) -> None:
 def plan(arguments: Arguments, training: Training) -> list[Process]:
     """One process a number, from 0.
 
-    Errors: UserError for invalid numbers, for --devices with --gpus, and for more processes than GPUs.
+    Raises:
+        UserError: For invalid numbers, for --devices with --gpus, and for more processes than GPUs.
     """
     count = arguments.processes
     devices = 1 if arguments.devices is None else arguments.devices

@@ -84,7 +84,8 @@ class Slice(NamedTuple):
 def read_slice(flag: str | None, pod: str) -> Slice:
     """The slice that --topology names, or else the config's pod: v5p:4x8x8, its numbers in any order.
 
-    Errors: UserError where neither names one, for a generation or shape that does not exist, with those that do.
+    Raises:
+        UserError: If neither names one, for a generation or shape that does not exist, with those that do.
     """
     text, origin = (flag, "--topology") if flag else (pod, "config.pod")
     if not text:

@@ -77,7 +77,8 @@ def main(arguments: Arguments, training: Training) -> None:
 def script(arguments: Arguments, training: Training) -> str:
     """The batch script; every word from outside this module is quoted or needs no quotes.
 
-    Errors: UserError for flags that Slurm would not take, and a workdir on a node's own disk.
+    Raises:
+        UserError: For flags that Slurm would not take, and a workdir on a node's own disk.
     """
     share = read_share(arguments.topology, training.pod, arguments.gpus_per_node)
     if arguments.grace < 1:
@@ -135,7 +136,8 @@ def script(arguments: Arguments, training: Training) -> str:
 def read_share(flag: str | None, pod: str, gpus_per_node: int) -> Share:
     """The nodes and GPUs of `gpu:N`, which --topology names, or else the config's pod.
 
-    Errors: UserError where neither names one, for a topology that is not of GPUs, and one that no whole nodes make.
+    Raises:
+        UserError: If neither names one, for a topology that is not of GPUs, and one that no whole nodes make.
     """
     text, origin = (flag, "--topology") if flag else (pod, "config.pod")
     match = re.fullmatch(r"gpu:([1-9]\d{0,5})", text or "", flags=re.ASCII)

@@ -197,7 +197,8 @@ def _lost(calls: Calls, training: Training, tpu: Slice, code: int) -> bool:
 def _state(calls: Calls, training: Training, tpu: Slice) -> str | None:
     """The queued resource's state, None where it does not exist.
 
-    Errors: UserError for a resource of this name that is another slice, and for errors of gcloud itself.
+    Raises:
+        UserError: For a resource of this name that is another slice, and for errors of gcloud itself.
     """
     done = subprocess.run(calls.describe, env=training.environment, capture_output=True, text=True, check=False)
     if done.returncode:

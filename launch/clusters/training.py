@@ -60,8 +60,9 @@ def start(command: Command, main: Callable[[Arguments, Training], None], argv: S
 def read_training(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> Training:
     """The train command that `words` give.
 
-    Errors: UserError where they are missing, where the train command would refuse them, where they set flags of
-    the launcher, and for a character that no shell, script or manifest should carry.
+    Raises:
+        UserError: If they are missing, where the train command would refuse them, where they set flags of the launcher,
+            and for a character that no shell, script or manifest should carry.
     """
     if not words:
         raise UserError(f"{command.name} needs the train command's flags behind --, as {command.example_call}")
@@ -82,7 +83,8 @@ def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
 
     Without `given` it is the last part of `workdir`, with a digest of that part where letters had to change.
 
-    Errors: UserError for a `given` that is none, or is longer than `longest` characters, with one that would do.
+    Raises:
+        UserError: For a `given` that is none, or is longer than `longest` characters, with one that would do.
     """
     part = PurePosixPath(workdir).name if given is None else given
     label = re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-")
@@ -101,7 +103,8 @@ def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
 def require_shared(training: Training) -> None:
     """Check that hosts without a shared disk see one run directory and one checkout.
 
-    Errors: UserError for a workdir that is not on object storage, and a config file outside the checkout.
+    Raises:
+        UserError: For a workdir that is not on object storage, and a config file outside the checkout.
     """
     if not re.match(r"gs://[^/]", training.workdir):
         raise UserError(
@@ -117,7 +120,7 @@ def require_shared(training: Training) -> None:
 
 
 def require_restarts(restarts: int) -> None:
-    """Errors: UserError for fewer than none."""
+    """Raise UserError for fewer than none."""
     if restarts < 0:
         raise UserError(f"--restarts={restarts} must be at least 0 (0: never again)")
 
@@ -130,7 +133,8 @@ def train_command(python: str, training: Training, *more: str) -> tuple[str, ...
 def extra_options(text: str | None) -> tuple[str, ...]:
     """The words of `--options`, which go to the engine as they are.
 
-    Errors: UserError for a word that is not --key or --key=value, and for quotes that do not close.
+    Raises:
+        UserError: For a word that is not --key or --key=value, and for quotes that do not close.
     """
     try:
         words = shlex.split(text or "")
@@ -145,7 +149,8 @@ def extra_options(text: str | None) -> tuple[str, ...]:
 def plain(flag: str, value: str) -> str:
     """`value`, a word that no tool can take for a flag.
 
-    Errors: UserError for one that is empty, begins with a dash or cannot be printed.
+    Raises:
+        UserError: For one that is empty, begins with a dash or cannot be printed.
     """
     if not value or value.startswith("-") or not value.isprintable():
         raise UserError(f"--{flag}={value!r} must not be empty, begin with - or have characters that cannot be printed")
@@ -162,7 +167,8 @@ def shown(words: Sequence[str], environment: Mapping[str, str] | None = None, ty
 def require_tool(name: str, environment: Mapping[str, str]) -> None:
     """An engine works through its own tool.
 
-    Errors: UserError naming the tool that is not on PATH and what to do.
+    Raises:
+        UserError: Naming the tool that is not on PATH and what to do.
     """
     if shutil.which(name, path=environment.get("PATH")) is None:
         raise UserError(f"{name} is not on PATH: {TOOLS[name]}; --dry-run prints what would be run without it")

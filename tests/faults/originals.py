@@ -101,7 +101,8 @@ class Originals:
 def make(root: Path) -> Originals:
     """The originals, made where they are missing.
 
-    Errors: RuntimeError where a command fails, of which the tests of those commands say more.
+    Raises:
+        RuntimeError: If a command fails, of which the tests of those commands say more.
     """
     originals = Originals(root)
     root.mkdir(parents=True, exist_ok=True)

@@ -63,8 +63,9 @@ def prepare_keys(
 ) -> PreparedKeys:
     """All of a score that depends on the keys alone: once for a memory, outside a loop over queries.
 
-    Errors: TypeError for a `kind` or `position` that is no member of its enum, and for parameters of another score;
-    ValueError for shapes that do not fit, and for positions that the score has not.
+    Raises:
+        TypeError: For a `kind` or `position` that is no member of its enum, and for parameters of another score.
+        ValueError: For shapes that do not fit, and for positions that the score has not.
     """
     params = Parameters() if params is None else params
     check_keys(k_BxKxGxC, kind, position, params)
@@ -89,9 +90,11 @@ def score(
     absent); relative positions and `bias` add to the score. Scores that need no preparation (dot, scaled_dot and
     location) take the keys as they are, too, unless positions turn them.
 
-    Errors: TypeError for a `kind` or `position` that is no member of its enum, for parameters of another score, and for
-    keys that were not prepared; ValueError for keys that were prepared for another score or position, for shapes that
-    do not fit, and for a scale or positions that the score has not.
+    Raises:
+        TypeError: For a `kind` or `position` that is no member of its enum, for parameters of another score, and for
+            keys that were not prepared.
+        ValueError: For keys that were prepared for another score or position, for shapes that do not fit, and for a
+            scale or positions that the score has not.
     """
     params = Parameters() if params is None else params
     keys, depth = _keys_of(prepared, kind, position)
@@ -107,8 +110,9 @@ def read(weights_BxHxQxK: Float[Array, "B H Q K"], v_BxKxGxD: Float[Array, "B K 
 
     Each of the G value heads is read by its H / G neighboring query heads.
 
-    Errors: ValueError for weights and values that do not fit each other, TypeError for what is no array of
-    floating-point numbers.
+    Raises:
+        ValueError: For weights and values that do not fit each other.
+        TypeError: For what is no array of floating-point numbers.
     """
     check_weights(weights_BxHxQxK, v_BxKxGxD)
     values = repeat_heads(v_BxKxGxD, weights_BxHxQxK.shape[1])
@@ -146,10 +150,12 @@ def attend(
     Traced for a placement (`transformer.axes`), it is sharded over the mesh as `shards_of` says, and gives what one
     device would.
 
-    Errors: ValueError for arrays, masks or heads that do not fit each other, for a combination that the named
-    backend, or a ring, does not take, for dropout in training without a key, and for the log-sum-exp of a normalizer
-    that is not made of exponentials; TypeError for an argument of another type, such as a string or an array for
-    `spec`, `mask`, `capture` or `log_sum_exp`, and for parameters that are not the score's own.
+    Raises:
+        ValueError: For arrays, masks or heads that do not fit each other, for a combination that the named backend, or
+            a ring, does not take, for dropout in training without a key, and for the log-sum-exp of a normalizer that
+            is not made of exponentials.
+        TypeError: For an argument of another type, such as a string or an array for `spec`, `mask`, `capture` or
+            `log_sum_exp`, and for parameters that are not the score's own.
     """
     params = Parameters() if params is None else params
     check_call(q_BxQxHxD, k_BxKxGxC, v_BxKxGxDv, spec, mask, bias, params)

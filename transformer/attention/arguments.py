@@ -30,7 +30,8 @@ def is_array(value: Any) -> bool:
 def check_member(name: str, value: Any, choices: type[enum.Enum]) -> None:
     """Refuse what is no member of the enum, such as the string of one.
 
-    Errors: TypeError that lists the members, and says which one the string would be.
+    Raises:
+        TypeError: That lists the members, and says which one the string would be.
     """
     if isinstance(value, choices):
         return
@@ -44,7 +45,9 @@ def check_member(name: str, value: Any, choices: type[enum.Enum]) -> None:
 def check_array(name: str, value: Any, axes: str = SEQUENCE) -> None:
     """Refuse what is no array of floating-point numbers with as many axes as `axes` lists, none of size 0.
 
-    Errors: TypeError for another thing or type of numbers, ValueError for another shape.
+    Raises:
+        TypeError: For another thing or type of numbers.
+        ValueError: For another shape.
     """
     if not is_array(value):
         raise TypeError(f"{name} is {shown(value)}; attention takes an array {axes}")
@@ -58,7 +61,8 @@ def check_array(name: str, value: Any, axes: str = SEQUENCE) -> None:
 def check_floats(name: str, array: Any) -> None:
     """Refuse whole numbers and booleans: weights that are cast to their type would all be 0.
 
-    Errors: TypeError that names the array and its type.
+    Raises:
+        TypeError: That names the array and its type.
     """
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} has numbers of type {array.dtype}; attention takes floating-point numbers")
@@ -67,7 +71,8 @@ def check_floats(name: str, array: Any) -> None:
 def check_heads(name: str, heads: int, shape: tuple[int, ...], of: str, groups: int, other: tuple[int, ...]) -> None:
     """Refuse heads that do not divide evenly among the heads of keys or values.
 
-    Errors: ValueError that names both arrays, their shapes and their heads.
+    Raises:
+        ValueError: That names both arrays, their shapes and their heads.
     """
     if heads % groups:
         raise ValueError(f"{name} {shape} has {heads} heads, which the {groups} heads of {of} {other} do not divide")
@@ -76,7 +81,8 @@ def check_heads(name: str, heads: int, shape: tuple[int, ...], of: str, groups: 
 def check_positive(name: str, value: Any) -> None:
     """Refuse what is no real number, finite and above 0 (of a traced array the numbers are not known).
 
-    Errors: ValueError that names the argument and its value.
+    Raises:
+        ValueError: That names the argument and its value.
     """
     if isinstance(value, jax.core.Tracer):
         return

@@ -228,7 +228,8 @@ def choose(spec: AttentionSpec, variant: Variant, shape: CallShape) -> Backend:
     Auto takes the platform's own kernel where it runs (splash only where each device is known to run its own: it does
     not divide itself over a mesh), else the dense map where that is small, else blocks. A ring runs in blocks.
 
-    Errors: ValueError that names what the backend does not take and the nearest request that it would.
+    Raises:
+        ValueError: That names what the backend does not take and the nearest request that it would.
     """
     nonsense = meaningless(variant)
     if nonsense is not None:

@@ -81,7 +81,8 @@ class Capture:
 def check_capture(capture: Capture | None) -> None:
     """Refuse what is no request, such as True.
 
-    Errors: TypeError that says what a request is.
+    Raises:
+        TypeError: That says what a request is.
     """
     if capture is not None and not isinstance(capture, Capture):
         raise TypeError(f"capture is {shown(capture)}; it must be None or a Capture, such as Capture(sites=('here',))")
@@ -165,7 +166,8 @@ def captured_at(site: str, captured: Captured | None, capture: Capture | None) -
 def pooling_block(positions: int, cells: int) -> int:
     """The least power of two that cuts `positions` into at most `cells` blocks; so the blocks of more cells nest.
 
-    Errors: ValueError when `cells` is below 1.
+    Raises:
+        ValueError: If `cells` is below 1.
     """
     if cells < 1:
         raise ValueError(f"cells={cells} must be at least 1")
@@ -198,7 +200,9 @@ def capture_weights(
 
     `logits` and `mask` are those that the weights came from; without logits their logarithm stands in.
 
-    Errors: TypeError for a request, a mask or arrays of another type, ValueError for shapes that do not fit.
+    Raises:
+        TypeError: For a request, a mask or arrays of another type.
+        ValueError: For shapes that do not fit.
     """
     check_capture(capture)
     check_array("weights", weights_BxHxQxK, MAP)
@@ -467,7 +471,8 @@ def _sum_over_rows(values: dict[str, tuple[Array, Array]], some: Array, capture:
 def select_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
     """The heads that were asked for, of an array whose second axis they are.
 
-    Errors: ValueError for a head that the attention does not have.
+    Raises:
+        ValueError: For a head that the attention does not have.
     """
     if capture.heads is None:
         return weights_BxHxQxK

@@ -17,8 +17,9 @@ def check_call(
 ) -> None:
     """Refuse arrays, masks and parameters that do not fit each other, naming both sides.
 
-    Errors: ValueError for shapes and values, TypeError for arguments of another type and for parameters of another
-    score or position.
+    Raises:
+        ValueError: For shapes and values.
+        TypeError: For arguments of another type and for parameters of another score or position.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         check_array(name, array)
@@ -41,7 +42,9 @@ def check_call(
 def check_choices(kind: Score, position: Position) -> None:
     """Refuse what is no score or position, and two that have no meaning together.
 
-    Errors: TypeError that lists the members, ValueError that says why the two do not go together.
+    Raises:
+        TypeError: That lists the members.
+        ValueError: That says why the two do not go together.
     """
     check_member("kind", kind, Score)
     check_member("position", position, Position)
@@ -53,7 +56,8 @@ def check_choices(kind: Score, position: Position) -> None:
 def check_keys(k: Array, kind: Score, position: Position, params: Parameters) -> None:
     """Refuse what `prepare_keys` cannot prepare: of a score's parameters the side that meets the keys.
 
-    Errors: as those of `check_call`.
+    Raises:
+        UserError: As those of `check_call`.
     """
     check_choices(kind, position)
     check_array("k", k)
@@ -84,7 +88,8 @@ def check_queries(
 ) -> None:
     """Refuse what `score` cannot compute of prepared keys, whose depth was `depth` before.
 
-    Errors: as those of `check_call`.
+    Raises:
+        UserError: As those of `check_call`.
     """
     check_array("q", q)
     check_array("prepared", prepared)
@@ -113,7 +118,8 @@ def check_queries(
 def check_weights(weights: Array, v: Array) -> None:
     """Refuse weights and values that `read` cannot join.
 
-    Errors: as those of `check_call`.
+    Raises:
+        UserError: As those of `check_call`.
     """
     check_array("weights", weights, MAP)
     check_array("v", v)
@@ -127,7 +133,8 @@ def check_weights(weights: Array, v: Array) -> None:
 def _check_parameters(kind: Score, position: Position, params: Parameters) -> None:
     """Refuse what are no `Parameters`, and those of another score or position.
 
-    Errors: TypeError that says which are needed.
+    Raises:
+        TypeError: That says which are needed.
     """
     if not isinstance(params, Parameters):
         role = "position" if isinstance(params, PositionScheme) else "score"
@@ -148,7 +155,9 @@ def _check_parameters(kind: Score, position: Position, params: Parameters) -> No
 def check_log_sum(asked: bool, spec: AttentionSpec) -> None:
     """Refuse to be asked for the log-sum-exp of a normalizer that has none.
 
-    Errors: TypeError for what is not True or False, ValueError that names the normalizer.
+    Raises:
+        TypeError: For what is not True or False.
+        ValueError: That names the normalizer.
     """
     if not isinstance(asked, bool):
         raise TypeError(f"log_sum_exp is {shown(asked)}; it must be True or False")

@@ -250,8 +250,9 @@ def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[A
 def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -> None:
     """Refuse facts that do not fit the arrays or each other.
 
-    Errors: ValueError that names the fact, its shape or value, and what would be right; TypeError for what is no
-    `Mask`, a fact that is no array, or `allowed` of other numbers than booleans.
+    Raises:
+        ValueError: That names the fact, its shape or value, and what would be right.
+        TypeError: For what is no `Mask`, a fact that is no array, or `allowed` of other numbers than booleans.
     """
     if not isinstance(mask, Mask):
         wanted = f"Mask(allowed=...), booleans {MAP}" if is_array(mask) else "such as Mask(causal=True)"
@@ -291,7 +292,9 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
 def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -> None:
     """Refuse what are no booleans that broadcast against logits of this shape.
 
-    Errors: TypeError for another thing or type of numbers, ValueError for another shape.
+    Raises:
+        TypeError: For another thing or type of numbers.
+        ValueError: For another shape.
     """
     if isinstance(allowed, Mask):
         raise TypeError(f"{name} is a Mask; give dense(mask, queries, keys), its booleans")
@@ -303,7 +306,9 @@ def check_allowed(name: str, allowed: Array, shape: tuple[int, int, int, int]) -
 def check_broadcast(name: str, array: Array, shape: tuple[int, int, int, int]) -> None:
     """Refuse an array that does not broadcast against logits of this shape.
 
-    Errors: ValueError that names the array and both shapes; TypeError for what is no array.
+    Raises:
+        ValueError: That names the array and both shapes.
+        TypeError: For what is no array.
     """
     if not is_array(array):
         raise TypeError(f"{name} is {shown(array)}; it must be an array that broadcasts against logits {shape}")

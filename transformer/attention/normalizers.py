@@ -64,8 +64,10 @@ def normalize(
 ) -> Weights:
     """The weights of the allowed keys: `softmax`, `sparsemax`, `entmax15`, or one key drawn by the softmax.
 
-    Errors: TypeError when a key must be drawn in training and `key` is missing, for a `kind` that is no `Normalizer`,
-    and for `allowed` of other numbers than booleans; ValueError for shapes that do not fit.
+    Raises:
+        TypeError: If a key must be drawn in training and `key` is missing, for a `kind` that is no `Normalizer`, and
+            for `allowed` of other numbers than booleans.
+        ValueError: For shapes that do not fit.
     """
     check_member("kind", kind, Normalizer)
     match kind:

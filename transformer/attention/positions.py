@@ -43,7 +43,8 @@ def sinusoidal(positions: Int[Array, "*shape"], width: int, *, halves: bool = Fa
     PE(p, 2i) = sin(p / 10000^(2i / width)), PE(p, 2i + 1) = cos(p / 10000^(2i / width)); `halves` puts all sines
     before all cosines instead, as the authors' code does.
 
-    Errors: ValueError when `width` is odd.
+    Raises:
+        ValueError: If `width` is odd.
     """
     if width % 2:
         raise ValueError(f"width={width} is odd; sinusoidal positions pair each sine with a cosine")
@@ -61,7 +62,8 @@ def rotary(
     (x_2i, x_2i+1) -> R(p base^(-2i / D)) (x_2i, x_2i+1); `halves` pairs (x_i, x_(i + D/2)) instead. The product of
     a turned query and a turned key depends on their positions by the difference alone.
 
-    Errors: ValueError when the depth D is odd.
+    Raises:
+        ValueError: If the depth D is odd.
     """
     depth = x_BxNxHxD.shape[-1]
     if depth % 2:

@@ -29,7 +29,8 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> 
 def check_rate(name: str, rate: float) -> None:
     """Refuse what is no share that may be dropped, or replaced, in training: at least 0 and below 1.
 
-    Errors: ValueError that names the argument and its value.
+    Raises:
+        ValueError: That names the argument and its value.
     """
     if not 0 <= rate < 1:
         raise ValueError(f"{name}={rate} must be at least 0 and below 1")

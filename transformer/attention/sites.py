@@ -39,7 +39,8 @@ class Axis:
     none, such as a class token. `size` is the number of positions where every example has as many: such an axis
     names its positions itself (`names`), as a grid does. Tokens differ between examples: labels name them.
 
-    Errors: ValueError for a grid without a shape, a stride that is not positive, or a size of grid or tokens.
+    Raises:
+        ValueError: For a grid without a shape, a stride that is not positive, or a size of grid or tokens.
     """
 
     name: str

@@ -51,8 +51,10 @@ class AttentionSpec:
     `dropout`: in training each weight is zeroed with this probability and scaled by 1 / (1 - dropout) otherwise, after
     the normalizer and the re-weighting (as in the published code of Vaswani et al. 2017 and Devlin et al. 2019).
 
-    Errors: TypeError for what is no member of its enum, such as a string; ValueError for a scale or temperature that is
-    not finite and above 0, a scale without scaled_dot, or a dropout that is not at least 0 and below 1.
+    Raises:
+        TypeError: For what is no member of its enum, such as a string.
+        ValueError: For a scale or temperature that is not finite and above 0, a scale without scaled_dot, or a dropout
+            that is not at least 0 and below 1.
     """
 
     score: Score = Score.SCALED_DOT
@@ -81,7 +83,8 @@ def why_incompatible(kind: Score, position: Position) -> str | None:
 def check_scale(scale: float | None, kind: Score) -> None:
     """Refuse a scale of a score that has none, and one that is not finite and above 0.
 
-    Errors: ValueError that names the scale and the score.
+    Raises:
+        ValueError: That names the scale and the score.
     """
     if scale is None:
         return

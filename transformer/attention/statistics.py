@@ -206,7 +206,8 @@ def induction(*periods: int | None) -> Mass:
     time round nothing can be copied yet, and the row does not count. Give one period for the whole batch, or one for
     each of its examples; None for an example that does not repeat, of which no row counts.
 
-    Errors: ValueError without a period, and for one below 2.
+    Raises:
+        ValueError: Without a period, and for one below 2.
     """
     if not periods:
         raise ValueError("induction() needs a period: one for every example, or one for each")
@@ -232,7 +233,8 @@ def grid_distance(columns: int, leading: int = 0) -> Reduction:
     the keys k on the grid. The `leading` positions, such as a class token, lie on no grid: as keys they are left out
     of both sums, and as queries they do not count. Nor does a row without weight on the grid.
 
-    Errors: ValueError when `columns` is below 1 or `leading` below 0.
+    Raises:
+        ValueError: If `columns` is below 1 or `leading` below 0.
     """
     if columns < 1 or leading < 0:
         raise ValueError(f"grid_distance({columns}, {leading}) needs at least 1 column and leading positions from 0")
@@ -253,7 +255,8 @@ def grid_distance(columns: int, leading: int = 0) -> Reduction:
 def span(start: int, stop: int) -> Expectation:
     """The weight on the keys start ... stop - 1, such as one sentence or a prompt.
 
-    Errors: ValueError when the span is empty or starts below 0.
+    Raises:
+        ValueError: If the span is empty or starts below 0.
     """
     if not 0 <= start < stop:
         raise ValueError(f"span({start}, {stop}) holds no key; it needs 0 <= start < stop")
@@ -266,7 +269,8 @@ def span(start: int, stop: int) -> Expectation:
 def segment(label: int) -> Expectation:
     """The weight on the keys that the mask's `segments` label so.
 
-    Errors: ValueError, when used on a mask without segments.
+    Raises:
+        ValueError: If used on a mask without segments.
     """
 
     def column(rows: Rows, key_K: Array) -> Array:

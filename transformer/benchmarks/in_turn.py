@@ -42,8 +42,9 @@ def run_in_turn(
 
     Without `peers`, the path of a Python that has them, their programs are left out. `said` is told what is run.
 
-    Errors: UserError with the last line of a program that fails, and for `peers` in an installed library, which has not
-    their programs.
+    Raises:
+        UserError: With the last line of a program that fails, and for `peers` in an installed library, which has not
+            their programs.
     """
     if peers is not None and checkout() is None:
         raise UserError(

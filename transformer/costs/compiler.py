@@ -32,7 +32,8 @@ class OutOfMemoryError(Exception):
 def environment(topology: str) -> dict[str, str]:
     """What the environment must hold before jax is imported, so that it compiles for this topology.
 
-    Errors: UserError for a name that is no topology.
+    Raises:
+        UserError: For a name that is no topology.
     """
     platform, size = parse_topology(topology)
     if platform == "cpu":
@@ -63,7 +64,8 @@ def _meant(topology: str) -> str:
 def parse_topology(topology: str) -> tuple[str, str]:
     """The platform or TPU generation of a topology's name, and its size: a number, or sides such as 4x4x8.
 
-    Errors: UserError for a name that is no topology, or no slice that can be booked.
+    Raises:
+        UserError: For a name that is no topology, or no slice that can be booked.
     """
     platform, colon, size = topology.partition(":")
     if platform in ("cpu", "gpu"):
@@ -89,7 +91,8 @@ def parse_topology(topology: str) -> tuple[str, str]:
 def topology_devices(topology: str) -> Sequence["jax.Device"]:
     """The devices of a topology: those of a TPU slice that need not exist, or this machine's CPU or GPU devices.
 
-    Errors: UserError for a name that is no topology, for more devices than exist, and where libtpu is missing.
+    Raises:
+        UserError: For a name that is no topology, for more devices than exist, and where libtpu is missing.
     """
     platform, size = parse_topology(topology)
     if platform in ("cpu", "gpu"):
@@ -130,7 +133,8 @@ def _present(platform: str, count: int) -> Sequence["jax.Device"]:
 def compile_lowered(lowered: "jax.stages.Lowered") -> tuple["jax.stages.Compiled", float]:
     """The compiled program, and the seconds that it took.
 
-    Errors: OutOfMemoryError where the compiler finds that it cannot fit.
+    Raises:
+        OutOfMemoryError: If the compiler finds that it cannot fit.
     """
     import jax
 

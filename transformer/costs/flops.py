@@ -38,7 +38,8 @@ def training_flops(model: Model, inputs: Shapes) -> int:
 
     What rematerialization computes again is no part of it (`recomputed_flops`).
 
-    Errors: UncountableError as `count_products`.
+    Raises:
+        UncountableError: As `count_products`.
     """
     return TRAINING * forward_flops(model, inputs)
 
@@ -46,7 +47,8 @@ def training_flops(model: Model, inputs: Shapes) -> int:
 def forward_flops(model: Model, inputs: Shapes) -> int:
     """One forward pass over inputs of these shapes: of a model of several players, a pass of each (`Model.whole_pass`).
 
-    Errors: UncountableError as `count_products`.
+    Raises:
+        UncountableError: As `count_products`.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
     return sum(count_products(_traced(model, method, variables, inputs).jaxpr) for method in model.whole_pass)
@@ -58,7 +60,8 @@ def recomputed_flops(model: Model, inputs: Shapes) -> int:
     Counted as the products of the gradient less those of the gradient of the same trace with everything kept. What
     fused kernels of attention compute again by themselves is left out.
 
-    Errors: UncountableError as `count_products`.
+    Raises:
+        UncountableError: As `count_products`.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
     total = 0
@@ -91,7 +94,8 @@ def count_products(jaxpr: Any) -> int:
     at every point of its grid, and of the branches of a condition the most expensive. cuDNN's attention counts as the
     dense map of its operands.
 
-    Errors: UncountableError for a loop of an unknown number of turns that computes products, and for foreign functions.
+    Raises:
+        UncountableError: For a loop of an unknown number of turns that computes products, and for foreign functions.
     """
     return sum(_of_equation(equation) for equation in jaxpr.eqns)
 

@@ -110,7 +110,8 @@ class Module(NamedTuple):
 def parse(text: str) -> Module:
     """Read what `jax.stages.Compiled.as_text` writes.
 
-    Errors: ValueError for a text that is no program.
+    Raises:
+        ValueError: For a text that is no program.
     """
     computations: dict[str, Computation] = {}
     entry, name = "", ""
@@ -185,7 +186,8 @@ def _item_bits(name: str) -> int:
 def groups(instruction: Instruction, devices: int) -> tuple[tuple[int, ...], ...]:
     """The groups of devices that each exchange among themselves, as numbers of the program's devices.
 
-    Errors: ValueError for a notation that is not known.
+    Raises:
+        ValueError: For a notation that is not known.
     """
     match = re.search(r"\breplica_groups=(mesh\[.*?\}|\{\{.*?\}\}|\{\}|\[[^ ]*)", instruction.attributes)
     text = match[1] if match else "{}"

@@ -77,7 +77,8 @@ class Total(NamedTuple):
 def read_program(compiled: jax.stages.Compiled, mesh: Mesh) -> Program:
     """What a program compiled for the devices of `mesh` needs.
 
-    Errors: ValueError for a backend that does not say its memory, or whose text is no program.
+    Raises:
+        ValueError: For a backend that does not say its memory, or whose text is no program.
     """
     memory = compiled.memory_analysis()
     text = compiled.as_text()

@@ -84,7 +84,8 @@ def estimate(program: Program, flops: float, chip: Chip, mesh: Mesh, again: floa
 
     `again`: the operations beside them that are computed a second time.
 
-    Errors: ValueError where a collective leaves the hosts of a chip whose network has no published figure.
+    Raises:
+        ValueError: If a collective leaves the hosts of a chip whose network has no published figure.
     """
     devices = list(mesh.devices.flat)
     by_kind: dict[tuple[str, tuple[str, ...]], float] = {}
@@ -134,7 +135,8 @@ def link_seconds(collective: Collective, chip: Chip, devices: Sequence[Any]) -> 
     is both, twice that. An all-to-all sends every byte a quarter of the way around, B n / 4 in all. A permutation sends
     B to a neighbor over one link.
 
-    Errors: ValueError as `estimate`.
+    Raises:
+        ValueError: As `estimate`.
     """
     count, size = collective.participants, collective.bytes
     group = [devices[number] for number in collective.group]

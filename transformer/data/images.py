@@ -35,7 +35,8 @@ class Augmentation(Config, path="config.task.augmentation"):
     alpha of the shares Beta(alpha, alpha) in which a picture and its classes are mixed with another of the batch (Zhang
     et al. 2018).
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     crop: Count = 0
@@ -53,7 +54,8 @@ class Normalization(Config, path="config.task.normalization"):
 
     The defaults make numbers from -1 to 1.
 
-    Errors: UserError for a deviation that is not above 0.
+    Raises:
+        UserError: For a deviation that is not above 0.
     """
 
     mean: Annotated[tuple[float, ...], Items(least=1)] = (0.5,)
@@ -62,7 +64,8 @@ class Normalization(Config, path="config.task.normalization"):
     def __call__(self, pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
         """The pixels as a model reads them.
 
-        Errors: UserError for as many numbers as the pixels have no channels.
+        Raises:
+            UserError: For as many numbers as the pixels have no channels.
         """
         for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
             if len(numbers) not in (1, pixels.shape[-1]):
@@ -102,7 +105,8 @@ class PictureFacts(NamedTuple):
     def load(cls, directory: Path) -> "PictureFacts":
         """Read it.
 
-        Errors: UserError for a file that is missing or says something else.
+        Raises:
+            UserError: For a file that is missing or says something else.
         """
         said = read_object(directory / FILE)
         shape, classes = said.get("shape"), said.get("classes")
@@ -207,7 +211,8 @@ class PictureBatches:
 def shuffled(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped[np.ndarray, "N Y X C"]:
     """Pictures whose squares of `patch` pixels are exchanged, in all pictures alike; 0: as they are.
 
-    Errors: UserError for squares that do not divide the pictures.
+    Raises:
+        UserError: For squares that do not divide the pictures.
     """
     if not patch:
         return pixels

@@ -39,7 +39,8 @@ class LabeledBatches:
     `lengths` [S B] of S texts together: the first text of every example, then the second of every example, and so on,
     so that row b of every part of them is of example b, also where a batch is cut into micro-batches.
 
-    Errors: ValueError for a text that is longer than the greatest of `lengths`.
+    Raises:
+        ValueError: For a text that is longer than the greatest of `lengths`.
     """
 
     def __init__(

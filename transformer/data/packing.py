@@ -54,7 +54,8 @@ class Packed:
     document's last token it is `end`, which counts, and without an end token there is nothing to predict. Documents
     without a token are left out. `padding` is the share of positions that hold no token.
 
-    Errors: UserError where no document has a token.
+    Raises:
+        UserError: If no document has a token.
     """
 
     def __init__(

@@ -36,7 +36,8 @@ class SceneKind:
 
     No two items of a scene have the same shape and the same color; where `one_of_each` not even one of them.
 
-    Errors: ValueError for values out of range and names that no glyph or color has.
+    Raises:
+        ValueError: For values out of range and names that no glyph or color has.
     """
 
     side: int = 3

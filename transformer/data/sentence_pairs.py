@@ -59,8 +59,9 @@ class SentencePairs:
     Each batch has `tokens` and `types` [B, T], the latter 1 in the second text and the end behind it, `lengths` [B],
     `follows` [B] and `index` [B], the number of the pair in its epoch.
 
-    Errors: UserError for documents that hold no two sentences, a row that cannot hold two, and a frame without both
-    tokens.
+    Raises:
+        UserError: For documents that hold no two sentences, a row that cannot hold two, and a frame without both
+            tokens.
     """
 
     def __init__(

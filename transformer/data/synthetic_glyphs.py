@@ -128,7 +128,8 @@ def draw_glyphs(
 
     A pixel's share falls from one to zero within a pixel's width of the glyph's edge.
 
-    Errors: KeyError for a name that no glyph has.
+    Raises:
+        KeyError: For a name that no glyph has.
     """
     return cover(*strokes(names, random, variation), size)
 
@@ -144,7 +145,8 @@ class Strokes(NamedTuple):
 def strokes(names: Sequence[str], random: np.random.Generator, variation: Variation = VARIED) -> Strokes:
     """The lines of each glyph, no two of which are alike: x to the right, y downwards.
 
-    Errors: KeyError for a name that no glyph has.
+    Raises:
+        KeyError: For a name that no glyph has.
     """
     found = [_corners(name) for name in names]
     most = max((len(segments) for segments, _ in found), default=0)
@@ -163,7 +165,8 @@ def draw_clouds(
 
     Each is moved by normal noise of this deviation.
 
-    Errors: KeyError for a name that no glyph has.
+    Raises:
+        KeyError: For a name that no glyph has.
     """
     clouds = np.empty((len(names), count, 2), np.float32)
     for cloud, name in zip(clouds, names, strict=True):

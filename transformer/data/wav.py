@@ -24,8 +24,9 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
 
     A header written before the length was known, as by ffmpeg into a pipe, holds until the end of the file.
 
-    Errors: UserError for what is no file of 8, 16, 24 or 32 bits a sample (PCM), is empty, has less sound than its
-    header says, or lasts too long, and for a rate that has too little in common with ours to be resampled.
+    Raises:
+        UserError: For what is no file of 8, 16, 24 or 32 bits a sample (PCM), is empty, has less sound than its header
+            says, or lasts too long, and for a rate that has too little in common with ours to be resampled.
     """
     try:
         with wave.open(io.BytesIO(content)) as file:

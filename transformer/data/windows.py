@@ -46,7 +46,8 @@ class Windows:
     token but the stream's first; with one, the windows are for a model that reads both ways and have no labels.
     Where windows do not overlap, `lengths` [B] says how many positions are real; the others hold `pad`.
 
-    Errors: UserError for a stream too short for one crop, or a frame that leaves no room.
+    Raises:
+        UserError: For a stream too short for one crop, or a frame that leaves no room.
     """
 
     def __init__(
@@ -128,7 +129,8 @@ class SegmentBatches:
     Each batch has `tokens` [B, T], `labels` [B, T], the tokens one further, `past` [B], how many tokens of its lane
     stand before a segment, `lane` [B], the row's number, and `index` [B], where the segment begins in the stream.
 
-    Errors: UserError for a stream too short for one segment a row.
+    Raises:
+        UserError: For a stream too short for one segment a row.
     """
 
     def __init__(self, stream: np.ndarray, *, context: int, rows: int, seed: int):

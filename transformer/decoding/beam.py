@@ -41,7 +41,8 @@ class Beam(Config):
     Vaswani et al. 2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses that are cut off at the
     greatest length count only where fewer than `beams` have ended.
 
-    Errors: UserError for less than one beam.
+    Raises:
+        UserError: For less than one beam.
     """
 
     beams: Positive = 4

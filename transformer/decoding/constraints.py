@@ -59,7 +59,8 @@ class Constraints:
     The logit x of a token that has occurred in the prompt or the rollout becomes x / penalty where x > 0, else
     x * penalty (Keskar et al. 2019, CTRL, section 4.1, with the sign minded, so that a penalty above 1 always costs).
 
-    Errors: UserError for a penalty that is not above 0, and for a negative token number.
+    Raises:
+        UserError: For a penalty that is not above 0, and for a negative token number.
     """
 
     repetition_penalty: float = 1.0
@@ -74,7 +75,7 @@ class Constraints:
             raise UserError(f"forbidden={self.forbidden} has a negative number; token numbers begin at 0")
 
     def check(self, vocabulary: int) -> None:
-        """Errors: ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary."""
+        """Raise ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary."""
         if max(self.forbidden, default=0) >= vocabulary:
             raise ValueError(f"forbidden={self.forbidden} has a token beyond the vocabulary of {vocabulary}")
         if self.stops is not None and self.stops.shape[1] != vocabulary:

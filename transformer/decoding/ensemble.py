@@ -39,7 +39,8 @@ class Ensemble(Model):
     ) -> tuple[PyTree, Aux]:
         """The log-probabilities of `forward`; also of `hidden`, which `logits` then leaves as they are.
 
-        Errors: ValueError in training, and for another method.
+        Raises:
+            ValueError: In training, and for another method.
         """
         if train or method not in ("forward", "hidden"):
             raise ValueError(f"an ensemble scores tokens outside of training: it has no {method} with train={train}")

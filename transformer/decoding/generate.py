@@ -151,8 +151,9 @@ def generate(
 
     Jit it with `model`, `chooser`, `length` and `tokens` static.
 
-    Errors: ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary, for a chooser
-    that draws without a key, and for coverage with a chooser that ranks no hypotheses.
+    Raises:
+        ValueError: For a forbidden token or a table of stop strings that does not fit the vocabulary, for a chooser
+            that draws without a key, and for coverage with a chooser that ranks no hypotheses.
     """
     limits = Constraints() if constraints is None else constraints
     cache, first_R = model.init_cache(variables, inputs, beams=chooser.beams, length=length)

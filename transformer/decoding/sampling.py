@@ -29,7 +29,8 @@ class Sampling(Config):
 
     The draws of one row depend on the key, the example's place in the batch, the sample's number and the step alone.
 
-    Errors: UserError for a temperature that is not above 0, top_k below 0, top_p outside (0, 1], and no sample.
+    Raises:
+        UserError: For a temperature that is not above 0, top_k below 0, top_p outside (0, 1], and no sample.
     """
 
     temperature: float = 1.0
@@ -45,7 +46,8 @@ class Sampling(Config):
     def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> _State:
         """A key for every row.
 
-        Errors: ValueError where no key is given.
+        Raises:
+            ValueError: If no key is given.
         """
         if key is None:
             raise ValueError("key=None: sampling draws by a key; give generate(..., key=jax.random.key(seed))")

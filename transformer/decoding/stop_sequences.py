@@ -20,7 +20,8 @@ def stop_table(
     for a special token. `first_bytes[v]` is what it adds to an empty text, with which state 0 is then: a tokenizer of
     words drops the space in front.
 
-    Errors: UserError for no stop string and for an empty one, which every text would hold.
+    Raises:
+        UserError: For no stop string and for an empty one, which every text would hold.
     """
     check_several(stops, "stops")
     if not stops or not all(stops):

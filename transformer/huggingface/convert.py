@@ -60,8 +60,9 @@ class Published(NamedTuple):
 def open_folder(folder: Path, dtype: str = "float32") -> Published:
     """The model of a Hugging Face folder, whose parameters, in the type `dtype`, are read when they are asked for.
 
-    Errors: UserError for a family or a config that our models cannot express, naming the key and its value; for a
-    tensor that is missing, unknown or of another shape, naming it; for a pickle or a damaged file.
+    Raises:
+        UserError: For a family or a config that our models cannot express, naming the key and its value; for a tensor
+            that is missing, unknown or of another shape, naming it; for a pickle or a damaged file.
     """
     headers = safetensors_files.open_folder(folder)
     config = read_config(folder)
@@ -88,7 +89,8 @@ def open_folder(folder: Path, dtype: str = "float32") -> Published:
 def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
     """The model of a Hugging Face folder, its parameters in the type `dtype`, as NumPy arrays.
 
-    Errors: as `open_folder`.
+    Raises:
+        UserError: As `open_folder`.
     """
     config, model, interface, _, notes, pictures, read = open_folder(folder, dtype)
     return Foreign(config, model, interface, read(), notes, pictures)
@@ -105,7 +107,8 @@ def write_folder(
 
     `tokens` are the numbers of tokens by key of config.json, such as pad_token_id, and `keys` further ones.
 
-    Errors: UserError naming what Hugging Face's nearest arrangement cannot express, or a folder that is not empty.
+    Raises:
+        UserError: Naming what Hugging Face's nearest arrangement cannot express, or a folder that is not empty.
     """
     family, config, slots = express(model, params)
     config |= {"dtype": str(np.asarray(next(iter(by_path(params).values()))).dtype), **(keys or {})}
@@ -123,7 +126,8 @@ def write_folder(
 def express(model: Any, params: PyTree) -> tuple[Family, Config, list[Slot]]:
     """The arrangement of Hugging Face's that a model of ours is, its config.json, and its tensors.
 
-    Errors: UserError naming what the nearest arrangement cannot express, or the families of which there is none.
+    Raises:
+        UserError: Naming what the nearest arrangement cannot express, or the families of which there is none.
     """
     shapes, name = shapes_of(params), registry.name_of(model)
     refusals: list[Inexpressible] = []
@@ -144,7 +148,8 @@ def express(model: Any, params: PyTree) -> tuple[Family, Config, list[Slot]]:
 def read_config(folder: Path) -> Config:
     """The config.json of a folder.
 
-    Errors: UserError where it is missing or no JSON object.
+    Raises:
+        UserError: If it is missing or no JSON object.
     """
     if not (folder / CONFIG).is_file():
         is_what = "has no config.json" if folder.is_dir() else "is no folder with a config.json"
@@ -158,7 +163,8 @@ def read_config(folder: Path) -> Config:
 def claim_folder(folder: Path, flag: str) -> None:
     """Make a folder that does not exist, or take one that is empty.
 
-    Errors: UserError for any other.
+    Raises:
+        UserError: For any other.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{flag}={folder} exists and is not empty; name a new directory")
@@ -178,7 +184,8 @@ def _pictures(folder: Path, family: Family, interface: Interface) -> Config:
 def claimed_folder(folder: Path, flag: str) -> Iterator[None]:
     """A new or empty folder for the context, emptied again where an error ends it: half a model is none.
 
-    Errors: as `claim_folder`.
+    Raises:
+        UserError: As `claim_folder`.
     """
     made = not folder.exists()
     claim_folder(folder, flag)

@@ -75,7 +75,8 @@ class Key:
     def read(self, config: Config) -> Any:
         """Our value.
 
-        Errors: UserError for a missing key, or a value that ours has no equivalent of.
+        Raises:
+            UserError: For a missing key, or a value that ours has no equivalent of.
         """
         value = config.get(self.theirs)
         if value is None:
@@ -93,7 +94,8 @@ class Key:
     def write(self, ours: Config) -> Any:
         """Their value.
 
-        Errors: UserError for a value that theirs has no equivalent of.
+        Raises:
+            UserError: For a value that theirs has no equivalent of.
         """
         value = ours[self.ours]
         if self.values is None:
@@ -116,7 +118,8 @@ class FixedKey:
     def check(self, config: Config) -> None:
         """Refuse another value.
 
-        Errors: UserError naming it.
+        Raises:
+            UserError: Naming it.
         """
         value = config.get(self.theirs)
         if value is not None and value != self.value:
@@ -209,7 +212,8 @@ class Family:
     def read_config(self, config: Mapping[str, Any], names: Names) -> tuple[Config, Interface]:
         """Our model section and what a task asks of it, from config.json and the names of the tensors beside it.
 
-        Errors: UserError naming a key of config.json that is missing, or whose value our model cannot express.
+        Raises:
+            UserError: Naming a key of config.json that is missing, or whose value our model cannot express.
         """
         plain = dict(config)
         for spelling, name in self.spellings.items():
@@ -225,7 +229,8 @@ class Family:
     def write_config(self, model: Any, shapes: Mapping[str, Shape]) -> Config:
         """Their config.json of our model with parameters of these shapes.
 
-        Errors: UserError listing what this arrangement cannot express.
+        Raises:
+            UserError: Listing what this arrangement cannot express.
         """
         if name_of(model) != self.model:
             raise UserError(f"config.model.family={name_of(model)} is not {self.model}")

@@ -36,7 +36,8 @@ class FileNames(NamedTuple):
 def plan(family: Family, shapes: Shapes) -> list[Slot]:
     """The tensors of a model with leaves of these shapes, by path.
 
-    Errors: Inexpressible naming the leaves that the family has no tensor for.
+    Raises:
+        Inexpressible: Naming the leaves that the family has no tensor for.
     """
     slots = [slot for entry in family.entries for slot in _slots(entry, shapes)]
     placed = {leaf for slot in slots for leaf in slot.leaves}
@@ -62,7 +63,8 @@ def _slots(entry: Entry, shapes: Shapes) -> Iterable[Slot]:
 def sort_names(family: Family, names: Iterable[str], slots: list[Slot]) -> FileNames:
     """Match the tensors of a file with those of the plan.
 
-    Errors: UserError naming an unknown or a missing tensor.
+    Raises:
+        UserError: Naming an unknown or a missing tensor.
     """
     known = {slot.tensor for slot in slots}
     tensors: dict[str, str] = {}

@@ -49,7 +49,8 @@ _WITHOUT_EFFECT = {
 def read_preprocessor(said: Mapping[str, Any], model_type: str, side: int) -> dict[str, Any]:
     """What the keys of the file are as values of the task, for a model that reads `side` x `side` pixels.
 
-    Errors: UserError naming a key, and its value, that our reading of pictures cannot express.
+    Raises:
+        UserError: Naming a key, and its value, that our reading of pictures cannot express.
     """
     kind = _kind_of(said, _KINDS[model_type])
     values = {**_DEFAULTS[kind], **{key: value for key, value in said.items() if value is not None}}

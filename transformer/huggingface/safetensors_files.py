@@ -43,7 +43,8 @@ class Tensor:
 def open_folder(folder: Path) -> dict[str, Tensor]:
     """The tensors of a Hugging Face folder by name, from model.safetensors or its shards; none is read yet.
 
-    Errors: UserError for a folder without them, for pickles, and for a wrong header or index.
+    Raises:
+        UserError: For a folder without them, for pickles, and for a wrong header or index.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder: name one that holds config.json and {WEIGHTS}")
@@ -60,7 +61,8 @@ def open_folder(folder: Path) -> dict[str, Tensor]:
 def read(headers: Mapping[str, Tensor], names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Read the values of tensors by name, one tensor at a time, file by file.
 
-    Errors: UserError naming a file that the library cannot read.
+    Raises:
+        UserError: Naming a file that the library cannot read.
     """
     for file in sorted({headers[name].file for name in names}):
         try:
@@ -86,7 +88,8 @@ def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 def read_header(file: Path) -> dict[str, Tensor]:
     """The tensors in a file's header, after every entry was checked against the file.
 
-    Errors: UserError naming the file and the tensor.
+    Raises:
+        UserError: Naming the file and the tensor.
     """
     size = file.stat().st_size
     with open_regular(file) as opened:

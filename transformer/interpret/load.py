@@ -87,8 +87,9 @@ class Loaded:
         `language` where it knows several. With `vectors` the page also has every query and key, and shows of a head
         how their components make a logit: for a short text, since they are as large as the model is wide.
 
-        Errors: UserError for a text that is empty or longer than the model's positions, for a target that the model
-        has no place for, and for a page that cannot be written.
+        Raises:
+            UserError: For a text that is empty or longer than the model's positions, for a target that the model has no
+                place for, and for a page that cannot be written.
         """
         reading, titles = self._read(text, target, language)
         labels = dataclasses.replace(reading.labels, titles=titles)
@@ -112,7 +113,9 @@ class Loaded:
     def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
         """The weights of every head as named arrays: by site, then by layer, [example, head, query, key].
 
-        Errors: as `look`; UserError for a model without attention.
+        Raises:
+            UserError: As `look`
+            UserError: For a model without attention.
         """
         if not self.sites:
             raise UserError(f"{self.name} is a model without attention: it has no maps")
@@ -158,7 +161,8 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     (`Experiment.evaluated_parameters`). `trust` are the dotted paths of your own modules that a run's config may name
     as code. Nothing is downloaded, and nothing of the folder is run.
 
-    Errors: UserError for what is neither, a model that cannot be read, and a run whose task reads no sentences.
+    Raises:
+        UserError: For what is neither, a model that cannot be read, and a run whose task reads no sentences.
     """
     folder = locate(source)
     run = RunDirectory(folder)

@@ -61,7 +61,8 @@ class LayerMaps:
     def to_xarray(self, example: int = 0) -> "xarray.DataArray":
         """One example's weights, [head, query, key], positions as coordinates and their tokens beside them.
 
-        Errors: UserError for an example that was not read, and without xarray.
+        Raises:
+            UserError: For an example that was not read, and without xarray.
         """
         if not 0 <= example < len(self.queries):
             raise UserError(f"example={example} was not read: there are 0 ... {len(self.queries) - 1}")

@@ -35,7 +35,8 @@ class AttentionPage:
     def saved(self, path: str | Path | None = None) -> "AttentionPage":
         """The page in a file, by default a new one for temporary files; its path is printed.
 
-        Errors: UserError for a file that cannot be written.
+        Raises:
+            UserError: For a file that cannot be written.
         """
         file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else locate(path)
         try:
@@ -66,7 +67,8 @@ def report_of_checkpoint(
 ) -> Path:
     """Write the run's `report.html` with the maps of its newest sound checkpoint, and return its path.
 
-    Errors: UserError for a run without a checkpoint, data that is missing, and a model without attention.
+    Raises:
+        UserError: For a run without a checkpoint, data that is missing, and a model without attention.
     """
     changes = {} if data_dir is None else {"data_dir": data_dir}
     experiment, (task, model, *_), state = load(run.path, None, changes, trusted)

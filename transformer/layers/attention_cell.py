@@ -61,7 +61,8 @@ class AttentionCellConfig(Config):
     has of the query. `max_length`: the keys that the score location has rows for, 0 where another score is meant.
     `reweighting` gaussian multiplies the weights with a Gaussian around the center of the extent, or of the mask.
 
-    Errors: UserError for heads or `half_width` below 1, or the score location without `max_length`.
+    Raises:
+        UserError: For heads or `half_width` below 1, or the score location without `max_length`.
     """
 
     score: Score = Score.ADDITIVE
@@ -84,7 +85,8 @@ class AttentionCellConfig(Config):
     def depths(self, width: int, memory_width: int) -> tuple[int, int]:
         """The features of a head of the queries, and of one of keys and values.
 
-        Errors: ValueError for heads that divide the features unevenly.
+        Raises:
+            ValueError: For heads that divide the features unevenly.
         """
         split = self.projection is Projection.SPLIT
         for name, size in (("query", width), ("memory", memory_width)):
@@ -141,8 +143,9 @@ class AttentionCell(Module):
 
     `prepare` once, then `step` for one query of every row, or call it with queries that are known together.
 
-    Errors: ValueError for heads that divide the features of query or memory unevenly, and for a score that needs
-    queries and keys of one depth.
+    Raises:
+        ValueError: For heads that divide the features of query or memory unevenly, and for a score that needs queries
+            and keys of one depth.
     """
 
     def __init__(
@@ -247,7 +250,8 @@ class AttentionCell(Module):
         queries are then the beams, so that facts of a query's position do not fit; say `center` or `allowed`, and
         `position_R` where the extent asks for positions.
 
-        Errors: ValueError when the memory's examples do not divide the rows.
+        Raises:
+            ValueError: If the memory's examples do not divide the rows.
         """
         examples = memory.values.shape[0]
         of_rows = {"position_BxQ": position_R, "soft_BxQ": soft_R}

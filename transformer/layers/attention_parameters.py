@@ -36,7 +36,8 @@ class TrainedScore(_Trained):
     `hidden` is the width of a score's hidden layer; this and `key_depth` are the queries' depth unless given.
     `max_length`: the keys that a score by location has rows for. `initialization`: how it begins.
 
-    Errors: ValueError for an inner product of queries and keys of two depths.
+    Raises:
+        ValueError: For an inner product of queries and keys of two depths.
     """
 
     def __init__(

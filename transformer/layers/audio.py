@@ -30,7 +30,8 @@ class SpecAugmentConfig(Config):
 
     `band_masks` times 0 to `bands` neighboring bands, and `frame_masks` times 0 to `frames` neighboring frames.
 
-    Errors: UserError for negative numbers.
+    Raises:
+        UserError: For negative numbers.
     """
 
     band_masks: Masks = 0
@@ -45,7 +46,8 @@ class HearingConfig(Config):
 
     The defaults are those of Chan et al. 2016 (section 4): 40 bands every 10 ms, here of windows of 25 ms.
 
-    Errors: UserError for sizes below 1, and for bands that are no part of what 8000 samples a second hold.
+    Raises:
+        UserError: For sizes below 1, and for bands that are no part of what 8000 samples a second hold.
     """
 
     bands: Positive = 40

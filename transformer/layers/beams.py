@@ -10,7 +10,8 @@ from jaxtyping import Array, Shaped
 def by_example(x_R: Shaped[Array, "R ..."], examples: int) -> Shaped[Array, "B M ..."]:
     """Rows as [example, beam, ...], so that the beams of an example can be queries of one attention over its memory.
 
-    Errors: ValueError when the examples do not divide the rows.
+    Raises:
+        ValueError: If the examples do not divide the rows.
     """
     if x_R.shape[0] % examples:
         raise ValueError(f"{x_R.shape[0]} rows are no whole number of beams for each of {examples} examples")

@@ -68,7 +68,8 @@ class ConvolutionActivation(enum.Enum):
 class Window:
     """What an output reads along one axis: `size` positions `dilation` apart; outputs are `stride` positions apart.
 
-    Errors: ValueError for a number below 1.
+    Raises:
+        ValueError: For a number below 1.
     """
 
     size: int
@@ -210,7 +211,8 @@ class Convolution1D(_Convolution):
 
         `kernel` stands in for its own.
 
-        Errors: ValueError for a convolution that is not causal or skips positions.
+        Raises:
+            ValueError: For a convolution that is not causal or skips positions.
         """
         if self.window.padding is not Padding.CAUSAL or self.window.stride != 1:
             raise ValueError(
@@ -240,7 +242,8 @@ class Convolution1D(_Convolution):
 class Convolution2D(_Convolution):
     """The same over a grid [rows, columns], with a window along each.
 
-    Errors: ValueError for causal padding, which grids do not have.
+    Raises:
+        ValueError: For causal padding, which grids do not have.
     """
 
     def __init__(

@@ -17,7 +17,8 @@ from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentSt
 class ElmoConfig(Config, path="config.model.elmo"):
     """The `layers` of each direction of a bidirectional language model, and their `width`; 0 layers: no features.
 
-    Errors: UserError for a negative number of layers, and for a width below 1.
+    Raises:
+        UserError: For a negative number of layers, and for a width below 1.
     """
 
     layers: LayersIfAny = 0

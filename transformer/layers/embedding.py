@@ -13,7 +13,8 @@ from transformer.layers.module import Builder, Module
 def rows_for(tokens: int, rows: int | None) -> int:
     """The rows of a table for so many tokens: `rows` where a config says so, such as a multiple that a mesh divides.
 
-    Errors: UserError where the tokens are more.
+    Raises:
+        UserError: If the tokens are more.
     """
     if rows is not None and rows < tokens:
         raise UserError(

@@ -21,7 +21,8 @@ class GridEncoderConfig(Config):
 
     `blocks` residual blocks of two convolutions (He et al. 2016, Identity mappings) follow in each stage.
 
-    Errors: UserError for no stage, for lists of two lengths, and for numbers below 1 (`blocks`: 0).
+    Raises:
+        UserError: For no stage, for lists of two lengths, and for numbers below 1 (`blocks`: 0).
     """
 
     channels: tuple[Positive, ...] = (32, 64, 128)
@@ -51,7 +52,8 @@ class GridEncoderConfig(Config):
     def axis(self, name: str, height: int, width: int) -> Axis:
         """The places of the grid as the axis of a map over such a picture.
 
-        Errors: UserError for a picture that the strides do not divide.
+        Raises:
+            UserError: For a picture that the strides do not divide.
         """
         stride = math.prod(self.strides)
         if height % stride or width % stride:

@@ -31,7 +31,8 @@ class GridPositions(enum.Enum):
     def check(self, width: int) -> None:
         """Refuse a width that does not divide into the parts of the vector.
 
-        Errors: UserError.
+        Raises:
+            UserError: As described above.
         """
         parts = {GridPositions.LEARNED_2D: 2, GridPositions.SINUSOIDAL_2D: 4}.get(self, 1)
         if width % parts:
@@ -44,7 +45,8 @@ class GridPositions(enum.Enum):
 class GridTable(Module):
     """The vectors of all places of a grid of `shape`, row by row, behind `leading` class tokens.
 
-    Errors: UserError for a width that does not fit.
+    Raises:
+        UserError: For a width that does not fit.
     """
 
     def __init__(self, kind: GridPositions, shape: tuple[int, int], width: int, *, leading: int = 0, builder: Builder):

@@ -71,7 +71,8 @@ def stack_glimpses(site: str, looks: Sequence[Captured | None]) -> dict[str, Cap
 def grid_site(name: str, config: GridEncoderConfig, picture: Sequence[int], looks: int) -> Site:
     """The site of so many looks: the answer is the one query, the places are the keys.
 
-    Errors: UserError for a picture that the strides of the convolutions do not divide.
+    Raises:
+        UserError: For a picture that the strides of the convolutions do not divide.
     """
     query, key = Axis("answer", AxisKind.SLOTS, size=1), config.axis("grid", *picture[:2])
     return Site(name, query, key, layers=tuple(map(str, range(looks))), heads=("0",))

@@ -59,7 +59,8 @@ class LowRank(Module):
     first it is zero. The paper multiplies from the left: its A is our A', its B our B'. A is drawn with deviation
     inputs^-1/2, so that x A has the size of x. Each lies on devices as the axes of W do, r whole.
 
-    Errors: UserError for a rank above that of any W.
+    Raises:
+        UserError: For a rank above that of any W.
     """
 
     def __init__(self, linear: Linear, config: LoraConfig, *, builder: Builder):

@@ -70,7 +70,8 @@ class Builder:
     def parameter(self, initializer: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
         """One trainable array whose dimensions carry the logical names `axes` (transformer.axes, or the family's own).
 
-        Errors: ValueError where there are more or fewer names than dimensions.
+        Raises:
+            ValueError: If there are more or fewer names than dimensions.
         """
         if len(shape) != len(axes):
             raise ValueError(

@@ -213,8 +213,9 @@ class RecurrentConfig(Config):
     2014, section 3.1). `forget_bias` is where the LSTM's bias begins. `recurrent` is how the matrices begin that read
     the state.
 
-    Errors: UserError for a width or number of layers below 1, and for links that add what has another width; ValueError
-    for a dropout outside [0, 1).
+    Raises:
+        UserError: For a width or number of layers below 1, and for links that add what has another width.
+        ValueError: For a dropout outside [0, 1).
     """
 
     cell: Cell = Cell.LSTM
@@ -286,7 +287,8 @@ class RecurrentLayer(Module):
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
         """The state behind one more input of every row.
 
-        Errors: ValueError for a layer that does not read forward alone.
+        Raises:
+            ValueError: For a layer that does not read forward alone.
         """
         return self.step_over(self.project(x_RxI), state)
 
@@ -409,7 +411,8 @@ class RecurrentStack(Module):
     ) -> tuple[Float[Array, "R F"], tuple[CellState, ...]]:
         """The last layer's output for one more input of every row, and the carry behind it.
 
-        Errors: ValueError for a stack that does not read forward alone.
+        Raises:
+            ValueError: For a stack that does not read forward alone.
         """
         after = []
         for number, (layer, state) in enumerate(zip(self.layers, carry, strict=True)):

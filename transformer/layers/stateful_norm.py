@@ -31,7 +31,8 @@ class BatchNorm(Module):
     normalize. Statistics are at least float32; over a batch that is divided over devices they are the whole batch's.
     Under gradient accumulation they are each micro-batch's own.
 
-    Errors: ValueError for a momentum that is no share.
+    Raises:
+        ValueError: For a momentum that is no share.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class SpectralNorm(Module):
     u' = W' v / |W' v| and takes sigma = v' W u', with no gradient through u and v; in training u' is the next state.
     It has no parameters: give what it returns to the layer that has the kernel, such as Linear(x, kernel).
 
-    Errors: ValueError for fewer than one iteration.
+    Raises:
+        ValueError: For fewer than one iteration.
     """
 
     def __init__(self, shape: tuple[int, ...], *, outputs: int = 1, iterations: int = 1, epsilon: float = 1e-12):

@@ -212,7 +212,8 @@ class TransformerConfig(Config, path="config.model"):
     def rows(self, tokens: int) -> int:
         """The rows of the embedding for a task of so many tokens.
 
-        Errors: UserError where the tokens are more than `embedding_rows`.
+        Raises:
+            UserError: If the tokens are more than `embedding_rows`.
         """
         return rows_for(tokens, self.embedding_rows)
 
@@ -276,7 +277,8 @@ class TransformerConfig(Config, path="config.model"):
     def check_attention(self) -> None:
         """Refuse a score, positions, a backend and a dropout of weights that do not go together.
 
-        Errors: UserError naming the keys, their values and what would do.
+        Raises:
+            UserError: Naming the keys, their values and what would do.
         """
         position = self.positions.within_attention
         why = why_incompatible(self.score, position)
@@ -300,7 +302,8 @@ class TransformerConfig(Config, path="config.model"):
     def check_period(self, layers: str) -> None:
         """Refuse a number of layers, that of field `layers`, which is no multiple of the period of windows and experts.
 
-        Errors: UserError naming them.
+        Raises:
+            UserError: Naming them.
         """
         count, experts = getattr(self, layers), self.experts
         if self.windows and count % len(self.windows):
@@ -330,7 +333,8 @@ def blocks_of(config: Any) -> TransformerConfig:
 def check_ring(model: TransformerConfig, placement: Placement) -> None:
     """Refuse attention that cannot go around a ring, where the placement asks for one.
 
-    Errors: UserError naming the keys that can change it.
+    Raises:
+        UserError: Naming the keys that can change it.
     """
     parts = placement.parts("length")
     if parts == 1 or placement.attention is not SequenceParallel.RING:

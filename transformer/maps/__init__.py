@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 def open(run: str | Path) -> "RunMaps":  # read as transformer.maps.open(run)
     """The maps of the run in a directory, for notebooks: `weights`, `statistics` and `show`.
 
-    Errors: UserError for a run without maps, or with a store of an unknown version.
+    Raises:
+        UserError: For a run without maps, or with a store of an unknown version.
     """
     from transformer.maps.notebook import open_run
 

@@ -48,7 +48,8 @@ class LabelsEntry:
 def check_site(site: Site) -> None:
     """Refuse a stored site that is none: its name is a folder, and its axes name all their positions.
 
-    Errors: ValueError naming the field.
+    Raises:
+        ValueError: Naming the field.
     """
     convert(StorePath, site.name, "name")
     if not site.layers or not site.heads:
@@ -93,7 +94,8 @@ def describe_site(site: Site) -> dict[str, Any]:
 def longest(site: Site, labels: Labels) -> tuple[int, int]:
     """The most queries and keys that an example has at a site.
 
-    Errors: ValueError where the labels lack one of its axes.
+    Raises:
+        ValueError: If the labels lack one of its axes.
     """
     for axis in (site.query, site.key):
         if axis.name not in labels.tokens:
@@ -115,7 +117,8 @@ def shown(labels: Labels) -> dict[str, np.ndarray]:
 def labels_of(entry: LabelsEntry, read: Callable[[str], np.ndarray]) -> Labels:
     """The labels of a description; `read` gives the array of a picture, spectrogram or sound.
 
-    Errors: ValueError where the parts disagree on the number of examples.
+    Raises:
+        ValueError: If the parts disagree on the number of examples.
     """
     arrays = {name: read(name) for name in entry.shown}
     return Labels(

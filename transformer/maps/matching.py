@@ -32,7 +32,8 @@ def match_heads(store: MapStore, other: MapStore) -> tuple[Match, ...]:
     both runs probed the same examples and keep them alike, the mean of that and the similarity of the maps. It is in
     [0, 1], and 1 only for heads that agree in everything.
 
-    Errors: UserError if a run has no maps yet, or their sites differ in name, layers, heads or all statistics.
+    Raises:
+        UserError: If a run has no maps yet, or their sites differ in name, layers, heads or all statistics.
     """
     _check_comparable(store, other)
     matches = []
@@ -57,7 +58,8 @@ def statistics_similarity(
     d is the root mean square, over the statistics, of their differences in units of their standard deviation over
     all heads of both runs. Statistics that do not vary, or that some head lacks, are left out.
 
-    Errors: UserError where no statistic is left.
+    Raises:
+        UserError: If no statistic is left.
     """
     pooled = np.concatenate([part.reshape(-1, part.shape[-1]) for part in (signature_LxHxN, other_LxGxN)])
     known = np.isfinite(pooled).all(axis=0)

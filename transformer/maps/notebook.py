@@ -46,7 +46,8 @@ class RunMaps:
         `steps` are all by default, `level` the finest that is kept; beyond a whole map a cell is the largest weight
         of a block of positions, and its coordinate the first of them.
 
-        Errors: UserError for a site, a step, an example or a level that is not stored.
+        Raises:
+            UserError: For a site, a step, an example or a level that is not stored.
         """
         owner, titles = self.store.site(site), self.store.labels.titles
         if not 0 <= example < len(titles):
@@ -80,7 +81,8 @@ class RunMaps:
     def statistics(self, site: str) -> "xarray.DataArray":
         """Every statistic of every head, [statistic, step, example, layer, head]; NaN where one is not defined.
 
-        Errors: UserError for an unknown site.
+        Raises:
+            UserError: For an unknown site.
         """
         owner, (names, values) = self.store.site(site), self.store.statistics(site)
         return import_xarray().DataArray(
@@ -100,7 +102,8 @@ class RunMaps:
     def show(self, site: str, *, example: int = 0) -> Any:
         """A picture of every head on one example, a row a layer, with a slider over the steps (treescope).
 
-        Errors: UserError for a site or an example that is not stored.
+        Raises:
+            UserError: For a site or an example that is not stored.
         """
         import treescope
 
@@ -147,7 +150,8 @@ class RunMaps:
 def open_run(run: str | Path) -> RunMaps:
     """The maps of the run in a directory.
 
-    Errors: UserError for a run without maps, or with a store of an unknown version.
+    Raises:
+        UserError: For a run without maps, or with a store of an unknown version.
     """
     return RunMaps(MapStore.existing(locate(run) / "maps"))
 
@@ -159,7 +163,8 @@ def _cell(text: str) -> str:
 def import_xarray() -> Any:
     """The package xarray, which is an extra.
 
-    Errors: UserError where it is not installed.
+    Raises:
+        UserError: If it is not installed.
     """
     try:
         import xarray

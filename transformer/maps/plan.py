@@ -175,7 +175,8 @@ def quantize_maps(
 ) -> StoredMaps:
     """Quantize the maps of one site, `weights` at the finest of its levels; NumPy and jax arrays alike.
 
-    Errors: ValueError for weights that are not of the finest level's size.
+    Raises:
+        ValueError: For weights that are not of the finest level's size.
     """
     finest = levels[-1]
     if weights.shape[-2:] != (finest.queries, finest.keys):

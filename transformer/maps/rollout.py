@@ -22,8 +22,9 @@ class Stacks(NamedTuple):
 def rollout_of(store: MapStore, site: str, step: int) -> Float[np.ndarray, "B L Q K"]:
     """The rollout of all layers of `site` at `step`, from whole maps: `rollout_across` of a cross-attention.
 
-    Errors: UserError where a site is neither self-attention nor cross-attention with one beside it in every layer, or
-    whole maps are not stored at that step.
+    Raises:
+        UserError: If a site is neither self-attention nor cross-attention with one beside it in every layer, or whole
+            maps are not stored at that step.
     """
     stored = store.site(site)
     if stored.values is not Values.PROBABILITY:
@@ -85,7 +86,8 @@ def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence
     from its first layer. It follows the weights alone, not values, norms and feed-forward layers: it shows how
     positions are mixed, and is no attribution. Beyond an example's length all is zero.
 
-    Errors: ValueError if maps are not square, or `lengths` is not one length for each example.
+    Raises:
+        ValueError: If maps are not square, or `lengths` is not one length for each example.
     """
     examples, layers, _, queries, keys = weights_BxLxHxQxK.shape
     if queries != keys:

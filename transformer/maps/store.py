@@ -175,7 +175,8 @@ class MapStore:
         `sizes` are queries and keys of the sites whose maps are padded beyond the longest example; `writers` is
         this process's number and their count: the first must have opened the store before the others do.
 
-        Errors: UserError if the existing store has other sites, labels, sizes or tiers, or an unknown version.
+        Raises:
+            UserError: If the existing store has other sites, labels, sizes or tiers, or an unknown version.
         """
         path = locate(path).resolve()
         known_sizes = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
@@ -213,7 +214,8 @@ class MapStore:
     def existing(cls, path: Path) -> "MapStore":
         """Open the store at `path` for reading.
 
-        Errors: UserError if it does not exist, or was written by an unknown version; DamagedMaps.
+        Raises:
+            UserError: If it does not exist, or was written by an unknown version; DamagedMaps.
         """
         path = locate(path).resolve()
         if not (path / "zarr.json").exists():
@@ -227,7 +229,9 @@ class MapStore:
     def check(cls, path: Path) -> None:
         """Return if the store at `path` can be continued; no maps are read.
 
-        Errors: DamagedMaps; UserError for a store of an unknown version.
+        Raises:
+            DamagedMaps: As described above.
+            UserError: For a store of an unknown version.
         """
         path = locate(path).resolve()
         if not (path / "zarr.json").exists():
@@ -247,14 +251,22 @@ class MapStore:
         return tuple(self._steps)
 
     def site(self, name: str) -> Site:
-        """The site called `name`. Errors: UserError naming the known sites."""
+        """The site called `name`.
+
+        Raises:
+            UserError: Naming the known sites.
+        """
         for site in self.sites:
             if site.name == name:
                 return site
         raise UserError(f"site={name!r} is not in the map store: it has {', '.join(s.name for s in self.sites)}")
 
     def levels(self, site: str) -> tuple[Level, ...]:
-        """The stored levels of `site`, coarse to fine. Errors: UserError for an unknown site."""
+        """The stored levels of `site`, coarse to fine.
+
+        Raises:
+            UserError: For an unknown site.
+        """
         return levels_of(*self._sizes[self.site(site).name], self.tiers.cells)
 
     def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
@@ -262,8 +274,10 @@ class MapStore:
 
         Of sharded arrays each process writes its own shards.
 
-        Errors: ValueError if `step` does not come after the stored ones, a site is missing or unknown, a shape is not
-        the site's; NotFinite if a weight is negative or not finite; Lost.
+        Raises:
+            ValueError: If `step` does not come after the stored ones, a site is missing or unknown, a shape is not the
+                site's; NotFinite if a weight is negative or not finite.
+            Lost: As described above.
         """
         storage_of(self.path).check(self.path)
         if self._steps and step <= self._steps[-1]:
@@ -296,7 +310,11 @@ class MapStore:
         self._commit([*self._steps, int(step)])
 
     def read_quantized(self, site: str, step: int, level: str) -> Quantized:
-        """The codes, scales and roots of a level of `site` at `step`. Errors: UserError if it is not stored."""
+        """The codes, scales and roots of a level of `site` at `step`.
+
+        Raises:
+            UserError: If it is not stored.
+        """
         known = [each.name for each in self.levels(site)]
         if level not in known:
             raise UserError(f"level={level!r} of {site} is not in the map store: it has {', '.join(known)}")
@@ -305,7 +323,8 @@ class MapStore:
     def read(self, site: str, step: int, level: str = "full") -> Float[np.ndarray, "B L H q k"]:
         """The weights of `site` at `step`, dequantized to float32; zero beyond an example's tokens.
 
-        Errors: UserError if they are not stored.
+        Raises:
+            UserError: If they are not stored.
         """
         return np.asarray(self.read_quantized(site, step, level).weights())
 
@@ -327,7 +346,8 @@ class MapStore:
     def statistics(self, site: str) -> Statistics:
         """The statistics of every head of `site` at every step.
 
-        Errors: UserError for an unknown site; DamagedMaps.
+        Raises:
+            UserError: For an unknown site; DamagedMaps.
         """
         names = statistic_names(self.site(site), self.labels)
         if not self._steps:
@@ -513,7 +533,8 @@ def _read_list(path: Path, writer: int) -> WrittenFile:
 def _labels(path: Path, file: StoreFile) -> Labels:
     """The labels of a store; they name all positions of its sites.
 
-    Errors: DamagedMaps.
+    Raises:
+        DamagedMaps: As described above.
     """
 
     def read(name: str) -> np.ndarray:

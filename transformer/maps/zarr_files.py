@@ -64,8 +64,9 @@ class ArrayFile:
 def read_array_file(path: Path) -> ArrayFile:
     """The metadata of the array at `path`.
 
-    Errors: UserError naming the file and the field for what `array_metadata` does not make, and for an array whose
-    values at one step take more memory than a machine should give them.
+    Raises:
+        UserError: Naming the file and the field for what `array_metadata` does not make, and for an array whose values
+            at one step take more memory than a machine should give them.
     """
     file, value = path / _FILE, read_value(path / _FILE, _LARGEST_FILE)
     stored = checked(ArrayFile, value, str(file))
@@ -89,7 +90,8 @@ def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
     Nothing of an array is given to tensorstore before: it ends the process over metadata that it cannot hold. How the
     examples were parted among writers may have changed from one start of a run to the next.
 
-    Errors: UserError naming the file and the field.
+    Raises:
+        UserError: Naming the file and the field.
     """
     stored = read_array_file(path)
     for field in ("data_type", "dimension_names"):
@@ -111,7 +113,7 @@ def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def check_memory(path: Path, shape: tuple[int, ...], data_type: str) -> None:
-    """Errors: UserError for an array whose values take more memory than a machine should give them."""
+    """Raise UserError for an array whose values take more memory than a machine should give them."""
     size = math.prod(shape) * np.dtype(data_type).itemsize
     if size > _LARGEST_ARRAY:
         raise UserError(f"{path / _FILE} is not usable: values of shape {shape} take {size:.3g} bytes at one step")
@@ -169,7 +171,8 @@ def array_metadata(
 def open_array(path: Path, metadata: Mapping[str, Any], *, create: bool = False) -> Any:
     """The array at `path`, of this metadata; made if it is missing and `create` says so.
 
-    Errors: as `check_array`.
+    Raises:
+        UserError: As `check_array`.
     """
     spec: dict[str, Any] = {"driver": "zarr3", "kvstore": storage_of(path).key_value_store(path)}
     if create and not (path / _FILE).exists():
@@ -182,7 +185,8 @@ def open_array(path: Path, metadata: Mapping[str, Any], *, create: bool = False)
 def read_whole(path: Path, axes: int, data_type: str) -> np.ndarray:
     """The values of an array that `write_whole` wrote, of so many axes or more.
 
-    Errors: UserError naming the file for another array.
+    Raises:
+        UserError: Naming the file for another array.
     """
     stored = read_array_file(path)
     check_memory(path, stored.shape, stored.data_type)

@@ -25,7 +25,8 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
 
     `dropout` acts on what each layer and the output read. `embedding_rows`: None for as many as the task has tokens.
 
-    Errors: UserError for sizes below 1.
+    Raises:
+        UserError: For sizes below 1.
     """
 
     width: Positive = 256
@@ -73,7 +74,8 @@ class BidirectionalLanguageModel(RecurrentDecoder):
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores each following token from, and the loss of the backward direction.
 
-        Errors: UserError for packed rows, whose texts a state would run through.
+        Raises:
+            UserError: For packed rows, whose texts a state would run through.
         """
         keys = jax.random.split(key, 4) if train and key is not None else (None,) * 4
         hidden_BxTxE, aux = super().hidden(state, inputs, train=train, key=keys[0], capture=capture)

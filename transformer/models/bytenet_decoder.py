@@ -57,7 +57,8 @@ class ByteNetDecoder(DilatedDecoder):
     def entering(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
         """The tokens.
 
-        Errors: UserError for packed rows, whose texts a convolution would read across.
+        Raises:
+            UserError: For packed rows, whose texts a convolution would read across.
         """
         if "segments" in inputs:
             raise UserError(

@@ -107,7 +107,8 @@ class Model:
     ) -> tuple[PyTree, Aux]:
         """Run a method of the module: dropout and the like act only when `train`, by `key`.
 
-        Errors: ValueError for a site to capture that the model does not have.
+        Raises:
+            ValueError: For a site to capture that the model does not have.
         """
         self._check(capture)
         module = self.functional.bind(variables.params)
@@ -139,7 +140,8 @@ class Model:
         V may be the length of a source, for models that point. `key` is for models that draw here; none of the
         library's families does, and hard attention reads its likeliest key. Maps have one query a row.
 
-        Errors: ValueError for a site to capture that the model does not have.
+        Raises:
+            ValueError: For a site to capture that the model does not have.
         """
         self._check(capture)
         module = self.functional.bind(variables.params)

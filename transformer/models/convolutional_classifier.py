@@ -27,7 +27,8 @@ class ConvolutionalClassifierConfig(Config, path="config.model"):
     `attention` names the stages, from 0, behind which a block of self-attention stands, whose queries, keys and values
     have 1 / `reduction` of the features (Zhang et al. 2019). `dropout` is that of the mean.
 
-    Errors: UserError for stages that there are not, and values out of range.
+    Raises:
+        UserError: For stages that there are not, and values out of range.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
@@ -98,7 +99,8 @@ def site_name(stage: int) -> str:
 def build(config: ConvolutionalClassifierConfig, interface: Interface, precision: Precision) -> Model:
     """The model for pictures of the task's size; without attention it has no maps.
 
-    Errors: UserError for pictures that the strides before an attention do not divide.
+    Raises:
+        UserError: For pictures that the strides before an attention do not divide.
     """
     _, height, width, _ = interface.inputs["picture"].shape
     sites = []

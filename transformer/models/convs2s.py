@@ -41,7 +41,9 @@ class ConvS2SConfig(Config, path="config.model"):
     what words are scored from; `kernel`: the positions that a block reads; `max_length`: the rows of each table of
     positions; `embedding_rows`: those of the vocabulary, None for as many as the task has tokens.
 
-    Errors: UserError for sizes below 1, ValueError for a dropout outside [0, 1).
+    Raises:
+        UserError: For sizes below 1.
+        ValueError: For a dropout outside [0, 1).
     """
 
     embedding: Positive = 512
@@ -343,7 +345,8 @@ def _layer_keys(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | No
 def build(config: ConvS2SConfig, interface: Interface, precision: Precision) -> Model:
     """The model for a task with inputs `source` and `target` and one joint vocabulary.
 
-    Errors: UserError where the task's sources or targets have more positions than the tables.
+    Raises:
+        UserError: If the task's sources or targets have more positions than the tables.
     """
     check_length(config.max_length, interface)
     layers = tuple(map(str, range(config.decoder_layers)))

@@ -181,7 +181,8 @@ class Decoder(TokenDecoder):
 def build(config: DecoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model of this config for a task.
 
-    Errors: UserError when the task's texts have more positions than the model.
+    Raises:
+        UserError: If the task's texts have more positions than the model.
     """
     check_length(config.max_length, interface)
     tokens = Axis("tokens")

@@ -29,7 +29,8 @@ class DilatedConfig(Config, path="config.model"):
     reads. `embedding_rows`: rows of the vocabulary, None for as many as the task has tokens. `dropout` acts on what
     words are scored from.
 
-    Errors: UserError for a largest dilation that is no power of two.
+    Raises:
+        UserError: For a largest dilation that is no power of two.
     """
 
     width: Positive

@@ -170,7 +170,8 @@ class Encoder(TokenModel):
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """The score of every token from states behind the last block.
 
-        Errors: ValueError for a model without a head.
+        Raises:
+            ValueError: For a model without a head.
         """
         if self.head is None:
             raise ValueError("this encoder has no head that scores tokens: build it with config.model.head=masked")
@@ -183,7 +184,8 @@ class Encoder(TokenModel):
 def build(config: EncoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model of this config for a task.
 
-    Errors: UserError when the task's texts have more positions than the model, or it needs a head or kinds of tokens.
+    Raises:
+        UserError: If the task's texts have more positions than the model, or it needs a head or kinds of tokens.
     """
     check_length(config.max_length, interface)
     if config.head is Head.NONE and interface.signature in (FILLING, FILLING_PAIRS):

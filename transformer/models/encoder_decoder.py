@@ -197,7 +197,8 @@ class EncoderDecoder(TokenDecoder):
 def build(config: EncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model of this config for a task.
 
-    Errors: UserError when the task's longest source or target has more positions than the model.
+    Raises:
+        UserError: If the task's longest source or target has more positions than the model.
     """
     check_length(config.max_length, interface)
     # A target position reads one token and predicts the next: as a query it is known by the one that it

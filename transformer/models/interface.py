@@ -137,7 +137,8 @@ def scores_tokens(vocabularies: Mapping[str, int]) -> bool:
 def check_length(max_length: int, interface: Interface) -> None:
     """Refuse a task whose sequences do not fit the `max_length` positions of a model.
 
-    Errors: UserError naming the input, its length and the two keys that can change it.
+    Raises:
+        UserError: Naming the input, its length and the two keys that can change it.
     """
     for name, given in interface.inputs.items():
         if given.positions is not None and given.positions > max_length:

@@ -112,7 +112,8 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
     `scheduled_sampling_steps` says (Bengio et al. 2015).
 
-    Errors: UserError for sizes below 1, and for choices that exclude each other.
+    Raises:
+        UserError: For sizes below 1, and for choices that exclude each other.
     """
 
     cell: Cell = Cell.GRU_RESET_BEFORE
@@ -164,7 +165,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
             self.check_attention()
 
     def check_attention(self) -> None:
-        """Errors: UserError for an attention that these sizes do not allow, or whose choices exclude each other."""
+        """Raise UserError for an attention that these sizes do not allow, or whose choices exclude each other."""
         self.attention()
         if self.extent is Extent.PREDICTIVE and self.normalizer in SAMPLERS:
             raise UserError(
@@ -474,7 +475,8 @@ def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
 def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model for a task with inputs `source` and `target` and one joint vocabulary.
 
-    Errors: UserError where the score has a row for each position and the task's sources are longer.
+    Raises:
+        UserError: If the score has a row for each position and the task's sources are longer.
     """
     if config.max_length:
         check_length(config.max_length, interface)

@@ -52,7 +52,8 @@ class RecurrentClassifierConfig(Config, path="config.model"):
     output has. `dropout` acts on the word vectors and on what the classes are scored from. `embedding_rows`: None for
     as many as the task has tokens. `elmo`: features that stand beside the word vectors.
 
-    Errors: UserError for sizes below 1.
+    Raises:
+        UserError: For sizes below 1.
     """
 
     embedding: Positive = 128

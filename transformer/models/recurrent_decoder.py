@@ -49,7 +49,8 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     `dropout` acts on what each layer and the output read. `hidden`: the features of a tape's score, 0 for as many as
     `width`. `embedding_rows`: None for as many as the task has tokens.
 
-    Errors: UserError for sizes below 1, and for a tape of another cell than an LSTM.
+    Raises:
+        UserError: For sizes below 1, and for a tape of another cell than an LSTM.
     """
 
     cell: Cell = Cell.LSTM
@@ -123,7 +124,8 @@ class RecurrentDecoder(Stateless):
     ) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the tokens from.
 
-        Errors: UserError for packed rows, whose texts a state would run through.
+        Raises:
+            UserError: For packed rows, whose texts a state would run through.
         """
         if "segments" in inputs:
             raise UserError(

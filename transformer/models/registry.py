@@ -23,7 +23,8 @@ def sizes() -> dict[str, Size]:
 def model_schema(values: Mapping[str, Any]) -> type:
     """The config dataclass of the family that a model section chooses, by its `family` or its `size`.
 
-    Errors: UserError for an unknown family or size, and for a key that contradicts the size.
+    Raises:
+        UserError: For an unknown family or size, and for a key that contradicts the size.
     """
     return FAMILIES[fill(values).get("family", "")].config
 
@@ -34,7 +35,9 @@ def model_config(values: Mapping[str, Any]) -> Any:
     `values["size"]`, where it is not None, names a published model (transformer.models.family), which says whatever
     `values` does not, the family too.
 
-    Errors: as `model_schema`, and UserError for an unknown key.
+    Raises:
+        UserError: As `model_schema`
+        UserError: For an unknown key.
     """
     filled = fill(values)
     cls = FAMILIES[filled.get("family", "")].config
@@ -44,7 +47,8 @@ def model_config(values: Mapping[str, Any]) -> Any:
 def build(config: Any, interface: Interface, precision: Precision) -> Model:
     """The model of a family's config for a task's interface.
 
-    Errors: UserError for a family that does not predict what the task asks for, and whatever the family refuses.
+    Raises:
+        UserError: For a family that does not predict what the task asks for, and whatever the family refuses.
     """
     name = name_of(config)
     wanted, family = interface.signature, FAMILIES[name]
@@ -68,8 +72,9 @@ def fill(values: Mapping[str, Any]) -> dict[str, Any]:
 
     None says nothing, like a key that is absent; a family of this library may be left out.
 
-    Errors: UserError for an unknown size (with the nearest), and a key that says otherwise than the size, with both
-    values.
+    Raises:
+        UserError: For an unknown size (with the nearest), and a key that says otherwise than the size, with both
+            values.
     """
     name = values.get("size")
     if name is None:
@@ -91,7 +96,8 @@ def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
 
     Without a size the section stays what it is, with the former size's values written out.
 
-    Errors: UserError for a former size that is unknown.
+    Raises:
+        UserError: For a former size that is unknown.
     """
     former = values.get("size")
     if former is None or size is None:

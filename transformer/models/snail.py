@@ -59,7 +59,8 @@ class SnailConfig(Config, path="config.model"):
     after another; of `parts` that are left out the sizes stay unused. A picture becomes `embedding` features by
     convolutions of so many `channels`, a vector by a linear map. The defaults are the paper's for Omniglot.
 
-    Errors: UserError for sizes below 1, and for as many as there are no blocks.
+    Raises:
+        UserError: For sizes below 1, and for as many as there are no blocks.
     """
 
     embedding: Positive = 64
@@ -102,7 +103,8 @@ class SnailConfig(Config, path="config.model"):
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """The rows and columns that the convolutions leave of a picture.
 
-        Errors: UserError for a picture of which nothing is left.
+        Raises:
+            UserError: For a picture of which nothing is left.
         """
         halved = _POOL ** len(self.channels)
         rows, columns = height // halved, width // halved
@@ -311,7 +313,8 @@ def laid_out(length: int) -> tuple[int, int]:
 def build(config: SnailConfig, interface: Interface, precision: Precision) -> Model:
     """The model for episodes of a task's length; without attention it has no maps.
 
-    Errors: UserError for pictures of which the convolutions leave nothing.
+    Raises:
+        UserError: For pictures of which the convolutions leave nothing.
     """
     if "pictures" in interface.inputs:
         _, length, height, _, _ = interface.inputs["pictures"].shape

@@ -213,7 +213,8 @@ class TokenDecoder(TokenModel):
 
         `memories` are what each layer reads beside its rings.
 
-        Errors: ValueError for maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
+        Raises:
+            ValueError: For maps of self-attention over caches of unlike lengths, as layers of unlike windows have.
         """
         position_R = cache.rows["position"]
         rings = cache.rows["rings"] or cache.examples["rings"]

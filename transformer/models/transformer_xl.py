@@ -95,7 +95,8 @@ class DecoderWithMemory(Decoder):
 def build(config: TransformerXLConfig, interface: Interface, precision: Precision) -> Model:
     """The model of this config for a task.
 
-    Errors: UserError when the task's texts have more positions than the model.
+    Raises:
+        UserError: If the task's texts have more positions than the model.
     """
     check_length(config.max_length, interface)
     return Model(

@@ -35,7 +35,8 @@ class VectorDecoderConfig(Config, path="config.model"):
 
     They begin as small widths need it: GPT-2's own deviation of 0.02 is that of a width of 2,500.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     layers: Layers = 4
@@ -109,7 +110,8 @@ class VectorDecoder(BlockStacks):
 def build(config: VectorDecoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model for a task's vectors.
 
-    Errors: UserError when its sequences have more steps than the model has positions.
+    Raises:
+        UserError: If its sequences have more steps than the model has positions.
     """
     check_length(config.max_length, interface)
     steps = Axis("steps", AxisKind.STEPS)
@@ -123,7 +125,8 @@ def build(config: VectorDecoderConfig, interface: Interface, precision: Precisio
 def check_placement(config: VectorDecoderConfig, placement: Placement) -> None:
     """Refuse attention that cannot go around a ring.
 
-    Errors: UserError naming the keys that can change it.
+    Raises:
+        UserError: Naming the keys that can change it.
     """
     check_ring(config.blocks, placement)
 

@@ -61,7 +61,8 @@ class VitConfig(Config, path="config.model"):
     sub-layer. The other fields are those of every Transformer (transformer.layers.transformer_config). `size` names a
     published model whose values fill the keys that are not given.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     patch: Positive = 16
@@ -99,7 +100,8 @@ class VitConfig(Config, path="config.model"):
     def grid(self, height: int, width: int) -> Axis:
         """The patches of pictures of so many pixels, behind the tokens in front, as the axis of a map.
 
-        Errors: UserError for pictures that the patches do not divide.
+        Raises:
+            UserError: For pictures that the patches do not divide.
         """
         if height % self.patch or width % self.patch:
             raise UserError(
@@ -185,7 +187,8 @@ class Vit(BlockStacks):
 def build(config: VitConfig, interface: Interface, precision: Precision) -> Model:
     """The model for pictures of the task's size.
 
-    Errors: UserError for pictures that the patches do not divide.
+    Raises:
+        UserError: For pictures that the patches do not divide.
     """
     _, height, width, _ = interface.inputs["picture"].shape
     grid = config.grid(height, width)
@@ -196,7 +199,8 @@ def build(config: VitConfig, interface: Interface, precision: Precision) -> Mode
 def check_placement(config: VitConfig, placement: Placement) -> None:
     """Refuse attention that cannot go around a ring, where the placement asks for one.
 
-    Errors: UserError naming the keys that can change it.
+    Raises:
+        UserError: Naming the keys that can change it.
     """
     check_ring(config.blocks, placement)
 

@@ -103,7 +103,8 @@ class Checkpoints:
     def reading(cls, directory: str | Path) -> "Checkpoints":
         """The checkpoints of a run that may still be training: changes nothing, not even unfinished saves.
 
-        Errors: UserError when the directory is absent.
+        Raises:
+            UserError: If the directory is absent.
         """
         if not locate(directory).is_dir():
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
@@ -125,7 +126,9 @@ class Checkpoints:
 
         Leaves are arrays of jax or NumPy, typed PRNG keys, and Python numbers.
 
-        Errors: Lost; ValueError when `step` is not after the latest one; whatever the previous save failed with.
+        Raises:
+            Lost: As described above.
+            ValueError: If `step` is not after the latest one; whatever the previous save failed with.
         """
         storage_of(self._directory).check(self._directory)
         latest = self.latest()
@@ -175,8 +178,9 @@ class Checkpoints:
         `abstract` has the structure of the state; its leaves are `jax.ShapeDtypeStruct` (with a sharding, or
         the first device's is taken), arrays, keys or numbers.
 
-        Errors: UserError naming the first leaf that differs in name, shape or type, before anything is read,
-        or for a step without a checkpoint; DamagedCheckpoint naming the leaf whose bytes changed.
+        Raises:
+            UserError: Naming the first leaf that differs in name, shape or type, before anything is read, or for a step
+                without a checkpoint; DamagedCheckpoint naming the leaf whose bytes changed.
         """
         manifest = self._load_manifest(step)
         return self._restore(step, manifest, abstract, ()), manifest["metadata"]
@@ -184,25 +188,32 @@ class Checkpoints:
     def restore_part(self, step: int, abstract_part: PyTree, prefix: tuple[str, ...]) -> PyTree:
         """The part of the state of `step` under `prefix`, such as ("variables", "params"); no other is read.
 
-        Errors: as `restore`, over the leaves under the prefix.
+        Raises:
+            UserError: As `restore`, over the leaves under the prefix.
         """
         return self._restore(step, self._load_manifest(step), abstract_part, tuple(prefix))
 
     def leaves(self, step: int) -> dict[str, StoredLeaf]:
         """The shape and type of every leaf of the state of `step`, by its path; no array is read.
 
-        Errors: as `restore`, for the step and its manifest.
+        Raises:
+            UserError: As `restore`, for the step and its manifest.
         """
         return leaves_in_manifest(self._load_manifest(step)["leaves"])
 
     def metadata(self, step: int) -> dict[str, Any]:
-        """What was saved beside the state of `step`. Errors: as `leaves`."""
+        """What was saved beside the state of `step`.
+
+        Raises:
+            UserError: As `leaves`.
+        """
         return self._load_manifest(step)["metadata"]
 
     def restore_leaves(self, step: int, abstract: Mapping[str, Any]) -> dict[str, Any]:
         """The leaves of `step` with these paths, placed as each says; no other is read.
 
-        Errors: as `restore`, over these leaves.
+        Raises:
+            UserError: As `restore`, over these leaves.
         """
         manifest = self._load_manifest(step)
         saved = leaves_in_manifest(manifest["leaves"])
@@ -214,7 +225,8 @@ class Checkpoints:
 
         A checkpoint that a run removes while it is read is no damage: the list is read again.
 
-        Errors: UserError where all are damaged; whatever else `read` raises.
+        Raises:
+            UserError: If all are damaged; whatever else `read` raises.
         """
         damaged: dict[int, DamagedCheckpoint] = {}
         vanished = 0
@@ -334,7 +346,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _listable(self) -> Iterator[None]:
-        """Errors: DamagedCheckpoint where what orbax keeps of a step is nothing that it can list it by."""
+        """Raise DamagedCheckpoint where what orbax keeps of a step is nothing that it can list it by."""
         try:
             yield
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:

@@ -82,7 +82,8 @@ def is_key(leaf: Any) -> bool:
 def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     """The leaves by their path, such as `variables/params/encoder/query/kernel`.
 
-    Errors: ValueError for two of one path.
+    Raises:
+        ValueError: For two of one path.
     """
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -96,7 +97,8 @@ def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
 def describe(leaf: Any) -> StoredLeaf:
     """The shape and type of a leaf.
 
-    Errors: TypeError for what cannot be one.
+    Raises:
+        TypeError: For what cannot be one.
     """
     if type(leaf) in SCALARS:
         return StoredLeaf((), SCALARS[type(leaf)])
@@ -130,7 +132,8 @@ def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata:
 def read_manifest(text: str | bytes) -> dict[str, Any]:
     """The manifest that a file holds.
 
-    Errors: ValueError saying that it cannot be read, or is not what was saved.
+    Raises:
+        ValueError: Saying that it cannot be read, or is not what was saved.
     """
     try:
         manifest = parse(text, "it")
@@ -149,7 +152,8 @@ def read_manifest(text: str | bytes) -> dict[str, Any]:
 def as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
     """The leaf in the caller's form, from the stored array and the leaf's entry in the manifest.
 
-    Errors: ValueError where the stored bits are not keys of the expected kind and shape.
+    Raises:
+        ValueError: If the stored bits are not keys of the expected kind and shape.
     """
     if is_key(expected):
         key = jax.random.wrap_key_data(stored, impl=entry["implementation"])
@@ -215,7 +219,8 @@ def sharding_of(leaf: Any) -> jax.sharding.Sharding:
 def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays in `folder` by name, unverified, each as its leaf says; each process reads its own part.
 
-    Errors: Unreadable, naming the leaf and the file.
+    Raises:
+        Unreadable: Naming the leaf and the file.
     """
     try:
         return _checked_arrays(folder, _restore_arrays(folder, leaves), leaves)
@@ -251,7 +256,8 @@ def find_damage(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str |
 def _checked_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
     """What was read, in the order of the leaves.
 
-    Errors: Unreadable where orbax, by damaged metadata, returned none, something else, or another shape.
+    Raises:
+        Unreadable: If orbax, by damaged metadata, returned none, something else, or another shape.
     """
     for name, leaf in leaves.items():
         array = read.get(name)
@@ -288,7 +294,9 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
 
     It ends the process over metadata that it cannot hold.
 
-    Errors: Unreadable; UserError; whatever the files' damage surfaces as.
+    Raises:
+        Unreadable: As described above.
+        UserError: Whatever the files' damage surfaces as.
     """
     tree = read_object(folder / "_METADATA")
     if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:

@@ -139,7 +139,8 @@ class RunDirectory:
     def open(cls, path: str | Path) -> "RunDirectory":
         """A run that exists, for reading: takes no lock and changes nothing.
 
-        Errors: UserError when the path is missing or holds no run.
+        Raises:
+            UserError: If the path is missing or holds no run.
         """
         directory = cls(locate(path))
         with usable(directory.path):
@@ -161,9 +162,10 @@ class RunDirectory:
         for `may_change`: dotted keys, each with all keys under it. A process that dies, in any way, releases its
         directory.
 
-        Errors: UserError, with the directory as it was, when a live process holds it, when it holds something
-        other than a run, when the config differs (naming the first key), or when it cannot be written; in a bucket
-        also inside the context, when another process has taken the directory over.
+        Raises:
+            UserError: With the directory as it was, when a live process holds it, when it holds something other than a
+                run, when the config differs (naming the first key), or when it cannot be written; in a bucket also
+                inside the context, when another process has taken the directory over.
         """
         directory = cls(locate(path))
         storage = storage_of(directory.path)
@@ -194,7 +196,8 @@ class RunDirectory:
     def abandon(self) -> None:
         """Empty a new run's directory, so that a corrected config can start in it.
 
-        Errors: ValueError for a directory that held a run before, or a run that has trained: neither is ever deleted.
+        Raises:
+            ValueError: For a directory that held a run before, or a run that has trained: neither is ever deleted.
         """
         if not self.fresh or self.checkpoints.exists():
             raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
@@ -207,7 +210,8 @@ class RunDirectory:
     def starts(self) -> list[Start]:
         """All starts, the first one first.
 
-        Errors: UserError naming what of environment.json is not as it is written.
+        Raises:
+            UserError: Naming what of environment.json is not as it is written.
         """
         return [checked(Start, start, str(self.environment_file)) for start in self._starts()]
 
@@ -222,7 +226,8 @@ class RunDirectory:
     def config(self) -> dict[str, Any]:
         """The recorded config; where config.json is lost, that of the newest checkpoint whose manifest is sound.
 
-        Errors: UserError when the file is no JSON object.
+        Raises:
+            UserError: If the file is no JSON object.
         """
         saved = None if self.config_file.exists() else self._saved_config()
         if saved is None:
@@ -434,7 +439,8 @@ def check_files(path: Path) -> None:
     What is written to a link lands elsewhere, and a pipe is never read to its end. The directory itself may be a link:
     a person named it. In a bucket there are none.
 
-    Errors: UserError naming the first.
+    Raises:
+        UserError: Naming the first.
     """
     if not isinstance(path, Path) or not path.is_dir():
         return

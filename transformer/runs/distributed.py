@@ -46,7 +46,8 @@ def join_processes(
 
     `heartbeat` is after how many seconds of silence a process counts as lost.
 
-    Errors: UserError for incomplete or invalid settings.
+    Raises:
+        UserError: For incomplete or invalid settings.
     """
     if heartbeat < 1:
         raise UserError(f"--heartbeat={heartbeat} must be at least 1 second")
@@ -112,7 +113,8 @@ def run_on_primary[T](decide: Callable[[], T]) -> T:
 def primary_first[T](make: Callable[[], T]) -> T:
     """Call `make` on every process, on the first one before the others: it can write files that they then read.
 
-    Errors: as `run_on_primary`.
+    Raises:
+        UserError: As `run_on_primary`.
     """
     made: list[T] = []
     run_on_primary(lambda: made.append(make()))
@@ -125,7 +127,8 @@ def claim_run_directory(
 ) -> Iterator[RunDirectory]:
     """The run directory that the first process claims for all of them, until all have left the context.
 
-    Errors: as `RunDirectory.claim`, on every process.
+    Raises:
+        UserError: As `RunDirectory.claim`, on every process.
     """
     with contextlib.ExitStack() as stack:
         held: list[RunDirectory] = []
@@ -200,7 +203,8 @@ RANK_VARIABLES = {"PMIX_RANK": "a launcher with PMIx", "PALS_RANKID": "Cray PALS
 def launcher_arguments(environment: Mapping[str, str]) -> dict[str, Any] | None:
     """The arguments of jax.distributed.initialize for a launcher that jax can join; None for others and for none.
 
-    Errors: UserError for Open MPI 5 or newer without an mpi4py that works with it.
+    Raises:
+        UserError: For Open MPI 5 or newer without an mpi4py that works with it.
     """
     if all(name in environment for name in _OPEN_MPI) and process_number(environment, _OPEN_MPI[0]) > 1:
         return {"cluster_detection_method": "mpi4py" if _needs_mpi4py(environment) else "ompi"}
@@ -212,7 +216,8 @@ def launcher_arguments(environment: Mapping[str, str]) -> dict[str, Any] | None:
 def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
     """Refuse to train alone in a process that something has started as one of several.
 
-    Errors: UserError naming the launcher, and the flags that join the processes.
+    Raises:
+        UserError: Naming the launcher, and the flags that join the processes.
     """
     for name, size, rank in UNSUPPORTED_LAUNCHERS:
         if size in environment and rank in environment and (count := process_number(environment, size)) > 1:
@@ -239,7 +244,8 @@ def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
 def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
     """Whether the processes of Open MPI find each other by mpi4py: from version 5 on, nothing else says where they are.
 
-    Errors: as `launcher_arguments`.
+    Raises:
+        UserError: As `launcher_arguments`.
     """
     version = environment.get("OMPI_VERSION", "").partition(".")[0]
     if not (int(version) >= 5 if version.isdecimal() else _ORTE not in environment):
@@ -264,7 +270,7 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
 
 
 def process_number(environment: Mapping[str, str], name: str) -> int:
-    """Errors: UserError for a variable that is no number of processes."""
+    """Raise UserError for a variable that is no number of processes."""
     if not environment[name].isdecimal():
         raise UserError(
             f"{name}={environment[name]} in the environment is no number of processes: unset it or correct it"

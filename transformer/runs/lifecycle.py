@@ -30,7 +30,8 @@ def run_lifecycle(
 
     `watchdog` are the seconds that a unit of work may take; None: long against those before it; 0: for ever.
 
-    Errors: as `transformer.runs.distributed.join_processes`.
+    Raises:
+        UserError: As `transformer.runs.distributed.join_processes`.
     """
     monitor = ProgressMonitor()
     messages = RunMessages(monitor)

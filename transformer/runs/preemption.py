@@ -39,7 +39,8 @@ class ProgressMonitor:
     def begin(self, what: str, *, makes: bool = False) -> None:
         """Begin the next unit, in words `what`; the one before is done. One that `makes` what can be lost is a step.
 
-        Errors: Stopped where the run ends before it.
+        Raises:
+            Stopped: If the run ends before it.
         """
         with self._changed:
             # Held for as long as the processes need to tell each other their numbers.

@@ -125,7 +125,8 @@ def cut(content: bytes, last: int, extent: Extent | None = None) -> bytes:
 def parse_metric(text: str) -> Metric:
     """The metric that the text names.
 
-    Errors: UserError for a text without split or name.
+    Raises:
+        UserError: For a text without split or name.
     """
     split, slash, name = text.partition("/")
     if not (slash and split and re.fullmatch(r"[^/].*", name)):
@@ -138,7 +139,8 @@ def read_records(path: str | Path, lines: Lines = METRICS) -> list[Record]:
 
     A last line that is being written, or was torn by a kill, is left out.
 
-    Errors: UserError for another line that is not as `lines` says.
+    Raises:
+        UserError: For another line that is not as `lines` says.
     """
     path = locate(path)
     try:
@@ -151,7 +153,8 @@ def read_records(path: str | Path, lines: Lines = METRICS) -> list[Record]:
 def read_last_records(path: Path) -> list[Record]:
     """The last records of a run's metrics, at a cost that does not depend on the file's length.
 
-    Errors: as `read_records`.
+    Raises:
+        UserError: As `read_records`.
     """
     if not isinstance(path, Path):  # a bucket's objects are read whole
         return read_records(path)
@@ -167,7 +170,11 @@ def read_last_records(path: Path) -> list[Record]:
 
 
 def parse_records(content: bytes, path: Path, lines: Lines) -> list[Record]:
-    """The records of a file's whole lines. Errors: as `read_records`, naming `path`."""
+    """The records of a file's whole lines.
+
+    Raises:
+        UserError: As `read_records`, naming `path`.
+    """
     records = []
     for number, line in enumerate(content.splitlines(), start=1):
         record = _record(line)

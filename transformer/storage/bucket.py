@@ -42,7 +42,9 @@ class BucketPath(gpath.PosixGPath):
     def read_bytes(self) -> bytes:
         """The content, of one generation also where another process replaces it.
 
-        Errors: FileNotFoundError; OSError.
+        Raises:
+            FileNotFoundError: As described above.
+            OSError: As described above.
         """
         with told(self):
             return object_at(self).download_as_bytes()
@@ -50,7 +52,9 @@ class BucketPath(gpath.PosixGPath):
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object; one that is missing may be what an attempt has removed whose answer was lost.
 
-        Errors: OSError; Lost.
+        Raises:
+            OSError: As described above.
+            Lost: As described above.
         """
         with contextlib.suppress(FileNotFoundError), told(self):
             there = object_at(self)
@@ -114,7 +118,10 @@ class Bucket:
     def claim(self, path: Path, name: str) -> contextlib.AbstractContextManager[None]:
         """Hold a lease, renewed by a thread.
 
-        Errors: OSError where the bucket is not one to train in; InUse; Lost.
+        Raises:
+            OSError: If the bucket is not one to train in.
+            InUse: As described above.
+            Lost: As described above.
         """
         check_bucket(path)
         return leased(path, name)
@@ -132,7 +139,8 @@ class Bucket:
     def scratch(self, path: Path) -> Path:
         """A folder of its own in the user's cache.
 
-        Errors: NotPrivate where others could change what is in it.
+        Raises:
+            NotPrivate: If others could change what is in it.
         """
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return private_folder(cache, "headwise", hashlib.sha256(os.fspath(path).encode()).hexdigest()[:16])
@@ -161,7 +169,9 @@ def _write(path: Path, send: Callable[..., None]) -> None:
     or with the whole machine, changes nothing that another holder has written. One that fails so is made again, for it
     may be its own earlier attempt, whose answer was lost, that has changed the object.
 
-    Errors: OSError; Lost.
+    Raises:
+        OSError: As described above.
+        Lost: As described above.
     """
     from google.api_core.exceptions import PreconditionFailed
 
@@ -215,7 +225,9 @@ class Mirror:
     def flush(self) -> None:
         """Send what has changed.
 
-        Errors: OSError; Lost.
+        Raises:
+            OSError: As described above.
+            Lost: As described above.
         """
         with self.sending:
             for file, version in sorted(self._versions().items()):

@@ -28,7 +28,9 @@ class Appended(Protocol):
     def append(self, content: bytes) -> None:
         """Add whole lines at the end: at once on a disk, within seconds in a bucket.
 
-        Errors: OSError, with none of them added; Lost.
+        Raises:
+            OSError: With none of them added.
+            Lost: As described above.
         """
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
@@ -37,7 +39,9 @@ class Appended(Protocol):
     def flush(self) -> None:
         """Return once all that was appended is where a reader finds it, and outlives a power cut.
 
-        Errors: OSError where it cannot be written; Lost.
+        Raises:
+            OSError: If it cannot be written.
+            Lost: As described above.
         """
 
     def close(self) -> None:
@@ -50,7 +54,8 @@ class Storage(Protocol):
     def reach(self, path: Path) -> None:
         """Return if the disk or bucket of `path` answers; whether the path exists does not matter.
 
-        Errors: OSError that says why it cannot: no such bucket, no credentials, no permission.
+        Raises:
+            OSError: That says why it cannot: no such bucket, no credentials, no permission.
         """
 
     def replace(self, path: Path, content: bytes) -> None:
@@ -61,7 +66,8 @@ class Storage(Protocol):
 
         Whatever is written through this contract is checked; what a library writes by itself is not.
 
-        Errors: Lost.
+        Raises:
+            Lost: As described above.
         """
 
     def append_to(self, path: Path) -> Appended:
@@ -76,7 +82,8 @@ class Storage(Protocol):
     def sync_tree(self, path: Path) -> None:
         """Return once a folder and all that is in it outlive a power cut.
 
-        Errors: OSError.
+        Raises:
+            OSError: As described above.
         """
 
     def claim(self, path: Path, name: str) -> AbstractContextManager[None]:
@@ -84,7 +91,9 @@ class Storage(Protocol):
 
         A holder that dies, however it dies, holds it no longer.
 
-        Errors: InUse when a live process holds it; Lost in the midst of the context, or when it is left.
+        Raises:
+            InUse: If a live process holds it.
+            Lost: In the midst of the context, or when it is left.
         """
 
     def stage(self, path: Path) -> AbstractContextManager[Path]:
@@ -92,7 +101,9 @@ class Storage(Protocol):
 
         Every few seconds while the context lasts, and when it is left.
 
-        Errors: OSError; Lost.
+        Raises:
+            OSError: As described above.
+            Lost: As described above.
         """
 
     def scratch(self, path: Path) -> Path:

@@ -37,7 +37,7 @@ class Disk:
     """Storage on a disk, as `transformer.storage.contract.Storage` says."""
 
     def reach(self, path: Path) -> None:
-        """Errors: UserError for a path that a library which writes under it would take for another."""
+        """Raise UserError for a path that a library which writes under it would take for another."""
         _check_literal(path)
 
     def replace(self, path: Path, content: bytes) -> None:
@@ -45,7 +45,9 @@ class Disk:
 
         Of several processes that replace one file at once the last has written it, whole.
 
-        Errors: OSError, with the old content in place; Lost.
+        Raises:
+            OSError: With the old content in place.
+            Lost: As described above.
         """
         self.check(path)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -99,7 +101,8 @@ class Disk:
     def claim(self, path: Path, name: str) -> Iterator[None]:
         """Hold an advisory lock on a file; the kernel lets go of it when the process dies.
 
-        Errors: InUse.
+        Raises:
+            InUse: As described above.
         """
         made = not path.is_dir()
         descriptor = _locked(path, name)
@@ -155,7 +158,9 @@ class AppendedFile:
     def append(self, content: bytes) -> None:
         """Append, from any thread.
 
-        Errors: OSError, with the file as it was, also where a part had been written; Lost where another wrote it.
+        Raises:
+            OSError: With the file as it was, also where a part had been written.
+            Lost: If another wrote it.
         """
         self._disk.check(self._path)
         # A thread that came between the writing and the counting would take what this one wrote for another's.
@@ -207,7 +212,8 @@ class AppendedFile:
 def unshare(path: Path) -> None:
     """Give a file that has other names (hard links, as `cp -al` makes) a content of its own, before it is written to.
 
-    Errors: OSError.
+    Raises:
+        OSError: As described above.
     """
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
@@ -215,7 +221,7 @@ def unshare(path: Path) -> None:
 
 
 def _check_literal(path: Path) -> None:
-    """Errors: UserError for a path that orbax, etils or tensorstore would take for another, and what it is."""
+    """Raise UserError for a path that orbax, etils or tensorstore would take for another, and what it is."""
     whole = f"{os.path.realpath(path)}/"
     reason = None
     if not _is_unicode(whole):
@@ -269,7 +275,8 @@ def _sync(path: str | Path) -> None:
 def _locked(path: Path, name: str) -> int:
     """An open descriptor of the lock file in a folder, which is made where it is absent, held by this process.
 
-    Errors: InUse.
+    Raises:
+        InUse: As described above.
     """
     while True:
         if not path.is_dir():

@@ -75,7 +75,9 @@ class Lease:
     def acquire(self) -> None:
         """Take the lease, waiting no longer than it takes to know whether its holder is alive.
 
-        Errors: InUse; OSError where the bucket cannot be reached.
+        Raises:
+            InUse: As described above.
+            OSError: If the bucket cannot be reached.
         """
         seen: _Stored | None = None
         since = now()
@@ -107,7 +109,8 @@ class Lease:
     def check(self) -> None:
         """Return if nobody else can hold the directory.
 
-        Errors: Lost.
+        Raises:
+            Lost: As described above.
         """
         # The thread may itself have been stopped, with the machine, for longer than the lease lasts.
         if self._lost is None and now() - self._renewed > self._seconds:
@@ -121,7 +124,9 @@ class Lease:
     def confirm(self) -> None:
         """Return if the bucket says that nobody else holds the directory: what is written next is this run's.
 
-        Errors: Lost; OSError where the bucket cannot be reached.
+        Raises:
+            Lost: As described above.
+            OSError: If the bucket cannot be reached.
         """
         self.check()
         self._see(self._read())
@@ -161,7 +166,8 @@ class Lease:
 
         `patient`: try again for a while where the bucket fails, as the thread does by itself.
 
-        Errors: OSError where the bucket cannot be reached.
+        Raises:
+            OSError: If the bucket cannot be reached.
         """
         began = now()
         about = dataclasses.asdict(LeaseFile(self._holder, self._token, self._seconds))
@@ -211,7 +217,9 @@ def _parsed(generation: int, content: bytes, seconds: float) -> _Stored:
 def leased(path: Path, name: str) -> Iterator[None]:
     """Hold the directory at `path` by a lease while the context lasts.
 
-    Errors: InUse; Lost, in the midst of the context where it runs in the main thread, else when it is left.
+    Raises:
+        InUse: As described above.
+        Lost: In the midst of the context where it runs in the main thread, else when it is left.
     """
     lease = Lease(path, name, SECONDS)
     lease.acquire()
@@ -243,7 +251,8 @@ def lease_of(path: Path) -> Lease | None:
 def check_lease(path: Path) -> None:
     """Return if what lies at `path` may be written: it is in no directory of this process's, or in one that it holds.
 
-    Errors: Lost.
+    Raises:
+        Lost: As described above.
     """
     lease = lease_of(path)
     if lease is not None:
@@ -253,7 +262,9 @@ def check_lease(path: Path) -> None:
 def confirm_lease(path: Path) -> None:
     """As `check_lease`, asking the bucket itself.
 
-    Errors: Lost; OSError.
+    Raises:
+        Lost: As described above.
+        OSError: As described above.
     """
     lease = lease_of(path)
     if lease is not None:

@@ -28,8 +28,9 @@ def locate(name: str | PathLike[str]) -> Path:
     A path in a bucket is read, listed and joined like any other; it is written through `storage_of` alone. What follows
     ./ is a name on the disk, as of ./~x.
 
-    Errors: UserError for another scheme, for a bucket where the extra `gcs` is not installed, and for characters that
-    no path in a bucket may have.
+    Raises:
+        UserError: For another scheme, for a bucket where the extra `gcs` is not installed, and for characters that no
+            path in a bucket may have.
     """
     text = fspath(name)
     url = _URL.fullmatch(text)
@@ -64,7 +65,8 @@ def locate(name: str | PathLike[str]) -> Path:
 def storage_of(path: str | PathLike[str]) -> Storage:
     """What keeps the files under `path`.
 
-    Errors: as `locate`.
+    Raises:
+        UserError: As `locate`.
     """
     if fspath(locate(path)).startswith("gs://"):
         from transformer.storage.bucket import Bucket

@@ -39,7 +39,8 @@ def check_bucket(path: Path) -> None:
 
     Without that permission or project the run would end where it first saves, after all that compiles before.
 
-    Errors: OSError.
+    Raises:
+        OSError: As described above.
     """
     from google.cloud import storage
 
@@ -51,7 +52,9 @@ def check_bucket(path: Path) -> None:
 def told(path: Path) -> Iterator[None]:
     """Errors of the client's libraries as an OSError that says what is wrong with `path`.
 
-    Errors: FileNotFoundError for a missing object; OSError.
+    Raises:
+        FileNotFoundError: For a missing object.
+        OSError: As described above.
     """
     import requests
     from google.api_core.exceptions import GoogleAPIError, NotFound, PreconditionFailed

@@ -73,7 +73,8 @@ def fit_scaling_laws(runs: Sequence[ScaledRun], *, draws: int = 200, seed: int =
     Intervals are percentiles of `draws` bootstrap samples of the losses, which scatter as the seeds of a point do where
     all points have two, else as six runs or more do around the fit; by as much at every size, in logarithms.
 
-    Errors: UserError where neither varies, and for losses and numbers that are not positive.
+    Raises:
+        UserError: If neither varies, and for losses and numbers that are not positive.
     """
     for run in runs:
         if not min(run[1:]) > 0 or not np.isfinite(run[1:]).all():
@@ -244,7 +245,8 @@ def read_runs(paths: Iterable[Path], metric: str) -> RunsRead:
     counted by the family's formula, else 6 N D. A run that has not come to its last step, or does not report `metric`
     at the end, is left out.
 
-    Errors: UserError for a directory that is neither.
+    Raises:
+        UserError: For a directory that is neither.
     """
     asked, found = parse_metric(metric), RunsRead([], [])
     for path in _directories(paths):

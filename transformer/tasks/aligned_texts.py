@@ -26,8 +26,9 @@ def read_aligned(
     separated by spaces and the first having the number `first`; with `reverse` the target's word comes first.
     `language` is the target's.
 
-    Errors: UserError for files that cannot be read or have unlike numbers of lines, and for a line whose links are none
-    or lie outside of its sentences.
+    Raises:
+        UserError: For files that cannot be read or have unlike numbers of lines, and for a line whose links are none or
+            lie outside of its sentences.
     """
     sources, targets, linked = (split_lines(read_text(path)) for path in (source, target, links))
     if not len(sources) == len(targets) == len(linked):
@@ -64,8 +65,9 @@ def alignment_of(task: Task, model: Model, pairs: Sequence[Pair]) -> Evaluation:
 
     Of several heads the best on every second pair is measured on the others; a single one on all.
 
-    Errors: UserError for a task that does not translate, a model without attention of target over source, pairs of more
-    tokens than the model has positions, and a tokenizer that cuts texts into other words than spaces do.
+    Raises:
+        UserError: For a task that does not translate, a model without attention of target over source, pairs of more
+            tokens than the model has positions, and a tokenizer that cuts texts into other words than spaces do.
     """
     if not isinstance(task, Translation):
         raise UserError("only a run that translates can align sentence pairs")

@@ -20,7 +20,8 @@ _MASS = "mass/"
 def middles_of(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray, " X"]]:
     """The middles of the rows and of the columns of a grid, in pixels of its picture.
 
-    Errors: ValueError for an axis that is no grid.
+    Raises:
+        ValueError: For an axis that is no grid.
     """
     if axis.shape is None:
         raise ValueError(f"the axis {axis.name!r} of kind {axis.kind.value} has no shape: it is no grid")

@@ -51,7 +51,8 @@ class ClassificationConfig(LabeledTextConfig):
     "FILE.tsv" or "FILE.jsonl" with columns or fields text and label, whose labels are `classes`
     (transformer.data.datasets.user_files).
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     def _check(self) -> None:
@@ -113,7 +114,8 @@ class Classification(LabeledTexts):
     def answer(self, view: View, request: Request) -> Answers:
         """The most probable class of each text, and how probable it is.
 
-        Errors: UserError for a language, for a way of decoding, and for texts that are too long.
+        Raises:
+            UserError: For a language, for a way of decoding, and for texts that are too long.
         """
         refuse_decoding(request, "classifies")
         rows = encoded(self.tokenizer, request.texts)
@@ -141,7 +143,8 @@ def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> Inter
 def read(config: ClassificationConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
     """Texts between the begin and the end token.
 
-    Errors: UserError for texts that are empty or longer than the longest of `config.lengths`, a target, a language.
+    Raises:
+        UserError: For texts that are empty or longer than the longest of `config.lengths`, a target, a language.
     """
     check_sentences(sentences)
     rows = encoded(tokenizer, sentences.texts)

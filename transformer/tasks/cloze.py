@@ -37,7 +37,8 @@ class Cloze:
     def evaluations(self, train: Documents, held_out: Documents, split: str, parameters: str) -> tuple[Evaluation, ...]:
         """Both kinds of questions, asked once training is over.
 
-        Errors: UserError for a text of which no question can be made.
+        Raises:
+            UserError: For a text of which no question can be made.
         """
         shown, asked = ([self.tokenizer.decode(document) for document in each] for each in (train, held_out))
         lexicon, evaluations = Lexicon.of(shown), []

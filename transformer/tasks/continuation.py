@@ -25,7 +25,8 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
 
     They begin with the tokenizer's opening tokens; an empty text becomes the begin token, or else the end token.
 
-    Errors: UserError for an empty text where the tokenizer has neither token.
+    Raises:
+        UserError: For an empty text where the tokenizer has neither token.
     """
     opening = tokenizer.begin if tokenizer.begin is not None else tokenizer.end
     encoded = [[*tokenizer.opening, *ids] for ids in tokenizer.encode(texts)]
@@ -84,7 +85,8 @@ def continue_texts(
 
     `max_length` is the model's number of positions.
 
-    Errors: UserError for a prompt that leaves no room for `decoding.length` more tokens.
+    Raises:
+        UserError: For a prompt that leaves no room for `decoding.length` more tokens.
     """
     prompts = encode_prompts(tokenizer, texts)
     for text, length in zip(texts, prompts["lengths"], strict=True):
@@ -124,7 +126,8 @@ def answers_by_continuing(
 
     `own` are the task's ways of decoding, where a request says nothing else.
 
-    Errors: UserError for a language, a coverage penalty, and texts that leave no room.
+    Raises:
+        UserError: For a language, a coverage penalty, and texts that leave no room.
     """
     if request.language is not None:
         raise UserError(f"--language={request.language} is for runs that translate")

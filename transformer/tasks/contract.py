@@ -37,7 +37,8 @@ class View(NamedTuple):
     def averaged(self, name: str) -> Variables:
         """The variables with the parameters of an average, such as a target network, in the place of those trained.
 
-        Errors: UserError for an average that the run does not keep.
+        Raises:
+            UserError: For an average that the run does not keep.
         """
         if name not in self.averages:
             raise UserError(
@@ -230,7 +231,8 @@ class Task(Protocol):
     def answer(self, view: View, request: Request) -> Answers:
         """A trained model's answers to new texts (launch.generate).
 
-        Errors: UserError for what the task cannot do, and for texts that do not fit.
+        Raises:
+            UserError: For what the task cannot do, and for texts that do not fit.
         """
 
 

@@ -25,7 +25,8 @@ class Decoding(Config):
 
     `samples` are drawn from each prompt, by the key of `seed`. `length` is the greatest number of new tokens.
 
-    Errors: UserError for beams together with sampling, a coverage penalty without beams, and values out of range.
+    Raises:
+        UserError: For beams together with sampling, a coverage penalty without beams, and values out of range.
     """
 
     length: Positive = 64
@@ -53,7 +54,8 @@ class Decoding(Config):
     def asked(cls, given: Mapping[str, Any], **own: Any) -> "Decoding":
         """What a request gives over a task's own settings; sampling replaces the task's own beam search.
 
-        Errors: as the class.
+        Raises:
+            UserError: As the class.
         """
         refuse_words(given)
         if any(name in given for name in _SAMPLING):
@@ -66,7 +68,8 @@ class Decoding(Config):
     def chooser(self) -> Chooser:
         """The decoding method: greedy, beam search or sampling.
 
-        Errors: UserError for a temperature, top_k or top_p out of range.
+        Raises:
+            UserError: For a temperature, top_k or top_p out of range.
         """
         if self._sampled():
             temperature = 1.0 if self.temperature is None else self.temperature
@@ -95,14 +98,15 @@ class Decoding(Config):
 def refuse_words(given: Mapping[str, Any]) -> None:
     """Refuse words to be weighed at hidden places, for a run that fills in none.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     if "words" in given:
         raise UserError(f"--weighed={','.join(given['words'])} is for runs that fill in hidden tokens")
 
 
 def check_coverage(coverage_penalty: float, beams: int) -> None:
-    """Errors: UserError for a coverage penalty below 0, or one that no beam search reads."""
+    """Raise UserError for a coverage penalty below 0, or one that no beam search reads."""
     if not coverage_penalty >= 0:
         raise UserError(f"coverage_penalty={coverage_penalty} must be at least 0")
     if coverage_penalty and beams == 1:

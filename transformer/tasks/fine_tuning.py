@@ -58,7 +58,8 @@ class FineTuningConfig(LabeledTextConfig):
     one of `lengths` tokens; a longer one loses some of its longest text. `auxiliary` is lambda, the weight of the
     language model's own loss.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     dataset: str = "grammar/acceptability"
@@ -184,7 +185,8 @@ class FineTuning(LabeledTexts):
 
         The texts of an example are parted by " $ ", as in "premise $ hypothesis" or "context $ one $ other".
 
-        Errors: UserError for a language, a way of decoding, another number of texts, and examples that are too long.
+        Raises:
+            UserError: For a language, a way of decoding, another number of texts, and examples that are too long.
         """
         refuse_decoding(request, "classifies")
         parts = [_split_texts(text, self.shape) for text in request.texts]
@@ -283,7 +285,8 @@ def with_leading_space(text: str) -> str:
 def _split_texts(text: str, shape: Shape) -> list[str]:
     """The texts of an example that a person has written as one.
 
-    Errors: UserError for another number of them, and empty ones.
+    Raises:
+        UserError: For another number of them, and empty ones.
     """
     parts = [part.strip() for part in text.split(TEXT_SEPARATOR)] if shape.texts > 1 else [text.strip()]
     if len(parts) == shape.texts and all(parts):
@@ -329,7 +332,8 @@ def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Interface
 def read_examples(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
     """The sequences of examples whose texts are parted by " $ ".
 
-    Errors: UserError for texts that are empty or longer than the longest of `config.lengths`, a target, a language.
+    Raises:
+        UserError: For texts that are empty or longer than the longest of `config.lengths`, a target, a language.
     """
     check_sentences(sentences)
     shape = config.shape

@@ -58,7 +58,8 @@ class PictureClassificationConfig(Config, path="config.task"):
     exchanged, in all pictures alike and behind their augmentation, so that what was near is far (0: none). `test` may
     be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     dataset: str = "digits"
@@ -182,7 +183,8 @@ class PictureClassification(PlainTask):
     def answer(self, view: View, request: Request) -> Answers:
         """The most probable class of the picture in each file, and how probable it is.
 
-        Errors: UserError for a language, for a way of decoding, and for files that hold no picture.
+        Raises:
+            UserError: For a language, for a way of decoding, and for files that hold no picture.
         """
         refuse_decoding(request, "classifies")
         pixels = read_files(self.config, self.interface.inputs["picture"].shape[1:], request.texts)
@@ -207,7 +209,8 @@ def read_files(
 ) -> UInt8[np.ndarray, "B height width channels"]:
     """The pictures in files as those of the task are: of their size, gray where they are, their squares exchanged.
 
-    Errors: UserError for a name that is no file, a file that is no picture, and a task whose pictures are not square.
+    Raises:
+        UserError: For a name that is no file, a file that is no picture, and a task whose pictures are not square.
     """
     height, width, channels = shape
     if height != width:
@@ -226,7 +229,9 @@ def read_files(
 def read(config: PictureClassificationConfig, view: View, facts: PictureFacts, sentences: Sentences) -> Reading:
     """The pictures in the files that the texts name.
 
-    Errors: as `read_files`, and UserError for a target or a language.
+    Raises:
+        UserError: As `read_files`
+        UserError: For a target or a language.
     """
     check_sentences(sentences)
     pixels = read_files(config, facts.shape, sentences.texts)
@@ -250,7 +255,8 @@ def build(config: PictureClassificationConfig, directory: Path, rows_multiple: i
 
     A batch's rows are a multiple of `rows_multiple` (devices x micro-batches).
 
-    Errors: UserError for data that have other classes than those that the run directory keeps.
+    Raises:
+        UserError: For data that have other classes than those that the run directory keeps.
     """
     opened = open_pictures(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
     if (directory / FILE).is_file():

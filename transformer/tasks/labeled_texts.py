@@ -31,7 +31,8 @@ class LabeledTextConfig(Config, path="config.task"):
     labeled test split. Of the validation examples `probed`, evenly spaced, are mapped. Files of one's own have
     `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     dataset: str = "word_order"
@@ -75,7 +76,8 @@ class LabeledTextConfig(Config, path="config.task"):
     def check_fits(self, texts: Sequence[str], rows: Sequence[Sized]) -> None:
         """Refuse new texts that would have to be cut: an answer is to a whole text.
 
-        Errors: UserError.
+        Raises:
+            UserError: As described above.
         """
         for text, row in zip(texts, rows, strict=True):
             if len(row) > self.longest:

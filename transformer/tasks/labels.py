@@ -34,7 +34,8 @@ class Labels:
     [B, queries, height, width, 3]; so are those of an axis of queries that is no grid, a picture for each of its
     positions, which the page shows as they are.
 
-    Errors: ValueError where the parts disagree on the number of examples.
+    Raises:
+        ValueError: If the parts disagree on the number of examples.
     """
 
     tokens: Mapping[str, tuple[tuple[str, ...], ...]]
@@ -60,8 +61,9 @@ class Labels:
     def completed(self, sites: Sequence[Site]) -> "Labels":
         """The labels with the names of the axes that name themselves.
 
-        Errors: UserError naming the site and the axis for an axis without names, for gold links of a site that the
-        model does not have, and for links that lie outside of their axes.
+        Raises:
+            UserError: Naming the site and the axis for an axis without names, for gold links of a site that the model
+                does not have, and for links that lie outside of their axes.
         """
         tokens = dict(self.tokens)
         for site in sites:

@@ -164,7 +164,8 @@ class LanguageModeling(TextTask):
     def answer(self, view: View, request: Request) -> Answers:
         """Continuations of the texts; without a length, up to the model's positions behind the longest text.
 
-        Errors: UserError for a language, and for texts that leave no room.
+        Raises:
+            UserError: For a language, and for texts that leave no room.
         """
         return answers_by_continuing(view, self.tokenizer, request, request.texts)
 

@@ -18,7 +18,8 @@ from transformer.tasks.text_data import padded
 def encode_hidden(tokenizer: AnyTokenizer, text: str) -> list[int]:
     """A text as token numbers, in which the mask token's own name stands for a hidden place.
 
-    Errors: UserError for a text without one.
+    Raises:
+        UserError: For a text without one.
     """
     tokens = encode_framed(tokenizer, text)
     if tokenizer.mask not in tokens:
@@ -48,7 +49,8 @@ def fill_in(
     A word's probability is that of its token among all ordinary ones, with and without a space in front together.
     `max_length` is the model's number of positions.
 
-    Errors: UserError for a text that hides nothing or has more tokens, and for a word of several tokens.
+    Raises:
+        UserError: For a text that hides nothing or has more tokens, and for a word of several tokens.
     """
     encoded = [encode_hidden(tokenizer, text) for text in texts]
     for text, tokens in zip(texts, encoded, strict=True):
@@ -85,7 +87,8 @@ def weighed(words: Sequence[str], probabilities: Float[np.ndarray, "places words
 def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
     """The tokens that a word may be, with and without a space in front.
 
-    Errors: UserError for a word that is none.
+    Raises:
+        UserError: For a word that is none.
     """
     single = {tokens[0] for tokens in tokenizer.encode([word, f" {word}"]) if len(tokens) == 1}
     if not word or not single - tokenizer.special:

@@ -193,8 +193,9 @@ class MaskedLanguageModeling(TextTask):
     def answer(self, view: View, request: Request) -> Answers:
         """The texts with their hidden tokens filled in, and how probable the words are that were asked about.
 
-        Errors: UserError for a language, for a way of decoding, for texts that hide nothing or are too long, for words
-        that are no token, and for a model that reads from the left.
+        Raises:
+            UserError: For a language, for a way of decoding, for texts that hide nothing or are too long, for words
+                that are no token, and for a model that reads from the left.
         """
         if self.config.predicted is Predicted.NEXT:
             raise UserError("this run reads from the left (config.task.predicted=next): it fills in nothing")

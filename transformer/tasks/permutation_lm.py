@@ -215,7 +215,8 @@ def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenize
 def _read(config: Any, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
     """Texts from left to right, each by itself, so that the keys are its tokens alone.
 
-    Errors: UserError for texts that are empty, a target, and a language.
+    Raises:
+        UserError: For texts that are empty, a target, and a language.
     """
     reading = CONTINUATION_READER.read(config, view, tokenizer, sentences)
     tokens = {**reading.labels.tokens, MEMORY_AND_TOKENS.name: reading.labels.tokens["tokens"]}

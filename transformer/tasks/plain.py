@@ -53,7 +53,7 @@ class PlainTask:
         return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
 
     def answer(self, view: View, request: Request) -> Answers:
-        """Errors: UserError, since the task is not about texts."""
+        """Raise UserError, since the task is not about texts."""
         raise UserError("this run's task does not answer texts: it neither translates nor continues nor fills in")
 
 
@@ -88,7 +88,8 @@ def look_over(view: View, inputs: Batch, *, method: str = "forward") -> Look:
 def refuse_decoding(request: Request, does: str) -> None:
     """Refuse a language and ways of decoding, for a task that generates nothing but `does` something else.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     if request.language is not None:
         raise UserError(f"--language={request.language} is for runs that translate")
@@ -101,7 +102,8 @@ def refuse_decoding(request: Request, does: str) -> None:
 def refuse_options(request: Request, does: str) -> None:
     """Refuse what only texts have, for a task that decodes but `does` something else than write.
 
-    Errors: UserError for a language, samples, stop strings or a coverage penalty.
+    Raises:
+        UserError: For a language, samples, stop strings or a coverage penalty.
     """
     given = request.decoding
     if request.language is not None or "stops" in given or given.get("samples", 1) > 1 or given.get("coverage_penalty"):
@@ -111,7 +113,8 @@ def refuse_options(request: Request, does: str) -> None:
 def check_sentences(sentences: Sentences, *, two_sided: bool = False) -> None:
     """Refuse sentences that say nothing, and targets or a language for a model of one side.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     for text in sentences.texts:
         if not text.strip():
@@ -127,7 +130,8 @@ def check_sentences(sentences: Sentences, *, two_sided: bool = False) -> None:
 def check_fits(texts: Sequence[str], rows: Sequence[Sized], max_length: int | None) -> None:
     """Refuse a text of more tokens than a model has positions.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     for text, row in zip(texts, rows, strict=True):
         if max_length is not None and len(row) > max_length:
@@ -145,7 +149,8 @@ def said_of(dataset: str, sizes: Mapping[str, int], what: str, how: str = "") ->
 def check_rows(rows: int, rows_multiple: int) -> None:
     """Refuse `config.task.rows` that a mesh and a config cannot cut into equal parts.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     if rows % rows_multiple:
         raise UserError(

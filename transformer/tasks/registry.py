@@ -14,7 +14,8 @@ TASKS = Exports("transformer.tasks", "TASK", TaskSpec, "config.task.name")
 def task_schema(values: Mapping[str, Any]) -> type:
     """The config dataclass of the task that `values["name"]` names.
 
-    Errors: UserError for an unknown task.
+    Raises:
+        UserError: For an unknown task.
     """
     return TASKS[values.get("name", "")].config
 
@@ -22,7 +23,8 @@ def task_schema(values: Mapping[str, Any]) -> type:
 def task_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the task that `values["name"]` names.
 
-    Errors: UserError for an unknown task or key.
+    Raises:
+        UserError: For an unknown task or key.
     """
     cls = task_schema(values)
     return from_config(cls, {k: v for k, v in values.items() if k != "name"}, "config.task")
@@ -31,7 +33,8 @@ def task_config(values: Mapping[str, Any]) -> Any:
 def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
     """The task of a config, its data and tokenizer in a run directory.
 
-    Errors: UserError for a folder of data that does not exist.
+    Raises:
+        UserError: For a folder of data that does not exist.
     """
     data_dir = getattr(config, "data_dir", None)
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():

@@ -67,7 +67,7 @@ class SegmentLanguageModeling(LanguageModeling):
         return SegmentBatches(stream, context=self.config.context, rows=self.config.rows, seed=seed)
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
-        """Errors: UserError for a model without a memory."""
+        """Raise UserError for a model without a memory."""
         first = first_memory(view, self.config.rows, self.config.context)
         if not first:
             raise UserError(

@@ -19,7 +19,8 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     Of the glyphs `batch` has `middles` [B, T, 2] in pixels, x to the right and y downwards, `turns` in radians and
     `sides`; a step without a glyph has the side 0 and no place.
 
-    Errors: ValueError for an axis that is no grid.
+    Raises:
+        ValueError: For an axis that is no grid.
     """
     y_Y, x_X = middles_of(axis)
     places_Kx2 = np.stack([np.tile(x_X, len(y_Y)), np.repeat(y_Y, len(x_X))], axis=-1)

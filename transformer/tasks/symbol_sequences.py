@@ -157,7 +157,8 @@ class SymbolSequenceTask(TokenSequenceTask):
     def decoding(self, request: Request, does: str, longest: str) -> Decoding:
         """How a request wants sequences decoded, of a run that `does` something.
 
-        Errors: UserError for what such a run does not have, and for more symbols than the longest sequence has.
+        Raises:
+            UserError: For what such a run does not have, and for more symbols than the longest sequence has.
         """
         refuse_options(request, does)
         decoding = Decoding.asked(request.decoding, length=self.steps, beams=self.beams, length_penalty=0.0)

@@ -90,8 +90,9 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
     A newly trained tokenizer gets special tokens for `roles`, and one for the end of a document where the
     text has several; it is kept in the run directory.
 
-    Errors: UserError for data that is missing, a split that the set does not have or that is empty, and a tokenizer
-    that was not given.
+    Raises:
+        UserError: For data that is missing, a split that the set does not have or that is empty, and a tokenizer that
+            was not given.
     """
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
     text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir, held_out=config.held_out)
@@ -113,7 +114,8 @@ def open_tokenizer(
 ) -> AnyTokenizer:
     """The run's tokenizer, or a newly trained one, with special tokens for `roles`, which the directory then keeps.
 
-    Errors: UserError for a tokenizer that was not given.
+    Raises:
+        UserError: For a tokenizer that was not given.
     """
     if saved_in(directory):
         return load_tokenizer(directory)
@@ -154,7 +156,8 @@ def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
 
     Where every document is shorter, they are stretches of the joined documents.
 
-    Errors: UserError where the documents together do not hold one.
+    Raises:
+        UserError: If the documents together do not hold one.
     """
     if all(len(document) < length for document in documents):
         documents = [join_documents(documents, None)]

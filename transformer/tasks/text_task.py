@@ -135,7 +135,8 @@ def _read_texts(
 ) -> Reading:
     """Texts, each encoded by itself.
 
-    Errors: UserError for texts that are empty or longer than the model's positions, a target, and a language.
+    Raises:
+        UserError: For texts that are empty or longer than the model's positions, a target, and a language.
     """
     check_sentences(sentences)
     rows = [encode(tokenizer, text) for text in sentences.texts]

@@ -36,7 +36,8 @@ def translate(
 
     `max_length` is the model's number of positions, None without a limit.
 
-    Errors: UserError for a sentence of more tokens, no sentence, and a language that the run was not trained on.
+    Raises:
+        UserError: For a sentence of more tokens, no sentence, and a language that the run was not trained on.
     """
     if not any(text.strip() for text in texts):
         raise UserError("no sentence to translate: give one by --text, or one a line on standard input")
@@ -76,7 +77,7 @@ def translate(
 
 
 def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
-    """Errors: UserError for a language that the tokenizer has no tag of, and for none where it has several."""
+    """Raise UserError for a language that the tokenizer has no tag of, and for none where it has several."""
     known = tokenizer.languages
     if known and language not in known:
         if language is None:
@@ -89,7 +90,8 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
 def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float) -> Coverage | None:
     """What the attention of target over source is to cover; None without a weight.
 
-    Errors: UserError for a model without such an attention.
+    Raises:
+        UserError: For a model without such an attention.
     """
     if not weight:
         return None

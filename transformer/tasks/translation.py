@@ -160,7 +160,8 @@ class Translation(PlainTask):
     def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
         """What a word is usually worth, of a model whose attention draws; nothing of others.
 
-        Errors: UserError for an expected reward of such a model.
+        Raises:
+            UserError: For an expected reward of such a model.
         """
         if not draws(view.model):
             return super().init_extra(view, key)
@@ -217,7 +218,8 @@ class Translation(PlainTask):
     def answer(self, view: View, request: Request) -> Answers:
         """The texts translated.
 
-        Errors: UserError for samples, a language that the run was not trained on, and sentences that are too long.
+        Raises:
+            UserError: For samples, a language that the run was not trained on, and sentences that are too long.
         """
         if request.decoding.get("samples", 1) > 1:
             samples = request.decoding["samples"]
@@ -314,7 +316,8 @@ def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> Interfac
 def translated(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, request: Request) -> list[Pair]:
     """The texts with their translations, decoded as the request says and else as the config does.
 
-    Errors: as `transformer.tasks.translate.translate`.
+    Raises:
+        UserError: As `transformer.tasks.translate.translate`.
     """
     max_length = view.model.max_length
     decoding = Decoding.asked(
@@ -330,8 +333,9 @@ def translated(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, r
 def read(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, sentences: Sentences) -> Reading:
     """Texts with their targets, or without any with the model's own translations.
 
-    Errors: UserError for texts that are empty or too long, another number of targets than of texts, and a language
-    that was not trained.
+    Raises:
+        UserError: For texts that are empty or too long, another number of targets than of texts, and a language that
+            was not trained.
     """
     texts, targets, language = sentences
     check_sentences(sentences, two_sided=True)

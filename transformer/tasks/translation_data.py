@@ -113,7 +113,10 @@ class Split:
 def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, Split]]:
     """Open the data, train or re-open the run's tokenizer, and encode the three splits.
 
-    The tokenizer is kept in the run directory. Errors: UserError for data that is missing.
+    The tokenizer is kept in the run directory.
+
+    Raises:
+        UserError: For data that is missing.
     """
     data = open_translation(
         config.dataset,
@@ -153,7 +156,8 @@ class Special(NamedTuple):
 def special_tokens(tokenizer: AnyTokenizer) -> Special:
     """The numbers of the special tokens that sentence pairs need.
 
-    Errors: UserError for a tokenizer that lacks one of them.
+    Raises:
+        UserError: For a tokenizer that lacks one of them.
     """
     pad, begin, end = tokenizer.pad, tokenizer.begin, tokenizer.end
     if pad is None or begin is None or end is None:

@@ -55,7 +55,8 @@ class CheckedBatches:
     def __getitem__(self, step: int) -> Batch:
         """The batch of the step behind `step`.
 
-        Errors: BadBatch naming the first token that is in no vocabulary.
+        Raises:
+            BadBatch: Naming the first token that is in no vocabulary.
         """
         number = batch_number(step, self._passed)
         batch = self._source[number]

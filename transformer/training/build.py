@@ -71,7 +71,8 @@ def assemble(
 
     With `synthetic` no data are read: the task has made-up data of the same shapes, enough to compile its programs.
 
-    Errors: UserError for data that is missing or does not fit the model, and for a mesh that does not fit either.
+    Raises:
+        UserError: For data that is missing or does not fit the model, and for a mesh that does not fit either.
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
     family = models.FAMILIES[models.name_of(experiment.model)]
@@ -114,7 +115,7 @@ def assemble(
 def _make_objective_optimizer(
     objective: Objective, config: OptimizerConfig, experiment: Experiment, model: Model
 ) -> Optimizer:
-    """Errors: as `check_patterns` and `layer_heights`."""
+    """Raise as `check_patterns` and `layer_heights`."""
     check_patterns(config, objective, by_path(model.functional.shapes()))
     front = models.FAMILIES[models.name_of(experiment.model)].front
     above = None if config.layer_decay == 1 else layer_heights(model, front)
@@ -124,7 +125,9 @@ def _make_objective_optimizer(
 def check_before_compiling(experiment: Experiment, assembly: Assembly) -> None:
     """Check on abstract shapes that task and model fit each other, before anything is computed.
 
-    Errors: as `transformer.training.preflight.check_fit`; UserError for a state that no device here has room for.
+    Raises:
+        UserError: As `transformer.training.preflight.check_fit`
+        UserError: For a state that no device here has room for.
     """
     objectives, params = assembly.task.objectives, assembly.abstract.variables.params
     gradients = [trained_parameters(objective, assembly.optimizers[objective.name], params) for objective in objectives]

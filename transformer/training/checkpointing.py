@@ -30,7 +30,8 @@ class Saver:
     def __call__(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         """Save the state of its step, with the extents of the records, which must be flushed, and what is under way.
 
-        Errors: NotFinite, naming the first leaf; as `Checkpoints.save`.
+        Raises:
+            NotFinite: Naming the first leaf; as `Checkpoints.save`.
         """
         step = int(state.step)
         leaf = self.first_not_finite(state)
@@ -49,7 +50,11 @@ class Saver:
         self._run.checkpoints.save(step, state, metadata)
 
     def wait(self) -> None:
-        """Wait for the save before. Errors: whatever it failed with."""
+        """Wait for the save before.
+
+        Raises:
+            UserError: Whatever it failed with.
+        """
         self._run.checkpoints.latest()
 
     def first_not_finite(self, state: TrainState) -> str | None:
@@ -70,7 +75,11 @@ class WaitForSave(NullSink):
         self._saver, self._every = saver, every
 
     def progress(self, step: int, total: int) -> None:
-        """Wait, once in so many steps. Errors: whatever the save failed with."""
+        """Wait, once in so many steps.
+
+        Raises:
+            UserError: Whatever the save failed with.
+        """
         if self._every and (step + 1) % self._every == 0:
             self._saver.wait()
 

@@ -87,7 +87,8 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
     A family or task given by a dotted path is imported as code: see `transformer.trust.check_trusted` for recorded
     configs.
 
-    Errors: UserError naming the first unknown key, missing key, or invalid value.
+    Raises:
+        UserError: Naming the first unknown key, missing key, or invalid value.
     """
     run = from_config(RunConfig, values)
     optimizers = {
@@ -137,7 +138,8 @@ def schema_of(values: Mapping[str, Any]) -> Group:
 
     A named model size gives the defaults of its keys.
 
-    Errors: UserError for a task, family or size that is unknown or missing.
+    Raises:
+        UserError: For a task, family or size that is unknown or missing.
     """
     sections = typing.get_type_hints(Experiment)
     keys = dict(group_of(RunConfig).keys)
@@ -151,8 +153,9 @@ def with_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     A mapping replaces a whole group, before the keys in it are set. A list serves as a tuple, an integer as a number.
     A key that contradicts the model's size turns it into a model without a named size that differs in that key alone.
 
-    Errors: UserError for a key that no config with this task and family has (with the nearest one), a value of another
-    type, and a key of `base` that another task or family has not.
+    Raises:
+        UserError: For a key that no config with this task and family has (with the nearest one), a value of another
+            type, and a key of `base` that another task or family has not.
     """
     return _override(base, overrides, from_value)
 
@@ -160,7 +163,9 @@ def with_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 def with_words(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """`with_overrides` for dotted keys with their values as text; of two with one key the last counts.
 
-    Errors: as `with_overrides`, and UserError for text that does not parse as the type of the key's field.
+    Raises:
+        UserError: As `with_overrides`
+        UserError: For text that does not parse as the type of the key's field.
     """
     return _override(base, dict(words), from_text)
 
@@ -171,7 +176,8 @@ def show(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
     A key that differs from its default is marked * and has the default beside it, of an objective's optimizer what
     `optimizer` says; those of `given` are marked >.
 
-    Errors: UserError for an invalid config.
+    Raises:
+        UserError: For an invalid config.
     """
     resolved = resolve(values).to_config()
     tree, given, flat = schema_of(values), set(given), flatten(resolved)
@@ -226,7 +232,7 @@ def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: Read) -> d
 
 
 def _refuse_left_over(key: str, tree: Group, values: Mapping[str, Any]) -> None:
-    """Errors: UserError for a key of the config that does not exist under the choice of the override `key`."""
+    """Raise UserError for a key of the config that does not exist under the choice of the override `key`."""
     section, dot, _ = key.partition(".")
     group = tree.keys[section]
     if not dot or not isinstance(group, Group):

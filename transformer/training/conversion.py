@@ -85,7 +85,8 @@ class Converted:
 def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
     """Make a run directory of a Hugging Face folder: its config, its tokenizer, and a checkpoint at step 0.
 
-    Errors: UserError for a folder that cannot be read, data that is missing, or a run directory that is not empty.
+    Raises:
+        UserError: For a folder that cannot be read, data that is missing, or a run directory that is not empty.
     """
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
@@ -146,7 +147,8 @@ def _save_start(
 def config_of(foreign: Foreign, kept: AnyTokenizer | PictureFacts, fitting: Fitting, *, name: str) -> dict[str, Any]:
     """The config of a run that trains a model further.
 
-    Errors: UserError for a tokenizer with more tokens than the model.
+    Raises:
+        UserError: For a tokenizer with more tokens than the model.
     """
     if isinstance(kept, PictureFacts):
         task = _picture_task(foreign, fitting)
@@ -199,8 +201,9 @@ def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Co
 
     The parameters are those that the run is judged by, raw or those of an average. `trusted` is as for `open_run`.
 
-    Errors: UserError for a folder that is no run, a step without a checkpoint, and a model that Hugging Face has no
-    class for, naming what it cannot express.
+    Raises:
+        UserError: For a folder that is no run, a step without a checkpoint, and a model that Hugging Face has no class
+            for, naming what it cannot express.
     """
     run = open_run(workdir, trusted)
     directory, experiment = run

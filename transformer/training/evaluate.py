@@ -33,7 +33,8 @@ class CompiledEvaluation:
     def __call__(self, state: TrainState) -> Report:
         """Run the step over all batches.
 
-        Errors: Stopped between two of them.
+        Raises:
+            Stopped: Between two of them.
         """
         # Optimizers stay out of the compiled program's arguments.
         state, batches = state.without_optimizers(), self.evaluation.batches
@@ -64,7 +65,8 @@ def compile_evaluations(
     Each batch shape is compiled once, for all evaluations that share a step. Give only those that apply to the model's
     sites (`Evaluation.applies`).
 
-    Errors: ValueError when an evaluation asks for an average that the run does not keep.
+    Raises:
+        ValueError: If an evaluation asks for an average that the run does not keep.
     """
     compiled: dict[tuple, CompiledStep] = {}
     for evaluation in evaluations:
@@ -78,7 +80,8 @@ def view_of(model: Model, state: TrainState, parameters: str) -> View:
 
     What a run shows of itself has those that it is judged by (`Experiment.evaluated_parameters`).
 
-    Errors: ValueError for an average that the run does not keep.
+    Raises:
+        ValueError: For an average that the run does not keep.
     """
     variables = state.variables
     if parameters != "raw":

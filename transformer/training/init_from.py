@@ -184,7 +184,8 @@ def initial_state(
 
     The other variables are initialized by the key as in any run. All processes do it together.
 
-    Errors: as `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
+    Raises:
+        UserError: As `plan_initialization`, before anything is compiled; DamagedCheckpoint for bytes that changed.
     """
     if not config.run:
         return assembly.initialize(key), None
@@ -202,7 +203,8 @@ def variables_from_source(
 ) -> tuple[Variables, InitReport]:
     """A model's variables from the run that the config names; `fresh` makes initial ones.
 
-    Errors: as `initial_state`.
+    Raises:
+        UserError: As `initial_state`.
     """
     source, report = plan_initialization(config, model, abstract, workdir)
     where = flatten_variables(abstract)
@@ -218,7 +220,8 @@ def plan_initialization(config: InitializeFrom, model: Model, abstract: Variable
 
     `abstract` are the shapes of the model's variables; `workdir` is the new run's, None without one.
 
-    Errors: UserError as `open_init_source` and `transformer.training.init_plan.plan_parameters`.
+    Raises:
+        UserError: As `open_init_source` and `transformer.training.init_plan.plan_parameters`.
     """
     source = open_init_source(config.run, config.step, config.average, workdir)
     planned = plan_parameters(_targets(model, abstract), source.leaves, [parse_rule(rule) for rule in config.rules])
@@ -231,7 +234,8 @@ def plan_initialization(config: InitializeFrom, model: Model, abstract: Variable
 def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
     """Refuse to go on with what a source learned by LoRA under another scale, by which the model would change.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     source, plan = prepared.source, prepared.report.plan
     if not lora or not lora.rank or not source.lora or not any(low_rank(path) for path in plan.taken):
@@ -247,7 +251,8 @@ def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
 def copy_source_tokenizer(config: InitializeFrom, workdir: Path) -> None:
     """Save the other run's tokenizer in a run directory that has none, where the config asks for it.
 
-    Errors: UserError for a run that is missing, or has no tokenizer.
+    Raises:
+        UserError: For a run that is missing, or has no tokenizer.
     """
     if not (config.run and config.tokenizer) or saved_in(workdir):
         return
@@ -257,8 +262,9 @@ def copy_source_tokenizer(config: InitializeFrom, workdir: Path) -> None:
 def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
     """The source that config.initialize_from names; no array is read.
 
-    Errors: UserError for a run or folder that is missing or unreadable, that is `workdir` itself, and for a step or
-    an average that it lacks.
+    Raises:
+        UserError: For a run or folder that is missing or unreadable, that is `workdir` itself, and for a step or an
+            average that it lacks.
     """
     path = locate_source(run, workdir)
     if not is_published_model(path):
@@ -299,7 +305,8 @@ def is_published_model(path: Path) -> bool:
 def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
     """The tokenizer of the source of this name.
 
-    Errors: UserError for a source that is missing, or has no tokenizer.
+    Raises:
+        UserError: For a source that is missing, or has no tokenizer.
     """
     path = locate_source(run, workdir)
     if is_published_model(path):
@@ -429,7 +436,8 @@ def _fresh_variables(initialize: Callable[..., TrainState], key: jax.Array) -> V
 def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
     """The leaves of a model's variables by their paths in rules, in the order of `jax.tree`.
 
-    Errors: ValueError where a parameter's path and one of the state are the same.
+    Raises:
+        ValueError: If a parameter's path and one of the state are the same.
     """
     params = by_path(variables.params, is_leaf)
     state = {f"state/{path}": leaf for path, leaf in by_path(variables.state, is_leaf).items()}

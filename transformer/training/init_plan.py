@@ -79,7 +79,8 @@ class InitPlan:
 def parse_rule(text: str) -> Rule:
     """A rule from its text.
 
-    Errors: UserError for text that is no rule.
+    Raises:
+        UserError: For text that is no rule.
     """
     written = f"{_KEY}: {text!r}"
     resize = re.fullmatch(r"\s*resize\s+(\S+)\s*", text)
@@ -111,8 +112,9 @@ def _expression(pattern: str) -> re.Pattern[str]:
 def plan_parameters(targets: Mapping[str, Leaf], sources: Mapping[str, Leaf], rules: Sequence[Rule]) -> InitPlan:
     """Decide where the values of every target come from, by paths, shapes and types alone.
 
-    Errors: UserError for a rule that decides nothing; for a source that is absent, of another shape or of another
-    type, naming the target, both shapes and a rule that would resolve it.
+    Raises:
+        UserError: For a rule that decides nothing; for a source that is absent, of another shape or of another type,
+            naming the target, both shapes and a rule that would resolve it.
     """
     origins, fresh = _origins(targets, rules)
     _check_resize_rules(targets, fresh, rules)

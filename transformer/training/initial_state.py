@@ -49,7 +49,8 @@ def init_state(
 def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) -> dict[str, Array]:
     """The parameters that an objective trains by its optimizer, by path.
 
-    Errors: ValueError where its `trains` matches none.
+    Raises:
+        ValueError: If its `trains` matches none.
     """
     trained = {
         path: leaf

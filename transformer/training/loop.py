@@ -94,7 +94,8 @@ def train_loop(
     evaluations: a run that has it is complete. One that is told to stop saves behind the step that it is at, together
     with what the next process needs to go on as if there had been no stop.
 
-    Errors: what `meter` raises; Stopped.
+    Raises:
+        UserError: What `meter` raises; Stopped.
     """
     cadence, sink, monitor = reporter.cadence, reporter.sink, reporter.monitor
     first = int(np.max(jax.device_get(state.step)))

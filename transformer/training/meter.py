@@ -45,7 +45,8 @@ class Meter:
     def read(self, metrics: Metrics, step: int) -> None:
         """Add the metrics of a step, waiting until the device has them.
 
-        Errors: what `check` raises.
+        Raises:
+            UserError: What `check` raises.
         """
         totals, values = jax.device_get((metrics.totals, metrics.values))
         self._check(step, totals, values)

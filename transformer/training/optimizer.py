@@ -146,7 +146,8 @@ def make_optimizer(
 
     `heights` are how many layers stand above each parameter, by which a layer_decay slows it (`layer_heights`).
 
-    Errors: ValueError for a layer_decay without them.
+    Raises:
+        ValueError: For a layer_decay without them.
     """
     if config.layer_decay != 1 and heights is None:
         raise ValueError(f"layer_decay={config.layer_decay} needs the height of every parameter")
@@ -198,7 +199,8 @@ def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]
 def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collection[str]) -> None:
     """Refuse patterns that do nothing, and a run that trains what LoRA stands beside.
 
-    Errors: UserError naming the key, the pattern and what the model has.
+    Raises:
+        UserError: Naming the key, the pattern and what the model has.
     """
     folders = sorted({*paths, *(f"{path.split('/')[0]}/*" for path in paths if "/" in path)})
     for name, patterns in (("trains", config.trains), ("frozen", config.frozen)):
@@ -227,7 +229,8 @@ def layer_heights(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
     Of a stack of L blocks the l-th (l = 1, ..., L) has L - l above it. Parameters of `front`, before the first block,
     have L, those of the highest stack where there are several; all others, behind the last block, 0.
 
-    Errors: UserError for a model without stacked layers.
+    Raises:
+        UserError: For a model without stacked layers.
     """
     shapes = {path: leaf.shape for path, leaf in by_path(model.functional.shapes()).items()}
     axes = by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))

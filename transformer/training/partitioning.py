@@ -65,7 +65,8 @@ class ShardingConfig(Config, path="config.sharding"):
 def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh over `devices` (all of the run's), by default, laid out so that neighbors on an axis are neighbors.
 
-    Errors: UserError where the sizes do not multiply to the number of devices.
+    Raises:
+        UserError: If the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = config.sizes()
@@ -90,7 +91,8 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
 def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Placement:
     """The mesh of `make_mesh` with the rules of the config.
 
-    Errors: as `make_mesh`.
+    Raises:
+        UserError: As `make_mesh`.
     """
     return Placement(make_mesh(config, devices), RULES[config.rules], config.attention)
 
@@ -103,7 +105,8 @@ def one_device() -> Placement:
 def with_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) -> Placement:
     """The placement with a family's own logical axes: by name the mesh axes on which each lies, () for whole.
 
-    Errors: UserError for a name that the project's rules have already, and for a value that is no tuple of axes.
+    Raises:
+        UserError: For a name that the project's rules have already, and for a value that is no tuple of axes.
     """
     for name, axes in own.items():
         said = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"
@@ -145,9 +148,10 @@ def state_shardings(
     Parameters are placed by the rules, and so are their averages and the optimizer's moments, which are dicts keyed by
     the parameter's path; all other leaves are whole on every device.
 
-    Errors: UserError naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
-    dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and for a
-    parameter above `replicate_below_mb` megabytes that stays whole under rules that shard parameters.
+    Raises:
+        UserError: Naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
+            dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and
+            for a parameter above `replicate_below_mb` megabytes that stays whole under rules that shard parameters.
     """
     names, shapes = by_path(model.axes().params, is_axis_names), by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
@@ -192,7 +196,8 @@ def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement
 def check_positions(interface: Interface, placement: Placement) -> None:
     """Refuse a task whose positions the mesh cannot divide.
 
-    Errors: UserError naming the keys that can change it.
+    Raises:
+        UserError: Naming the keys that can change it.
     """
     parts = placement.parts("length")
     for name, given in interface.inputs.items():

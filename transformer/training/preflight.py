@@ -30,8 +30,9 @@ def check_fit(model: Model, task: Task, abstract: TrainState, batch: Batch, capt
 
     `batch` is the run's first; `capture` that of its training batches, if any.
 
-    Errors: UserError, one line, naming the site, axis, input, objective or evaluation. Errors of a task's
-    or a model's own code are raised on, with a note of the pass that was traced.
+    Raises:
+        UserError: One line, naming the site, axis, input, objective or evaluation. Errors of a task's or a model's own
+            code are raised on, with a note of the pass that was traced.
     """
     _check_names(model.sites)
     labels = task.labels(model.sites).completed(model.sites)
@@ -46,7 +47,8 @@ def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
     `abstract` has the shapes and shardings of the state, `gradients` those of what exists beside it, and `memory` is
     the bytes of one device or, where the devices of this process share them, of all; None where nobody says it.
 
-    Errors: UserError with both sizes and what is largest.
+    Raises:
+        UserError: With both sizes and what is largest.
     """
     sizes = [(_device_bytes(leaf), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))]
     needed = sum(size for size, _, _ in sizes)

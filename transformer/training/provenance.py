@@ -72,7 +72,8 @@ class CheckpointMetadata:
 def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:
     """Refuse what was saved beside a checkpoint unless it is as `CheckpointMetadata` says.
 
-    Errors: UserError naming the checkpoint and the field.
+    Raises:
+        UserError: Naming the checkpoint and the field.
     """
     checked(CheckpointMetadata, recorded, f"the manifest of step {step} in {path}")
 
@@ -158,7 +159,7 @@ def differing_data(recorded: Mapping[str, Any], now: Mapping[str, Any], step: in
 
 
 def refuse_difference(path: Path, what: str | None) -> None:
-    """Errors: UserError where something differs."""
+    """Raise UserError where something differs."""
     if what is not None:
         raise UserError(f"--workdir={path}: {what}; {_AGAIN}")
 

@@ -48,8 +48,9 @@ def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
 
     What is newer and damaged is told, and set aside.
 
-    Errors: UserError where all are damaged, for a checkpoint of another model, and where the config, the data, the
-    tokenizer or the batches are not those of the checkpoint; nothing is changed then.
+    Raises:
+        UserError: If all are damaged, for a checkpoint of another model, and where the config, the data, the tokenizer
+            or the batches are not those of the checkpoint; nothing is changed then.
     """
     checkpoints = run.checkpoints
     sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, assembly.abstract))
@@ -69,7 +70,9 @@ def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, l
 
     Later checkpoints are deleted: they are saved again. Damaged ones are set aside.
 
-    Errors: as `resume`; UserError where some have checkpoints, but none of one step.
+    Raises:
+        UserError: As `resume`
+        UserError: If some have checkpoints, but none of one step.
     """
     steps = [each.checkpoints.steps() for each in runs]
     damaged: list[dict[int, DamagedCheckpoint]] = [{} for _ in runs]

@@ -61,7 +61,8 @@ class RecordedRewind:
 def recorded_rewind(directory: RunDirectory) -> RecordedRewind | None:
     """What a run was last asked to go back to; None where it never was.
 
-    Errors: UserError for a file that is not as it was written: it decides which batches the run trains on.
+    Raises:
+        UserError: For a file that is not as it was written: it decides which batches the run trains on.
     """
     path = directory.rewinding_file
     if not path.exists():
@@ -78,7 +79,8 @@ def recorded_rewind(directory: RunDirectory) -> RecordedRewind | None:
 def passed_batches(directory: RunDirectory) -> list[list[int]]:
     """The batches that a run leaves out, each range as its first number and its count. All processes call it together.
 
-    Errors: as `recorded_rewind`.
+    Raises:
+        UserError: As `recorded_rewind`.
     """
     return run_on_primary(lambda: _ranges(recorded_rewind(directory)))
 
@@ -99,7 +101,8 @@ def roll_back(run: OpenRun, wanted: Rewind | None) -> None:
 
     All processes call it together.
 
-    Errors: UserError for a step without a checkpoint; as `recorded_rewind`.
+    Raises:
+        UserError: For a step without a checkpoint; as `recorded_rewind`.
     """
     steps = run.checkpoints.steps()
     target = run_on_primary(lambda: _rollback_target(run, wanted, steps))
@@ -222,7 +225,7 @@ def _save_batch(run: OpenRun, step: int, batch: Any) -> str:
 
 
 def check_parameters_finite(state: TrainState, run: OpenRun, latest: int | None) -> None:
-    """Errors: Failed naming the first parameter that is not finite: no update could mend it."""
+    """Raise Failed naming the first parameter that is not finite: no update could mend it."""
     params = by_path(state.variables.params)
     sound = jax.device_get(_are_finite(params))
     for name in params:

@@ -46,7 +46,8 @@ class OpenRun(NamedTuple):
     def latest(self) -> int | None:
         """The step of the latest checkpoint, or None.
 
-        Errors: UserError where it is beyond the last step.
+        Raises:
+            UserError: If it is beyond the last step.
         """
         latest, steps = self.checkpoints.latest(), self.experiment.run.steps
         if latest is not None and latest > steps:
@@ -70,8 +71,9 @@ def open_runs(
     Each keeps at least `keep` checkpoints. `check` may refuse the assembly. A run refused before training leaves
     no files in a directory that was empty.
 
-    Errors: UserError for anything that the user can correct, before anything compiles; Failed at the end where the last
-    checkpoint could not be verified.
+    Raises:
+        UserError: For anything that the user can correct, before anything compiles; Failed at the end where the last
+            checkpoint could not be verified.
     """
     with contextlib.ExitStack() as stack:
         directories: list[RunDirectory] = []
@@ -123,7 +125,8 @@ def refuse_lost_checkpoints(directory: RunDirectory) -> None:
 
     A run that was killed before its first save has the folder of its checkpoints, on a disk, and has noted no save.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     path = directory.checkpoints
     if directory.fresh or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):

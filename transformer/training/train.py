@@ -63,7 +63,8 @@ def train(
     `sink` is fed after the run's own sinks; an error of it ends the run, whose metrics are written by then. `monitor`
     can be told to stop; `rewind` first goes back.
 
-    Errors: UserError for anything that the user can correct, before anything compiles; Stopped; Failed.
+    Raises:
+        UserError: For anything that the user can correct, before anything compiles; Stopped; Failed.
     """
     with open_runs([experiment], [workdir]) as (assembly, (run,)):
         roll_back(run, rewind)

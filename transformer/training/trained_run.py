@@ -47,8 +47,9 @@ class RecordedRun(NamedTuple):
 
         What is wrong with newer ones is told.
 
-        Errors: UserError for a run without a checkpoint, or whose config or tokenizer is no longer that of the
-        checkpoint; DamagedCheckpoint for a damaged one that was asked for, or where all are.
+        Raises:
+            UserError: For a run without a checkpoint, or whose config or tokenizer is no longer that of the checkpoint;
+                DamagedCheckpoint for a damaged one that was asked for, or where all are.
         """
         path = self.directory.path
         if not self.directory.checkpoints.is_dir():
@@ -80,7 +81,8 @@ class RecordedRun(NamedTuple):
     def evaluated(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
         """The parameters of these shapes that the run is judged by, at the step `at`: raw, or those of an average.
 
-        Errors: as `Checkpoints.restore_part`.
+        Raises:
+            UserError: As `Checkpoints.restore_part`.
         """
         params = checkpoints.restore_part(at, shapes, ("variables", "params"))
         name = self.experiment.evaluated_parameters
@@ -97,7 +99,8 @@ def open_run(
 
     `task_changes` replaces fields of the task's config, such as how it decodes.
 
-    Errors: UserError for a directory that is no run, and for code that is not trusted.
+    Raises:
+        UserError: For a directory that is no run, and for code that is not trusted.
     """
     directory = RunDirectory.open(workdir)
     config, changes = directory.config(), task_changes or {}
@@ -114,7 +117,9 @@ def load(
 ) -> tuple[Experiment, Assembly, TrainState]:
     """A trained run, ready to be evaluated: its experiment, and its state at a checkpoint without optimizers.
 
-    Errors: as `open_run`; UserError for a run without a checkpoint, or without one of the step.
+    Raises:
+        UserError: As `open_run`
+        UserError: For a run without a checkpoint, or without one of the step.
     """
     run = open_run(workdir, trusted, task_changes)
     run.restored(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
@@ -143,7 +148,9 @@ def load_ensemble(
     `step` is that of the first; the others are read at their latest. Each is read by the parameters that its own config
     evaluates.
 
-    Errors: as `load`; UserError for runs of another interface or tokenizer than the first.
+    Raises:
+        UserError: As `load`
+        UserError: For runs of another interface or tokenizer than the first.
     """
     steps = (step, *(None,) * (len(workdirs) - 1))
     runs = [load(workdir, of_run, task_changes, trusted) for workdir, of_run in zip(workdirs, steps, strict=True)]
@@ -177,8 +184,10 @@ def with_language_model(
     That run continues text by a tokenizer that has a token for each symbol of the first run's and for a line's end:
     what is said is a line of its text. Without a `workdir` the run is what it was.
 
-    Errors: as `load`; UserError for an ensemble, for runs that do not say symbols, one behind the other, or do not
-    continue text, for symbols that the tokenizer lacks, and for a language model that reads fewer than are said.
+    Raises:
+        UserError: As `load`
+        UserError: For an ensemble, for runs that do not say symbols, one behind the other, or do not continue text, for
+            symbols that the tokenizer lacks, and for a language model that reads fewer than are said.
     """
     if workdir is None:
         return loaded
@@ -265,7 +274,8 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
 
     `trusted` are the dotted paths of code that the run's config may name.
 
-    Errors: UserError for a directory without a run or a checkpoint, and for code that is not trusted.
+    Raises:
+        UserError: For a directory without a run or a checkpoint, and for code that is not trusted.
     """
     run = open_run(workdir, trusted)
     experiment = run.experiment

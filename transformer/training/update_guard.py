@@ -105,7 +105,8 @@ class SkippedSteps:
     def check(self, step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         """Take note of a step.
 
-        Errors: Diverged.
+        Raises:
+            Diverged: As described above.
         """
         self._row = self._row + 1 if values.get("skipped", 0) else 0
         if self._row >= self._stop_after:

@@ -69,8 +69,9 @@ def train_vmapped(
     They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
     complete, or diverged before, are left as they are. `also` has for each run a sink that is fed after its own.
 
-    Errors: UserError for experiments that are not of one program, batches whose shapes differ between seeds,
-    several devices or processes, and for whatever `train` refuses.
+    Raises:
+        UserError: For experiments that are not of one program, batches whose shapes differ between seeds, several
+            devices or processes, and for whatever `train` refuses.
     """
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever they are killed.
@@ -91,7 +92,8 @@ def vmapped_gain(experiments: Sequence[Experiment], folder: Path, *, steps: int 
 
     The median ratio of seconds over `repeats` times `steps` steps of each, taken in turn; `folder` is for the data.
 
-    Errors: as `train_vmapped`.
+    Raises:
+        UserError: As `train_vmapped`.
     """
     _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
     copy_source_tokenizer(experiments[0].initialize_from, folder)
@@ -133,7 +135,8 @@ class StackedBatches:
     def __getitem__(self, step: int) -> dict[str, np.ndarray]:
         """The batches of one step: every array has a leading axis of sources.
 
-        Errors: UserError where their shapes differ.
+        Raises:
+            UserError: If their shapes differ.
         """
         batches = [source[step] for source in self._sources]
         for batch in batches:
@@ -206,7 +209,7 @@ def _without_hyperparameters(optimizer: OptimizerConfig) -> dict[str, Any]:
 
 
 def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Path]) -> None:
-    """Errors: UserError where these experiments cannot be vmapped on this machine."""
+    """Raise UserError where these experiments cannot be vmapped on this machine."""
     devices = make_placement(experiments[0].sharding).mesh.size
     if jax.process_count() > 1 or devices > 1:
         raise UserError(
@@ -229,7 +232,7 @@ def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Pat
 
 
 def _check_batches(experiments: Sequence[Experiment], assembly: Assembly) -> None:
-    """Errors: UserError where the first batches of two seeds differ in shape; a later one is refused when it comes."""
+    """Raise UserError where the first batches of two seeds differ in shape; a later one is refused when it comes."""
     batches = StackedBatches([assembly.task.source(each.run.seed) for each in experiments])
     for number in range(min(BATCHES_COMPARED, experiments[0].run.steps)):
         batches[number]

@@ -70,7 +70,8 @@ class Proof(NamedTuple):
 def topology_of(experiment: Experiment, said: str | None) -> str:
     """The given topology, or else the config's `pod`.
 
-    Errors: UserError where neither names one.
+    Raises:
+        UserError: If neither names one.
     """
     if topology := said or experiment.run.pod:
         return topology
@@ -80,7 +81,8 @@ def topology_of(experiment: Experiment, said: str | None) -> str:
 def prove(experiment: Experiment, topology: str) -> Proof:
     """Compile the experiment's training step for the devices of a topology; no data are read and no array is made.
 
-    Errors: UserError for a topology that is none, and for a config that does not fit its devices.
+    Raises:
+        UserError: For a topology that is none, and for a config that does not fit its devices.
     """
     devices = topology_devices(topology)
     placement = make_placement(experiment.sharding, devices)

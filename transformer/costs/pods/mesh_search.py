@@ -143,8 +143,9 @@ def search(experiment: Experiment, topology: str, tries: int) -> Iterator[Tried]
 
     A mesh that fits is not compiled with a policy that keeps less; one that does not fit is tried with it next.
 
-    Errors: UserError for a topology that is none, a model whose family is not made of blocks, and where nothing
-    fits by formula.
+    Raises:
+        UserError: For a topology that is none, a model whose family is not made of blocks, and where nothing fits by
+            formula.
     """
     waiting = candidates(experiment, topology)
     if not waiting:

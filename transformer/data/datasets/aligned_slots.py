@@ -55,7 +55,8 @@ def _items(template: str) -> tuple[tuple[str, str | None, bool], ...]:
 def fill(template: str, fields: Mapping[str, Sequence[Span]]) -> list[Span]:
     """The spans of a template with its fields put in.
 
-    Errors: KeyError where the template names a field that `fields` lacks.
+    Raises:
+        KeyError: If the template names a field that `fields` lacks.
     """
     spans: list[Span] = []
     for word, slot, is_field in _items(template):

@@ -31,7 +31,8 @@ class LabeledSet:
     def split(self, name: str) -> Sequence[Labeled]:
         """The texts of a split.
 
-        Errors: UserError for a split that the set does not have with labels.
+        Raises:
+            UserError: For a split that the set does not have with labels.
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no labeled split {name!r}: {nearest(name, self.splits)}")
@@ -48,7 +49,8 @@ def open_labeled(
     (transformer.data.datasets.glue); "FILE.tsv" or "FILE.jsonl", with the fields text and label, whose labels are
     `classes`, and whose other splits may have files of their own, `held_out`.
 
-    Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
     if has_fields(name):
@@ -84,7 +86,8 @@ def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_ou
 def classes_of(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The names of a set's classes, of which its texts are not read; those of files are `classes`.
 
-    Errors: UserError for an unknown name, `classes` of a set that has its own, fewer than two, and equal ones.
+    Raises:
+        UserError: For an unknown name, `classes` of a set that has its own, fewer than two, and equal ones.
     """
     kind, _, rest = name.partition("/")
     if has_fields(name):

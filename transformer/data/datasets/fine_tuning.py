@@ -70,8 +70,9 @@ class Shape:
 def shape_of(name: str, classes: tuple[str, ...] = (), problem: Problem = Problem.CLASSIFICATION) -> Shape:
     """What a set's examples are, of which nothing is read; `problem` says it of files of one's own.
 
-    Errors: UserError for an unknown name, for `classes` or a `problem` of a set that has its own, and for own files
-    without classes.
+    Raises:
+        UserError: For an unknown name, for `classes` or a `problem` of a set that has its own, and for own files
+            without classes.
     """
     kind, _, rest = name.partition("/")
     own = has_fields(name)
@@ -118,7 +119,8 @@ def open_examples(
     one text; or files, "FILE.tsv" or "FILE.jsonl", whose columns `problem` says. A similarity is a score where there
     are no `classes`; of a choice these name the columns of the answers, and its label is the name of the right one's.
 
-    Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
     if problem is Problem.CLASSIFICATION and has_fields(name):

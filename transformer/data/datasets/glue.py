@@ -58,7 +58,8 @@ def glue(name: str, data_dir: str | None) -> dict[str, list[Labeled]]:
     it is the development set. With the training set cut in two and the labeled development set as test.tsv, as is
     usual, SST-2 has one.
 
-    Errors: UserError for files that are missing or are not as expected.
+    Raises:
+        UserError: For files that are missing or are not as expected.
     """
     made = SETS[name]
     how = (

@@ -131,7 +131,8 @@ class Sizes(Config):
 def problem_of(rest: str) -> Problem:
     """The problem that "entailment" or "entailment/train=512" names.
 
-    Errors: UserError for an unknown one.
+    Raises:
+        UserError: For an unknown one.
     """
     name = rest.partition("/")[0]
     if name not in PROBLEMS:
@@ -142,7 +143,8 @@ def problem_of(rest: str) -> Problem:
 def grammar(rest: str) -> dict[str, list[Example]]:
     """The examples of a problem by split; options are fields of `Sizes`, as in "entailment/train=512,test=64".
 
-    Errors: UserError for an unknown problem or option, a value that is no whole number, and impossible sizes.
+    Raises:
+        UserError: For an unknown problem or option, a value that is no whole number, and impossible sizes.
     """
     name, _, options = rest.partition("/")
     problem = problem_of(rest)

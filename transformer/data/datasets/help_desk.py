@@ -89,7 +89,8 @@ class HelpDesk(Config):
 def help_desk(options: str) -> dict[str, list[Question]]:
     """The questions by split; `options` are fields, as in "train=2000,test=100".
 
-    Errors: UserError for an unknown option, a value that is no whole number, and sizes below 1.
+    Raises:
+        UserError: For an unknown option, a value that is no whole number, and sizes below 1.
     """
     config = from_config(HelpDesk, whole_numbers(NAME, options, "train=2000,test=100"), NAME)
     return {split: config.draw(split) for split in SPLITS}

@@ -57,7 +57,8 @@ class Resizing(Config, path="config.task"):
 
     With a `resize_side` they are resized to that first, and their middle `side` x `side` pixels are kept.
 
-    Errors: UserError for values out of range.
+    Raises:
+        UserError: For values out of range.
     """
 
     side: Positive | None = None
@@ -96,7 +97,8 @@ class Sources(NamedTuple):
 def splits_in(path: pathlib.Path) -> Sources:
     """The splits of a folder, each a folder SPLIT or an archive SPLIT.tar.gz, SPLIT.tgz or SPLIT.tar.
 
-    Errors: UserError for a folder that holds none, for a split said twice, and for other files.
+    Raises:
+        UserError: For a folder that holds none, for a split said twice, and for other files.
     """
     splits: dict[str, pathlib.Path] = {}
     left_out: list[str] = []
@@ -128,9 +130,10 @@ class Split(NamedTuple):
 def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> Split:
     """The pictures of a split in color, sorted by class and name.
 
-    Errors: UserError for a class that is not among `classes` where these are given, fewer than two classes, one without
-    pictures, pictures of several sizes that are not resized, files that are no pictures, and pictures that lie anywhere
-    but in the folder of their class.
+    Raises:
+        UserError: For a class that is not among `classes` where these are given, fewer than two classes, one without
+            pictures, pictures of several sizes that are not resized, files that are no pictures, and pictures that lie
+            anywhere but in the folder of their class.
     """
     left_out: list[str] = []
     files = sorted(_archived(source, left_out) if source.is_file() else _in_folder(source, left_out))
@@ -163,7 +166,8 @@ def _has_16_bits(content: bytes) -> bool:
 def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]) -> Pictures:
     """Pictures of one size with their classes.
 
-    Errors: UserError for pictures of several sizes.
+    Raises:
+        UserError: For pictures of several sizes.
     """
     sizes = {one.shape for one in pixels}
     if len(sizes) > 1:
@@ -182,7 +186,8 @@ def decode(
 
     It is turned as its EXIF orientation says. Of 16 bits a channel the upper eight are kept; transparency is not.
 
-    Errors: UserError for other files, and where Pillow is not installed.
+    Raises:
+        UserError: For other files, and where Pillow is not installed.
     """
     try:
         from PIL import Image, ImageOps
@@ -207,7 +212,8 @@ def decode(
 def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
     """What stands in a folder, in the order of its names; what is hidden is added to `left_out`.
 
-    Errors: UserError for a folder that cannot be read; as `check_entry`.
+    Raises:
+        UserError: For a folder that cannot be read; as `check_entry`.
     """
     try:
         entries = sorted(folder.iterdir())

@@ -46,7 +46,8 @@ class PictureSet:
     def split(self, name: str) -> Pictures:
         """The pictures of a split.
 
-        Errors: UserError for a split that the set does not have.
+        Raises:
+            UserError: For a split that the set does not have.
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
@@ -86,7 +87,8 @@ def open_pictures(name: str, *, data_dir: str | None = None, resizing: Resizing 
     "omniglot", whose archives lie in `data_dir`; "tfds/NAME", a set that TFDS has prepared in `data_dir`. Files are
     resized as `resizing` says.
 
-    Errors: UserError, of one line saying what to do, for an unknown name and for missing or unfit files.
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
     """
     kind, _, rest = name.partition("/")
     if kind in _GLYPHS:
@@ -109,7 +111,8 @@ def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> Picture
 
     Of files, whose classes only they say, there are two classes, in color and, if not resized, of 32 pixels a side.
 
-    Errors: as `open_pictures`, of the name.
+    Raises:
+        UserError: As `open_pictures`, of the name.
     """
     kind, _, _ = name.partition("/")
     shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
@@ -137,8 +140,9 @@ def read_prepared(
 
     The picture and the class are those that the set calls supervised, else its first of each.
 
-    Errors: UserError for a set that is not prepared, of which TFDS could write no picture without TensorFlow, for one
-    without pictures or classes, and for files that cannot be read.
+    Raises:
+        UserError: For a set that is not prepared, of which TFDS could write no picture without TensorFlow, for one
+            without pictures or classes, and for files that cannot be read.
     """
     tfds_name(name, _KIND)
     folder = prepared_by_name(name, data_dir)

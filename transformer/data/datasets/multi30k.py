@@ -38,7 +38,8 @@ def file_of(folder: pathlib.Path, text: str, split: str, language: str) -> pathl
 def require_files(data_dir: str | None, text: str, languages: tuple[str, str]) -> pathlib.Path:
     """The folder of the data, once every file that a config needs exists.
 
-    Errors: UserError saying which files are expected, and where to put them.
+    Raises:
+        UserError: Saying which files are expected, and where to put them.
     """
     how = (
         "obtain task 1 of the multi30k project and give its folder by --data_dir, holding "
@@ -68,7 +69,8 @@ def fingerprint(folder: pathlib.Path, text: str, languages: tuple[str, str]) -> 
 def read_lines(path: pathlib.Path) -> list[str]:
     """The lines of a UTF-8 file, gzipped if it ends in .gz.
 
-    Errors: UserError for a file that is damaged or not UTF-8.
+    Raises:
+        UserError: For a file that is damaged or not UTF-8.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

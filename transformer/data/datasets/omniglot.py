@@ -27,7 +27,8 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
     A drawing that is in several archives is read once. The people who drew are divided: sixteen train, two validate,
     two test.
 
-    Errors: UserError for a folder without archives, and for archives that cannot be read.
+    Raises:
+        UserError: For a folder without archives, and for archives that cannot be read.
     """
     folder = locate_file(".", data_dir)
     files = _drawings_in(folder, BACKGROUND)
@@ -48,8 +49,9 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
 
     Of evaluation there may be none.
 
-    Errors: UserError for a folder without archives of the background, for archives that cannot be read, and for
-    characters that not as many people drew.
+    Raises:
+        UserError: For a folder without archives of the background, for archives that cannot be read, and for characters
+            that not as many people drew.
     """
     folder = locate_file(".", data_dir)
     read: dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]] = {}
@@ -73,7 +75,8 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
 def said_of_unread(data_dir: str | None, *archives: str) -> str:
     """Which members of the archives are not read, in words.
 
-    Errors: UserError for an archive that cannot be read, and for pictures that are not named as drawings are.
+    Raises:
+        UserError: For an archive that cannot be read, and for pictures that are not named as drawings are.
     """
     paths = sorted(path for name in archives for path in locate_file(".", data_dir).glob(name))
     return describe_left_out([member for path in paths for member in unread_members(path, _NAME, ".png")])

@@ -6,7 +6,8 @@ from transformer.config import UserError, convert
 def whole_numbers(name: str, options: str, example: str) -> dict[str, int]:
     """The numbers by key that options such as "length=12,symbols=16" give the set of this name.
 
-    Errors: UserError, with an example of options, for a value that is no whole number.
+    Raises:
+        UserError: With an example of options, for a value that is no whole number.
     """
     values = {}
     for item in options.split(",") if options else ():

@@ -46,7 +46,8 @@ def prepare_multi30k(
 
     Each content of the files has a folder of its own, so that changed files are never taken for the old ones.
 
-    Errors: UserError for an unknown text or direction, missing files, or files that are not parallel.
+    Raises:
+        UserError: For an unknown text or direction, missing files, or files that are not parallel.
     """
     from transformer.data.datasets import multi30k
 
@@ -86,8 +87,9 @@ def prepare_named(
 
     `check` raises for features that are not fit, before a download that may take hours.
 
-    Errors: UserError for an unknown name, for one of another host's sets, and where the set is neither prepared nor can
-    be downloaded.
+    Raises:
+        UserError: For an unknown name, for one of another host's sets, and where the set is neither prepared nor can be
+            downloaded.
     """
     named = tfds_name(name, kind)
     if folder := prepared_by_name(name, data_dir, prepared_dir):
@@ -133,7 +135,8 @@ def prepare_named(
 def tfds_name(name: str, kind: Kind) -> tuple[str, str | None, str | None]:
     """The name, the config and the version of a TFDS set.
 
-    Errors: UserError for any other name, such as that of another host's set (huggingface:NAME) or an address.
+    Raises:
+        UserError: For any other name, such as that of another host's set (huggingface:NAME) or an address.
     """
     match = _NAME.fullmatch(name)
     if match is None:

@@ -78,7 +78,8 @@ class PreparedSet:
     def records(self, split: str) -> Sequence[bytes]:
         """The records of a split as they are stored, read at random.
 
-        Errors: UserError for a set whose files have no random access, and for files that are missing or damaged.
+        Raises:
+            UserError: For a set whose files have no random access, and for files that are missing or damaged.
         """
         if self.stored_as != _RECORDS:
             raise UserError(
@@ -95,7 +96,9 @@ class PreparedSet:
 class Records(Sequence[bytes]):
     """The records of some shards, one after another.
 
-    Errors: IndexError for a number beyond them; UserError where a file is damaged.
+    Raises:
+        IndexError: For a number beyond them.
+        UserError: If a file is damaged.
     """
 
     def __init__(self, folder: pathlib.Path, shards: Sequence[Shard]):
@@ -137,7 +140,8 @@ def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
 def open_prepared(folder: pathlib.Path) -> PreparedSet:
     """The set in a prepared folder, or in the newest version in it.
 
-    Errors: UserError for a folder that holds no prepared set, or one whose files do not describe one.
+    Raises:
+        UserError: For a folder that holds no prepared set, or one whose files do not describe one.
     """
     prepared = prepared_under(folder)
     if prepared is None:
@@ -160,7 +164,8 @@ def open_prepared(folder: pathlib.Path) -> PreparedSet:
 def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
     """The named text features of a record; TFDS's own decoding takes four times as long.
 
-    Errors: UserError for a record that has no such text.
+    Raises:
+        UserError: For a record that has no such text.
     """
     with _decodable(f"text in {' and '.join(names)}"):
         features = _stored(record)
@@ -170,7 +175,8 @@ def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
 def picture_of(record: bytes, picture: str, label: str) -> tuple[bytes, int]:
     """The file that a record's picture is stored as, and the number of its class.
 
-    Errors: UserError for a record that has no such picture and class.
+    Raises:
+        UserError: For a record that has no such picture and class.
     """
     with _decodable(f"picture in {picture} with a class in {label}"):
         features = _stored(record)
@@ -196,7 +202,8 @@ def _decodable(what: str) -> Iterator[None]:
 def direction_of(name: str, features: Features, languages: tuple[str, str] | None) -> tuple[str, str]:
     """The source and the target of a set whose features are one text a language.
 
-    Errors: UserError where `languages` are not two of the set's, or the set has no two.
+    Raises:
+        UserError: If `languages` are not two of the set's, or the set has no two.
     """
     codes = features.texts
     if len(codes) < 2:
@@ -264,7 +271,8 @@ def _shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str,
 def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, Sequence[Shard]]) -> None:
     """Refuse records in the folder that its description does not name, which would be left out in silence.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     listed = {shard.filename for shards in splits.values() for shard in shards}
     if not all(map(os.path.isfile, listed)):

@@ -66,7 +66,8 @@ class SymbolPairs(Config):
 def symbol_pairs(name: str, options: str) -> dict[str, list[Phrase]]:
     """The pairs of the set of this name by split; `options` are fields, as in "length=12,symbols=16".
 
-    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
+    Raises:
+        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
     config = from_config(SymbolPairs, whole_numbers(name, options, "length=12,symbols=16"), name)
     return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
@@ -112,7 +113,8 @@ class RepeatedSegments(Config, path="repeated"):
 def repeated_segments(options: str) -> tuple[dict[str, list[str]], str]:
     """The documents by split, and what they were drawn from; `options` are fields, as in "symbols=32,longest=16".
 
-    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
+    Raises:
+        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
     values = whole_numbers("repeated", options, "symbols=32,longest=16")
     config = from_config(RepeatedSegments, values, "repeated")

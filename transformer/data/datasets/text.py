@@ -52,7 +52,8 @@ class TextSet:
     def split(self, name: str) -> Sequence[str]:
         """The documents of a split.
 
-        Errors: UserError for a split that the set does not have.
+        Raises:
+            UserError: For a split that the set does not have.
         """
         if name not in self.splits:
             advice = f"; put {name}.txt into its folder" if self.name == WIKITEXT and name in ("train", "test") else ""
@@ -105,8 +106,9 @@ def open_text(
     supervised, else its feature "text", else its first text; without a validation split, the last twentieth of training
     is held out.
 
-    Errors: UserError, of one line saying what to do, for an unknown name, missing or unfit files, and a set that is
-    neither prepared nor to be downloaded.
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name, missing or unfit files, and a set that is neither
+            prepared nor to be downloaded.
     """
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
@@ -139,7 +141,8 @@ def open_text(
 def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
     """The text file, or the folder of them, that a name stands for; None for another kind of set.
 
-    Errors: UserError for the path of nothing, and for one that leads out of `data_dir`.
+    Raises:
+        UserError: For the path of nothing, and for one that leads out of `data_dir`.
     """
     if name in (PYTHON_DOCS, DIGIT_WORDS, TINYSHAKESPEARE, WIKITEXT) or name.partition("/")[0] == REPEATED:
         return None
@@ -178,7 +181,8 @@ def _open_folder(name: str, folder: pathlib.Path) -> TextSet:
 def _feature_of(name: str, features: Features) -> str:
     """The feature that holds a set's text.
 
-    Errors: UserError for a set without text.
+    Raises:
+        UserError: For a set without text.
     """
     if not features.texts:
         raise UserError(f"{name} has no text: its features are {', '.join(features.names)}")

@@ -29,7 +29,8 @@ _TOPIC_PARTS = 10
 def tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
     """Tiny Shakespeare (Karpathy 2015): the first 90 % of its characters train, the others validate.
 
-    Errors: UserError where its file, input.txt, is missing.
+    Raises:
+        UserError: If its file, input.txt, is missing.
     """
     path = folder / "input.txt"
     if not path.is_file():
@@ -47,7 +48,8 @@ def wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
 
     A split is <split>.txt, or wiki.<split>.tokens or .raw as it is published; validation is called valid.
 
-    Errors: UserError where no split has a file.
+    Raises:
+        UserError: If no split has a file.
     """
     splits: dict[str, list[str]] = {}
     for split in SPLITS:
@@ -87,8 +89,9 @@ def read_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = Mappin
     files or folders of splits that have their own. Of what no name says to train, the first 90 % of the characters
     train, 5 % validate and 5 % test; cuts are at line ends. Of a split that has files nothing is cut.
 
-    Errors: UserError for a folder without texts or with other files, for files beside those of train that say no
-    split, for a split said twice, a text that is empty, and for text too short to have its parts.
+    Raises:
+        UserError: For a folder without texts or with other files, for files beside those of train that say no split,
+            for a split said twice, a text that is empty, and for text too short to have its parts.
     """
     found = _text_files(path)
     others, by_name = _files_by_split(path, found.files)
@@ -146,7 +149,8 @@ def _files_by_split(
 def _text_files(path: pathlib.Path) -> Folder:
     """The file, or the text files in a folder and beneath it.
 
-    Errors: UserError for a folder without any; as `list_files`.
+    Raises:
+        UserError: For a folder without any; as `list_files`.
     """
     if not path.is_dir():
         return Folder((path,), ())
@@ -159,7 +163,8 @@ def _text_files(path: pathlib.Path) -> Folder:
 def _read_documents(files: Sequence[pathlib.Path]) -> list[str]:
     """The documents of files.
 
-    Errors: UserError for a file that is empty or not UTF-8, and for a line of a .jsonl without text.
+    Raises:
+        UserError: For a file that is empty or not UTF-8, and for a line of a .jsonl without text.
     """
     documents: list[str] = []
     for file in files:
@@ -192,7 +197,8 @@ def python_docs() -> tuple[dict[str, list[str]], str]:
     A topic's split depends on its name alone, so that most of a split stays the same from version to version. Topics
     with the text of another are left out, or a split could hold what another trains on.
 
-    Errors: UserError where Python was installed without them.
+    Raises:
+        UserError: If Python was installed without them.
     """
     try:
         from pydoc_data.topics import topics

@@ -85,7 +85,8 @@ class TranslationSet:
     def split(self, name: str) -> Sequence[Pair]:
         """The pairs of a split.
 
-        Errors: UserError for a split that the set does not have, or one that cannot be read at random.
+        Raises:
+            UserError: For a split that the set does not have, or one that cannot be read at random.
         """
         if name not in self.splits:
             raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
@@ -112,8 +113,9 @@ def open_translation(
     the files of Multi30k or of pairs lie, or a TFDS root to search for an already prepared set. `languages` is (source,
     target); without it, phrases go to every language, and a TFDS set in the direction that it calls supervised.
 
-    Errors: UserError, of one line saying what to do, for an unknown name or language, missing or unfit files,
-    and a set that is neither prepared nor to be downloaded.
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name or language, missing or unfit files, and a set
+            that is neither prepared nor to be downloaded.
     """
     first, *parts = name.split("/")
     if is_pair_files(name):
@@ -165,7 +167,8 @@ def open_pairs(
     `name` is "FILE.en,FILE.de", files of a sentence a line whose endings name the languages, or one file, "FILE.tsv" or
     "FILE.jsonl", with the fields source and target, or those that `languages` names.
 
-    Errors: UserError for missing or unfit files, unequal numbers of lines, and too few pairs.
+    Raises:
+        UserError: For missing or unfit files, unequal numbers of lines, and too few pairs.
     """
     direction = direction_of_files(name, languages)
     fields = languages or _FIELDS
@@ -176,7 +179,8 @@ def open_pairs(
 def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
     """The source's and the target's language: by the endings of two files, else `languages`, else source and target.
 
-    Errors: UserError where `languages` are not those of the endings.
+    Raises:
+        UserError: If `languages` are not those of the endings.
     """
     files = name.split(",")
     endings = tuple(pathlib.PurePath(file).suffix.removeprefix(".") for file in files)
@@ -243,7 +247,7 @@ def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) 
 
 
 def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str, str] | None) -> None:
-    """Errors: UserError for languages that a set made here does not have."""
+    """Raise UserError for languages that a set made here does not have."""
     if languages not in (None, direction):
         raise UserError(f"languages={languages}: {name} goes from {direction[0]} to {direction[1]}: leave it out")
 

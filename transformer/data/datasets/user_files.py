@@ -55,7 +55,8 @@ class HeldOut(NamedTuple):
     def refuse(self, name: str) -> None:
         """Refuse files for the splits of a set that has splits of its own.
 
-        Errors: UserError.
+        Raises:
+            UserError: As described above.
         """
         for split, files in self.named.items():
             raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
@@ -80,7 +81,8 @@ def has_fields(name: str) -> bool:
 def locate_file(name: str, data_dir: str | None) -> pathlib.Path:
     """The path that a config's name of a file or a folder stands for: in `data_dir` if there is one, else from here.
 
-    Errors: UserError for a name, or a link, that leads out of `data_dir`.
+    Raises:
+        UserError: For a name, or a link, that leads out of `data_dir`.
     """
     if data_dir is None:
         return pathlib.Path(name).expanduser()
@@ -92,7 +94,8 @@ def locate_file(name: str, data_dir: str | None) -> pathlib.Path:
 def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
     """Refuse a path that leads out of a folder, also by a link: what is named there a stranger may have chosen.
 
-    Errors: UserError.
+    Raises:
+        UserError: As described above.
     """
     try:
         inside = path.resolve().is_relative_to(folder.resolve())
@@ -105,7 +108,8 @@ def check_inside(path: pathlib.Path, folder: pathlib.Path) -> None:
 def read_text(path: pathlib.Path) -> str:
     """The content of a UTF-8 file, its line ends as they are, without a byte-order mark.
 
-    Errors: UserError for a file that is missing, cannot be read, or is not UTF-8.
+    Raises:
+        UserError: For a file that is missing, cannot be read, or is not UTF-8.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: name one that exists (a relative path is from here, or --data_dir)")
@@ -118,7 +122,8 @@ def read_text(path: pathlib.Path) -> str:
 def read_lines(path: pathlib.Path) -> list[str]:
     """The lines of a UTF-8 file without white space around them; every one has text.
 
-    Errors: UserError for a file without lines, or with empty ones; as `read_text`.
+    Raises:
+        UserError: For a file without lines, or with empty ones; as `read_text`.
     """
     lines = [line.strip() for line in split_lines(read_text(path))]
     if not any(lines):
@@ -130,7 +135,8 @@ def read_lines(path: pathlib.Path) -> list[str]:
 def refuse_empty(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
     """Refuse lines on which something is empty: to leave them out would leave out, in silence, what somebody counts on.
 
-    Errors: UserError naming the first line and how many there are.
+    Raises:
+        UserError: Naming the first line and how many there are.
     """
     if numbers:
         more = f", and {len(numbers) - 1} more," if len(numbers) > 1 else ""
@@ -145,8 +151,9 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
     in their order. A .jsonl has an object a line, or one under "translation", as Hugging Face writes pairs; a
     number as a field is read as its digits.
 
-    Errors: UserError for another kind of file, a first line that holds most `names`, not all, a line without one of the
-    fields, an empty field; as `read_lines`.
+    Raises:
+        UserError: For another kind of file, a first line that holds most `names`, not all, a line without one of the
+            fields, an empty field; as `read_lines`.
     """
     readers = dict(zip(FIELD_FILES, (_read_columns, _read_objects), strict=True))
     if not has_fields(path.name):
@@ -216,7 +223,8 @@ def divide_into_splits[T](
     An example's split depends on the SHA-256 of its `text` alone: the same text is never in two splits, and what is
     added to a file moves nothing. About one of twenty validates and one tests.
 
-    Errors: UserError for examples so few that nothing is left for a split.
+    Raises:
+        UserError: For examples so few that nothing is left for a split.
     """
     splits: dict[str, list[T]] = {split: [] for split in SPLITS}
     for example in examples:
@@ -257,7 +265,8 @@ def is_about_data(name: str) -> bool:
 def split_in_name(stem: str) -> str | None:
     """The split that a name without its ending says: `train`, `Valid`, `train-00001-of-00002`, `test_data`, `wiki.dev`.
 
-    Errors: UserError for a name that says two.
+    Raises:
+        UserError: For a name that says two.
     """
     words = re.split(r"[._-]+", _SHARD.sub("", stem.lower()))
     named = {_SPLITS[word] for word in (words[0], words[-1]) if word in _SPLITS}
@@ -281,8 +290,9 @@ def list_files(folder: pathlib.Path, endings: Sequence[str]) -> Folder:
 
     What is hidden, and what tells of the data, is not read.
 
-    Errors: UserError for other files, with their number and names; for links to folders or out of the folder, and for
-    what is neither a file nor a folder.
+    Raises:
+        UserError: For other files, with their number and names; for links to folders or out of the folder, and for what
+            is neither a file nor a folder.
     """
     files: list[pathlib.Path] = []
     left_out: list[str] = []
@@ -318,7 +328,8 @@ def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
 def check_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
     """Refuse what stands in a folder and is neither a file nor a folder of it.
 
-    Errors: UserError, also for a link that leads out.
+    Raises:
+        UserError: Also for a link that leads out.
     """
     check_inside(entry, folder)
     if entry.is_dir() and entry.is_symlink():
@@ -330,7 +341,8 @@ def check_entry(entry: pathlib.Path, folder: pathlib.Path) -> None:
 def refuse_unknown(where: pathlib.Path, names: Sequence[str], endings: Sequence[str]) -> None:
     """Refuse files that are of no kind that is read: leaving them out would leave out, in silence, what may be data.
 
-    Errors: UserError with the first names, and how many there are of every ending.
+    Raises:
+        UserError: With the first names, and how many there are of every ending.
     """
     if not names:
         return
@@ -375,7 +387,8 @@ def read_members(
 
     `unread_members` says which members these are not.
 
-    Errors: UserError for an archive that cannot be read, and for a member of more than `most_bytes`.
+    Raises:
+        UserError: For an archive that cannot be read, and for a member of more than `most_bytes`.
     """
     with archive_errors(path), zipfile.ZipFile(path) as archive:
         for member in sorted(archive.infolist(), key=lambda each: each.filename):
@@ -390,7 +403,8 @@ def read_members(
 def unread_members(path: pathlib.Path, name: re.Pattern[str], ending: str) -> list[str]:
     """The members whose names do not match: what is hidden, and files of other kinds than those of this ending.
 
-    Errors: UserError for an archive that cannot be read, and for a member of this ending whose name does not match.
+    Raises:
+        UserError: For an archive that cannot be read, and for a member of this ending whose name does not match.
     """
     unread = []
     with archive_errors(path), zipfile.ZipFile(path) as archive:

@@ -55,7 +55,8 @@ class WordOrder(Config, path="word_order"):
 def word_order(options: str) -> dict[str, list[Labeled]]:
     """The sentences by split; `options` are fields, as in "longest=6,train=512".
 
-    Errors: UserError for an unknown option, a value that is no whole number, and impossible sizes.
+    Raises:
+        UserError: For an unknown option, a value that is no whole number, and impossible sizes.
     """
     config = from_config(WordOrder, whole_numbers("word_order", options, "longest=6,train=512"), "word_order")
     return {split: config.draw(split) for split in SPLITS}

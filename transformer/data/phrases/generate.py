@@ -99,7 +99,8 @@ class PhrasesConfig(Config):
 
     `rounded` is the percentage of times that are rounded down to five minutes (`draw`).
 
-    Errors: UserError for a size below one, and for a percentage above one hundred.
+    Raises:
+        UserError: For a size below one, and for a percentage above one hundred.
     """
 
     train: Positive = 25_000
@@ -122,7 +123,8 @@ def phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) -> dict[s
 
     Kinds and languages take turns, so that every prefix of a split holds them evenly.
 
-    Errors: UserError for an unknown option, a value that is no whole number, and what PhrasesConfig refuses.
+    Raises:
+        UserError: For an unknown option, a value that is no whole number, and what PhrasesConfig refuses.
     """
     config = from_config(PhrasesConfig, whole_numbers(PHRASES, options, "train=2000,test=200"), PHRASES)
     return {

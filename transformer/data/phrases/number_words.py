@@ -112,7 +112,8 @@ def number(value: int, language: str, *, gender: str = "m", slot: str = "number-
     French parts correspond one by one ("hundred" and "cent"); a German number is one word, so that all its
     English words share one slot. `gender` is that of the noun counted in French; `slot` prefixes the labels.
 
-    Errors: ValueError for a value out of that range.
+    Raises:
+        ValueError: For a value out of that range.
     """
     if not 0 <= value <= LARGEST:
         raise ValueError(f"value={value} is out of range: numbers go from 0 to {LARGEST}")
@@ -128,7 +129,8 @@ def year(value: int, language: str) -> tuple[list[Span], list[Span]]:
     English and German count hundreds ("nineteen oh five", "neunzehnhundertfünf"), from 2000 on German counts
     thousands; French "cent" and "quatre-vingt" stay without s, as ordinals do.
 
-    Errors: ValueError for a value out of that range.
+    Raises:
+        ValueError: For a value out of that range.
     """
     if not 1100 <= value <= 2099:
         raise ValueError(f"value={value} is out of range: years go from 1100 to 2099")

@@ -16,7 +16,8 @@ type AnyTokenizer = Tokenizer | MarianTokenizer
 def load_tokenizer(directory: Path) -> AnyTokenizer:
     """Read what `save` wrote.
 
-    Errors: UserError where the directory holds no tokenizer, or a damaged one.
+    Raises:
+        UserError: If the directory holds no tokenizer, or a damaged one.
     """
     if not saved_in(directory):
         raise UserError(f"{directory} holds no {ROLES_FILE}: it has no tokenizer")

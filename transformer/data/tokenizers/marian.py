@@ -41,7 +41,8 @@ class MarianTokenizer:
     def open(folder: Path) -> "MarianTokenizer":
         """Read source.spm, target.spm and vocab.json.
 
-        Errors: UserError for files that are missing or damaged, and without the extra `sentencepiece`.
+        Raises:
+            UserError: For files that are missing or damaged, and without the extra `sentencepiece`.
         """
         for name in (_SOURCE, _TARGET, _VOCABULARY):
             if not (folder / name).is_file():
@@ -174,7 +175,8 @@ class MarianTokenizer:
     def tags(self, language: str) -> list[int]:
         """What to put before a source to ask for a target language, or nothing where there is only one.
 
-        Errors: UserError for a language that the model was not trained for.
+        Raises:
+            UserError: For a language that the model was not trained for.
         """
         return tags_of(language, self.languages, self.numbers.get(f">>{language}<<"))
 
@@ -182,7 +184,8 @@ class MarianTokenizer:
 def _processor(model: bytes, name: str) -> Any:
     """A SentencePiece model, ready to use.
 
-    Errors: UserError without the extra `sentencepiece`, and for bytes that are no model.
+    Raises:
+        UserError: Without the extra `sentencepiece`, and for bytes that are no model.
     """
     try:
         import sentencepiece

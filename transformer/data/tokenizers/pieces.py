@@ -50,7 +50,8 @@ _SINGLE_STAGE = {
 def writing_of(backend: tokenizers.Tokenizer) -> Writing:
     """How a tokenizer writes, known by its decoder.
 
-    Errors: UserError for a decoder that writes in a way of its own, or otherwise than the tokenizer's model reads.
+    Raises:
+        UserError: For a decoder that writes in a way of its own, or otherwise than the tokenizer's model reads.
     """
     described = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
     stages = [] if described is None else list(_stages(described))

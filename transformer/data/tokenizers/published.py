@@ -49,7 +49,8 @@ _NAMES = {
 def gpt2(vocab_json: Path, merges_txt: Path) -> Tokenizer:
     """GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); <|endoftext|> stands between texts.
 
-    Errors: UserError for files that are missing or of another kind.
+    Raises:
+        UserError: For files that are missing or of another kind.
     """
     backend = _read(vocab_json, lambda path: tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges_txt))))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -62,7 +63,8 @@ def gpt2(vocab_json: Path, merges_txt: Path) -> Tokenizer:
 def wordpiece(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
     """BERT's WordPiece (Devlin et al. 2019, section 3); `lowercase` drops case and accents, as the uncased models do.
 
-    Errors: UserError for a file that is missing, or lacks a special token of BERT.
+    Raises:
+        UserError: For a file that is missing, or lacks a special token of BERT.
     """
     backend = _read(vocab_txt, lambda path: tokenizers.Tokenizer(_wordpiece_model(path)))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -86,8 +88,9 @@ def from_huggingface(folder: Path) -> AnyTokenizer:
     Read from tokenizer.json; where there is none, from source.spm, target.spm and vocab.json (Marian), or, where the
     folder says that it is one of `_WITHOUT_JSON`, from the files that these have.
 
-    Errors: UserError for a folder that has none of these, files that cannot be read, and what they say of the tokenizer
-    that is not read or contradicts tokenizer.json.
+    Raises:
+        UserError: For a folder that has none of these, files that cannot be read, and what they say of the tokenizer
+            that is not read or contradicts tokenizer.json.
     """
     if not (folder / "tokenizer.json").is_file() and (folder / "source.spm").is_file():
         from transformer.data.tokenizers.marian import MarianTokenizer
@@ -148,7 +151,11 @@ def _open(folder: Path, said: Mapping[str, Any]) -> Tokenizer:
 
 
 def _switch(said: Mapping[str, Any], name: str, usual: bool | None) -> Any:
-    """True or false, or what is usual. Errors: UserError for another value."""
+    """True or false, or what is usual.
+
+    Raises:
+        UserError: For another value.
+    """
     value = said.get(name, usual)
     if value is not usual and not isinstance(value, bool):
         raise UserError(f"tokenizer_config.json has {name}={value!r}, which is neither true nor false")
@@ -171,7 +178,8 @@ def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 def _add_tokens(said: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
     """What tokenizer_config.json says of added tokens, such as which white space belongs to them.
 
-    Errors: UserError for a token that the vocabulary does not have, or under another number.
+    Raises:
+        UserError: For a token that the vocabulary does not have, or under another number.
     """
     for number, entry in (said.get("added_tokens_decoder") or {}).items():
         token = tokenizers.AddedToken(entry["content"], **{flag: entry[flag] for flag in _FLAGS if flag in entry})
@@ -200,7 +208,8 @@ def _add_special(roles: Mapping[str, int], named: Mapping[str, Any], backend: to
 def _check_options(said: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     """Refuse what tokenizer_config.json says otherwise than the tokenizer does, and what is not read.
 
-    Errors: UserError naming the key.
+    Raises:
+        UserError: Naming the key.
     """
     parts = (tokenizer.backend.normalizer, tokenizer.backend.pre_tokenizer)
     normalizer, splitter = ({} if part is None else json.loads(part.__getstate__()) for part in parts)
@@ -222,7 +231,8 @@ def _check_options(said: Mapping[str, Any], tokenizer: Tokenizer) -> None:
 def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> dict[str, int]:
     """The role of each special token: said by token names, else by the numbers in the model's config.json.
 
-    Errors: UserError for a token that the vocabulary does not have.
+    Raises:
+        UserError: For a token that the vocabulary does not have.
     """
     config = _json(folder / "config.json")
     roles: dict[str, int] = {}

@@ -88,15 +88,16 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token numbers of every text, without special tokens.
 
-        Errors: UserError for a character that has no token, where no token stands for the unknown; TypeError for a
-        single text.
+        Raises:
+            UserError: For a character that has no token, where no token stands for the unknown.
+            TypeError: For a single text.
         """
         check_several(texts, "texts")
         self._check_characters(texts)
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def _check_characters(self, texts: Sequence[str]) -> None:
-        """Errors: UserError as `encode`."""
+        """Raise UserError as `encode`."""
         if self._characters is not None:
             for text in texts:
                 if foreign := set(text) - self._characters:
@@ -200,7 +201,8 @@ class Tokenizer:
     def word_starts(self) -> np.ndarray:
         """Whether each token begins a word [V]: it brings white space; special tokens are words of their own.
 
-        Errors: UserError where a token says that a word ends, not that one begins.
+        Raises:
+            UserError: If a token says that a word ends, not that one begins.
         """
         if self.writing is Writing.WORD_ENDS:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
@@ -219,7 +221,8 @@ class Tokenizer:
     def tags(self, language: str) -> list[int]:
         """What to put before a source to ask for a target language: its tag, or nothing where there is only one.
 
-        Errors: UserError when the tokenizer was trained with tags, but not with this one.
+        Raises:
+            UserError: If the tokenizer was trained with tags, but not with this one.
         """
         return tags_of(language, self.languages, self.backend.token_to_id(tag(language)))
 
@@ -244,7 +247,8 @@ def up_to_end(ids: Iterable[int], begin: int | None, end: int | None) -> list[in
 def tags_of(language: str, known: Sequence[str], number: int | None) -> list[int]:
     """What asks for a language whose tag has this number, among the known ones.
 
-    Errors: UserError for a language that is not known.
+    Raises:
+        UserError: For a language that is not known.
     """
     if not known:
         return []

@@ -17,7 +17,8 @@ _PIECE = rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\
 def token_of(role: str) -> str:
     """How the special token of a role is written.
 
-    Errors: UserError for what is no role.
+    Raises:
+        UserError: For what is no role.
     """
     choice(role, dict.fromkeys(ROLES), "roles")
     return f"<{role}>"
@@ -50,7 +51,8 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
 
     The 256 bytes come first, then the merges, then the special tokens of `roles`; every text can be encoded.
 
-    Errors: UserError where `size` does not hold the bytes and the special tokens.
+    Raises:
+        UserError: If `size` does not hold the bytes and the special tokens.
     """
     check_several(texts, "texts")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -68,7 +70,8 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
 def characters(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
     """One token for every character that the texts have, in the order of Unicode, then the tokens of `roles`.
 
-    Errors: UserError where the texts have no character.
+    Raises:
+        UserError: If the texts have no character.
     """
     check_several(texts, "texts")
     known = sorted(set[str]().union(*texts))

@@ -35,7 +35,8 @@ def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
 
     A run that was converted and not trained has none.
 
-    Errors: UserError for a run that trains and has reported no number yet.
+    Raises:
+        UserError: For a run that trains and has reported no number yet.
     """
     if "converted" in directory.facts() and not directory.metrics_file.exists():
         return {}

@@ -203,7 +203,8 @@ def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarr
     crosses the middle between the levels at both ends. Values that are not finite are left out, and running medians
     take out single stray ones. Points count equally, whatever the spacing of their steps.
 
-    Errors: ValueError for different numbers of steps and values.
+    Raises:
+        ValueError: For different numbers of steps and values.
     """
     if len(steps) != len(values):
         raise ValueError(f"got {len(steps)} steps and {len(values)} values: give one value a step")
@@ -345,7 +346,8 @@ def probe_tables(store: MapStore, site: str) -> list[Table]:
 def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """The records of a `heads.jsonl` by site and step; a step that was written twice counts with its last record.
 
-    Errors: as `transformer.runs.records.read_records`.
+    Raises:
+        UserError: As `transformer.runs.records.read_records`.
     """
     heads: dict[str, dict[int, dict[str, Any]]] = {}
     for record in read_records(path, HEADS):

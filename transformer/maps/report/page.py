@@ -63,7 +63,8 @@ def write_report(
 ) -> Path:
     """Write the page of a run, as `render` makes it, and return its path: `page`, by default the run's `report.html`.
 
-    Errors: as `render`.
+    Raises:
+        UserError: As `render`.
     """
     text = render(run_directory, budget, against=against, maps=maps)
     return write_page(RunDirectory(locate(run_directory)).report_file if page is None else page, text)
@@ -92,8 +93,9 @@ def render(
     them, then as much of the finer levels as fits; the page lists what is left out. Steps whose maps are damaged it
     names instead of drawing them.
 
-    Errors: UserError if the directory is no run, has no metrics or no maps, if `budget` is too small for one step,
-    or if the two runs cannot be compared.
+    Raises:
+        UserError: If the directory is no run, has no metrics or no maps, if `budget` is too small for one step, or if
+            the two runs cannot be compared.
     """
     damaged: list[DamagedMaps] = []
     while True:
@@ -142,7 +144,8 @@ def render_single_text(
 
     `beneath` is what `transformer.maps.report.value_norms.value_norms` gives of the same pass.
 
-    Errors: UserError if `budget` is too small, and for a model without attention.
+    Raises:
+        UserError: If `budget` is too small, and for a model without attention.
     """
     if not store.sites:
         raise UserError(f"{title} is a model without attention: it has no maps to show")
@@ -275,8 +278,9 @@ def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[
 def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any]:
     """The other run: its title, config and curves, and which of its heads is most like each of ours.
 
-    Errors: UserError unless both have the same sites, probe examples and coarsest levels, so that one weight can be
-    taken off the other.
+    Raises:
+        UserError: Unless both have the same sites, probe examples and coarsest levels, so that one weight can be taken
+            off the other.
     """
     numbers = {site.name: number for number, site in enumerate(store.sites)}
     matches = match_heads(store, other)

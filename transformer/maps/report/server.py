@@ -38,7 +38,8 @@ class Server(socketserver.ThreadingTCPServer):
     Only requests with this server's own host name are answered, against DNS rebinding: a page of another site whose
     name was pointed at this machine still sends that name.
 
-    Errors: UserError where the port is taken or not allowed.
+    Raises:
+        UserError: If the port is taken or not allowed.
     """
 
     allow_reuse_address = True
@@ -129,7 +130,8 @@ def serve(
     what is missing. `also` are further run directories that the page is made from. `announce` is called with the
     address; `pause` and `quiet` are the seconds between two checks of the run and, at least, between two pages.
 
-    Errors: UserError for a port that is taken, or for an error in making the page that does not go away by waiting.
+    Raises:
+        UserError: For a port that is taken, or for an error in making the page that does not go away by waiting.
     """
     run_directory = locate(run_directory)
     directories = [run_directory, *map(locate, also)]

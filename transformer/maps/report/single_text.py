@@ -20,7 +20,8 @@ def store_single_text(
 ) -> tuple[MapStore, Mapping[str, Captured]]:
     """A new store at `path` with what `look` captures, as one step, as fine as the budget of `config` allows; and that.
 
-    Errors: UserError for a model without attention.
+    Raises:
+        UserError: For a model without attention.
     """
     if not sites:
         raise UserError("this model has no attention: there are no maps to show")

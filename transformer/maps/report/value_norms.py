@@ -19,7 +19,8 @@ _HALF = float(np.finfo(np.float16).max)
 def check_size(traced: Mapping[str, Captured]) -> None:
     """Refuse queries and keys that would make too large a page; `traced` may be abstract.
 
-    Errors: UserError that says how many bytes they are, and of how many layers, tokens, heads and components.
+    Raises:
+        UserError: That says how many bytes they are, and of how many layers, tokens, heads and components.
     """
     sides = [side for each in traced.values() if each.vectors is not None for side in each.vectors[:2]]
     size = sum(2 * math.prod(side.shape) for side in sides)

@@ -127,7 +127,8 @@ def build_ablation(**values: Any) -> Ablation:
 
     Lists serve as tuples, dicts as stacks, ConfigDicts as dicts, and the value of an enum as its member.
 
-    Errors: UserError for an unknown or missing field, and for whatever cannot be a study.
+    Raises:
+        UserError: For an unknown or missing field, and for whatever cannot be a study.
     """
     plain = {name: _plain(value) for name, value in values.items()}
     for name in ("arms", "tasks"):
@@ -147,7 +148,8 @@ def build_ablation(**values: Any) -> Ablation:
 def with_seeds(spec: Ablation, text: str) -> Ablation:
     """The study with the seeds that a flag names, as "1,2,3".
 
-    Errors: UserError for what is no list of whole numbers, and for a missing or a doubled seed.
+    Raises:
+        UserError: For what is no list of whole numbers, and for a missing or a doubled seed.
     """
     words = [word.strip() for word in text.split(",")]
     if not all(words):

@@ -44,7 +44,8 @@ def analyze(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> 
     several tasks are averaged seed by seed before anything else. `about` is what the runs do not record: the
     differences of each arm's config, its parameters, the machine.
 
-    Errors: ValueError for a cell that has no place in the study, or whose place another has.
+    Raises:
+        ValueError: For a cell that has no place in the study, or whose place another has.
     """
     study = arrange(spec, cells)
     pairs = comparisons(study)

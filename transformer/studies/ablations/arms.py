@@ -31,8 +31,9 @@ class Planned(NamedTuple):
 def plan(spec: Ablation, base: Mapping[str, Any]) -> list[Planned]:
     """Every run of the study, seed by seed, so that one that is stopped half-way has whole seeds.
 
-    Errors: UserError for an override that the config `base` has no key for, for values that no run can have, and for
-    two arms that are one and the same.
+    Raises:
+        UserError: For an override that the config `base` has no key for, for values that no run can have, and for two
+            arms that are one and the same.
     """
     planned = [
         Planned(arm, task, tuned, seed, make_trial(base, {**overrides, **spec.arms[arm], **tuned, "seed": seed}))

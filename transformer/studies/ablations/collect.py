@@ -38,7 +38,8 @@ class Ended(NamedTuple):
 def collect(spec: Ablation, ended: Sequence[Ended]) -> list[Cell]:
     """The cell of every run that has ended.
 
-    Errors: UserError where a run that is done has not reported one of the study's metrics, naming those that it has.
+    Raises:
+        UserError: If a run that is done has not reported one of the study's metrics, naming those that it has.
     """
     return [_cell(spec, each) for each in ended]
 

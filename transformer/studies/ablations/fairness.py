@@ -54,7 +54,8 @@ def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | 
     the arm takes from another run and the seed, so that runs in which these are equal need not be compared; the others
     are built in folders under `folder`, from the data in `data_dir` where the config names no folder of this machine.
 
-    Errors: UserError naming two arms and the keys in which they differ; and for data that is missing.
+    Raises:
+        UserError: Naming two arms and the keys in which they differ; and for data that is missing.
     """
     of_arm: dict[str, Task] = {}
     reference: dict[str, tuple[Planned, Mapping[str, Any]]] = {}
@@ -77,7 +78,8 @@ def check_shared_data(planned: Sequence[Planned], folder: Path, data_dir: str | 
 def check_metrics(spec: Ablation, task: Task) -> None:
     """Refuse a metric of a split that is never evaluated.
 
-    Errors: UserError naming the metric and the splits that there are.
+    Raises:
+        UserError: Naming the metric and the splits that there are.
     """
     splits = sorted({"train", *(evaluation.split for evaluation in task.evaluations)})
     for metric in spec.metrics:

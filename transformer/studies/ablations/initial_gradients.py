@@ -45,7 +45,8 @@ TaskOf = Callable[[Any], Task]
 def check_stacks(base: Mapping[str, Any], spec: Ablation) -> None:
     """Refuse stacks that cannot be built, before anything is trained.
 
-    Errors: UserError naming the stack and the arm.
+    Raises:
+        UserError: Naming the stack and the arm.
     """
     for name, stack in spec.initial_gradients.items():
         for arm, overrides in spec.arms.items():
@@ -63,7 +64,8 @@ def initial_gradients(base: Mapping[str, Any], spec: Ablation, data_dir: str | N
     `ratio` is the last layer's over the first layer's; `exponent` the slope of log(last layer's) against log(depth),
     null for a single depth. A norm that is not finite is null, and so is what follows from it.
 
-    Errors: UserError for overrides that no config has, and for a model without feed-forward blocks.
+    Raises:
+        UserError: For overrides that no config has, and for a model without feed-forward blocks.
     """
     with tempfile.TemporaryDirectory() as folder:
 
@@ -117,7 +119,8 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
 
     They are those of the run's own first step: its initial values, its first batch, its keys.
 
-    Errors: UserError for a model without feed-forward blocks, and for one whose initial values are another run's.
+    Raises:
+        UserError: For a model without feed-forward blocks, and for one whose initial values are another run's.
     """
     if origin := experiments[0].initialize_from.run:
         raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialize_from.run={origin}")

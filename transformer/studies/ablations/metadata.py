@@ -127,7 +127,8 @@ def facts(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
 def check_seeds(spec: Ablation, ledger: Ledger) -> None:
     """Refuse to leave out seeds that the directory has runs of.
 
-    Errors: UserError naming them all.
+    Raises:
+        UserError: Naming them all.
     """
     trained = {from_config(RunConfig, trial.config).seed for trial in ledger.trials()}
     missing = sorted(trained - set(spec.seeds))
@@ -144,7 +145,8 @@ def check_arms(
 ) -> dict[str, Any]:
     """Refuse arms that see other data than the reference; the differences and parameters of each arm.
 
-    Errors: UserError for arms whose data differ, data that are missing, and metrics of splits that nothing reports.
+    Raises:
+        UserError: For arms whose data differ, data that are missing, and metrics of splits that nothing reports.
     """
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
@@ -165,7 +167,8 @@ def check_arms(
 def read_about(path: Path) -> dict[str, Any] | None:
     """What `write_about` recorded in the directory of an ablation; None where it has not.
 
-    Errors: UserError for a file that is not as `About` says.
+    Raises:
+        UserError: For a file that is not as `About` says.
     """
     file = path / _FILE
     if not file.is_file():

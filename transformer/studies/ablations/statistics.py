@@ -56,7 +56,8 @@ def t_test(values: Sequence[float], *, resolution: float = 0.0, step: float = 0.
             on both sides, and p is that of a mean so much nearer to zero. Without it tests of discrete values reject
             more true hypotheses than they say.
 
-    Errors: ValueError for fewer than two values.
+    Raises:
+        ValueError: For fewer than two values.
     """
     if len(values) < 2:
         raise ValueError(f"a t interval takes two values or more, not {len(values)}")
@@ -88,7 +89,8 @@ def permutation_p(differences: Sequence[float]) -> float:
     no distribution for granted, and is never below 2 / 2^n, 0.0625 for five pairs. Beyond 13 pairs a fixed random
     sample of the choices stands for all.
 
-    Errors: ValueError for fewer than two differences.
+    Raises:
+        ValueError: For fewer than two differences.
     """
     if len(differences) < 2:
         raise ValueError(f"a permutation test takes two differences or more, not {len(differences)}")
@@ -119,7 +121,8 @@ def wilson(count: int, n: int) -> Interval:
 
     It holds at small n, and says something of rates that were never or always seen.
 
-    Errors: ValueError unless 0 <= count <= n and n >= 1.
+    Raises:
+        ValueError: Unless 0 <= count <= n and n >= 1.
     """
     if not 0 <= count <= n or n < 1:
         raise ValueError(f"{count} of {n} is no proportion")
@@ -132,7 +135,8 @@ def fisher(count: int, n: int, other: int, of_other: int) -> float:
 
     Of three runs each it is never below 0.1, of five 0.0079.
 
-    Errors: ValueError unless 0 <= count <= n for both.
+    Raises:
+        ValueError: Unless 0 <= count <= n for both.
     """
     if not (0 <= count <= n and 0 <= other <= of_other):
         raise ValueError(f"{count} of {n} and {other} of {of_other} are no proportions")
@@ -144,7 +148,8 @@ def interquartile_mean(values: Sequence[float]) -> float:
 
     A quarter of the values, rounded down, is left out at each end, as its authors' code does.
 
-    Errors: ValueError for no value.
+    Raises:
+        ValueError: For no value.
     """
     if not len(values):
         raise ValueError("no value has no mean")
@@ -162,7 +167,8 @@ def interquartile_interval(
     task leave no noise to judge by, and have no interval. One `seed` always gives one interval. With five runs it holds
     the truth in about 90 % of studies, not 95: a verdict rests on the t interval.
 
-    Errors: ValueError for no task, or for a task with fewer than two runs, which has nothing to resample.
+    Raises:
+        ValueError: For no task, or for a task with fewer than two runs, which has nothing to resample.
     """
     if not tasks or min(map(len, tasks)) < 2:
         raise ValueError("a bootstrap takes two runs or more of every task")
@@ -191,7 +197,8 @@ def power(n: int, effect: float, significance: float = SIGNIFICANCE) -> float:
     T' is the noncentral t (Cohen 1988, "Statistical power analysis for the behavioral sciences", chapter 2). `effect`
     is the true mean of the paired differences over their true deviation.
 
-    Errors: ValueError for fewer than two pairs.
+    Raises:
+        ValueError: For fewer than two pairs.
     """
     if n < 2:
         raise ValueError(f"a paired t test takes two pairs or more, not {n}")
@@ -211,7 +218,8 @@ def _deviations(degrees: int) -> np.ndarray:
 def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
     """The smallest difference, in deviations of the paired differences, that n pairs see with a power of 80 %.
 
-    Errors: ValueError for fewer than two pairs.
+    Raises:
+        ValueError: For fewer than two pairs.
     """
     highest = 1.0
     while power(n, highest, significance) < POWER:
@@ -222,7 +230,8 @@ def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
 def pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
     """The fewest pairs, two or more, that see a difference of `effect` deviations with a power of 80 %.
 
-    Errors: ValueError for an effect of zero, which no number of pairs sees.
+    Raises:
+        ValueError: For an effect of zero, which no number of pairs sees.
     """
     if not effect:
         raise ValueError("no number of pairs sees a difference of zero")

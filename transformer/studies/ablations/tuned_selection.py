@@ -96,7 +96,8 @@ def in_order(spec: Ablation, values: Mapping[str, float]) -> list[str]:
 def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
     """The study of these cells: a finished run whose `chosen_by` is worse than `learned_within` is stuck.
 
-    Errors: ValueError for a cell that has no place in the study, or whose place another has.
+    Raises:
+        ValueError: For a cell that has no place in the study, or whose place another has.
     """
     combinations = {_words(tuned) for tuned in spec.combinations()}
     places: dict[tuple[str, str, str], dict[int, Cell]] = {}

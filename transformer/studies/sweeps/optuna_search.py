@@ -35,7 +35,8 @@ _DOUBLES = 30  # proposals in a row that were made before
 def check_installed(engine: str) -> None:
     """Return if what an engine needs is installed.
 
-    Errors: UserError that names the extra.
+    Raises:
+        UserError: That names the extra.
     """
     if find_spec("optuna") is None:
         raise UserError(
@@ -52,7 +53,8 @@ def check_installed(engine: str) -> None:
 def resources(base: Mapping[str, Any]) -> dict[str, int]:
     """The steps of Hyperband's shortest rung and of its longest.
 
-    Errors: UserError where no trial reports before its last step.
+    Raises:
+        UserError: If no trial reports before its last step.
     """
     from transformer.training.config import resolve
 
@@ -77,8 +79,9 @@ def connect(
 ) -> "OptunaProposer":
     """The proposer of a sweep: its study is a journal beside the ledger, or in the database at `url`.
 
-    Errors: UserError where something is not installed, the database cannot be reached, or Hyperband has no reports
-    before the last step to stop a trial at.
+    Raises:
+        UserError: If something is not installed, the database cannot be reached, or Hyperband has no reports before the
+            last step to stop a trial at.
     """
     check_installed(engine)
     # By name: whoever runs a grid does without the package.
@@ -128,7 +131,8 @@ class OptunaProposer:
     def propose(self, ledger: Ledger) -> Trial | None:
         """The sampler's next; where it only repeats itself and the space is finite, a point that was not tried.
 
-        Errors: UserError where no config that it proposed can be.
+        Raises:
+            UserError: If no config that it proposed can be.
         """
         return self._with_whole_journal(lambda: self._propose(ledger))
 
@@ -218,7 +222,8 @@ class OptunaProposer:
     def _tell(self, ledger: Ledger) -> None:
         """Tell Optuna of trials and how they ended; a proposal whose worker died before it was planned has failed.
 
-        Errors: Damaged for a study that says what the ledger does not.
+        Raises:
+            Damaged: For a study that says what the ledger does not.
         """
         planned = {trial.name: trial for trial in ledger.trials()}
         outcomes = {name: ledger.outcome(trial) for name, trial in planned.items()}
@@ -349,7 +354,9 @@ class Damaged(Exception):
 class _Journal:
     """A file of Optuna's operations, a sealed line each that names the one before: a backend of its JournalStorage.
 
-    Errors: every method raises Damaged for a file that is not what was written, but for a last line that a kill tore.
+    Raises:
+        UserError: Every method raises Damaged for a file that is not what was written, but for a last line that a kill
+            tore.
     """
 
     def __init__(self, path: Path):

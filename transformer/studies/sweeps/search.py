@@ -22,7 +22,8 @@ class Proposer(Protocol):
     def propose(self, ledger: Ledger) -> Trial | None:
         """The next trial; None where there is none. Called by one process at a time.
 
-        Errors: UserError for an invalid config.
+        Raises:
+            UserError: For an invalid config.
         """
 
     def prune(self, trial: Trial, step: int, value: float) -> bool:
@@ -32,7 +33,8 @@ class Proposer(Protocol):
 def choose_engine(name: str | None, space: Space) -> str:
     """The engine: the one named, else grid where the space is finite and random elsewhere.
 
-    Errors: UserError for an unknown one, and for a grid over a space without end.
+    Raises:
+        UserError: For an unknown one, and for a grid over a space without end.
     """
     if name is None:
         return "grid" if space.size is not None else "random"
@@ -46,7 +48,8 @@ def choose_engine(name: str | None, space: Space) -> str:
 def check_total(total: int | None, space: Space) -> int:
     """How many trials a sweep has: those asked for, by default every point of a finite space.
 
-    Errors: UserError for fewer than one, and for none said of a space without end.
+    Raises:
+        UserError: For fewer than one, and for none said of a space without end.
     """
     if total is None:
         if space.size is None:
@@ -62,7 +65,8 @@ def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed
 
     A larger `total` begins with the same trials.
 
-    Errors: UserError for an invalid config.
+    Raises:
+        UserError: For an invalid config.
     """
     points = _grid(space) if engine == "grid" else drawn(space, seed)
     trials: dict[str, Trial] = {}
@@ -79,7 +83,8 @@ def planned(engine: str, base: Mapping[str, Any], space: Space, total: int, seed
 def any_drawn(base: Mapping[str, Any], space: Space, seed: int) -> Trial:
     """The first random trial whose config is valid.
 
-    Errors: UserError where none of `_DRAWS` draws is.
+    Raises:
+        UserError: If none of `_DRAWS` draws is.
     """
     mistakes = []
     for overrides in itertools.islice(drawn(space, seed), _DRAWS):

@@ -278,7 +278,8 @@ class Chain:
 class Sweep:
     """What a config file's `get_sweep(sweep)` is given: each method makes a space.
 
-    Errors: each UserError is one line that names the key or the sizes at fault.
+    Raises:
+        UserError: Each UserError is one line that names the key or the sizes at fault.
     """
 
     def choice(self, key: str, values: Iterable[Any]) -> Space:

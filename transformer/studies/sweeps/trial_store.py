@@ -132,7 +132,8 @@ class Ledger:
 
         A misnamed metric may be corrected as long as no trial has a value of it.
 
-        Errors: UserError where the directory holds another sweep (with the first differences) or something else.
+        Raises:
+            UserError: If the directory holds another sweep (with the first differences) or something else.
         """
         path, facts = locate(path), plain(sweep)
         ledger = cls(path)
@@ -155,7 +156,8 @@ class Ledger:
     def existing(cls, path: Path) -> "Ledger":
         """The sweep that is at `path`.
 
-        Errors: UserError where there is none.
+        Raises:
+            UserError: If there is none.
         """
         path = locate(path)
         with usable(path):
@@ -168,7 +170,8 @@ class Ledger:
     def facts(self) -> dict[str, Any]:
         """The plain values that identify the sweep.
 
-        Errors: UserError when the file is no JSON object.
+        Raises:
+            UserError: If the file is no JSON object.
         """
         return unsealed(_object(self.path / _FACTS))
 
@@ -195,7 +198,8 @@ class Ledger:
     def trials(self) -> tuple[Trial, ...]:
         """All trials, in the order planned.
 
-        Errors: UserError for a line that is not what was written, and where one is gone whose trial has begun.
+        Raises:
+            UserError: For a line that is not what was written, and where one is gone whose trial has begun.
         """
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
@@ -248,7 +252,8 @@ class Ledger:
     def lease(self, trial: Trial) -> Iterator["Lease"]:
         """Hold a trial, for this process alone, while the context lasts.
 
-        Errors: InUse where another process holds it; in a bucket Lost, when the lease could not be renewed.
+        Raises:
+            InUse: If another process holds it; in a bucket Lost, when the lease could not be renewed.
         """
         folder = self._folder(trial)
         with storage_of(folder).claim(folder, _LOCK):
@@ -352,7 +357,8 @@ class Lease:
     def record(self, outcome: Outcome) -> None:
         """Write how the trial ended.
 
-        Errors: RuntimeError where it has an outcome already.
+        Raises:
+            RuntimeError: If it has an outcome already.
         """
         if self.ledger.outcome(self.trial) is not None:
             raise RuntimeError(f"trial {self.trial.name} has an outcome already")
@@ -390,7 +396,7 @@ def _attempt(line: bytes) -> AttemptLine | None:
 
 
 def _outcome(file: Path) -> OutcomeFile:
-    """Errors: UserError for a file that is not what a sweep writes."""
+    """Raise UserError for a file that is not what a sweep writes."""
     try:
         return checked(OutcomeFile, unsealed(_object(file)), str(file))
     except UserError as error:
@@ -400,7 +406,8 @@ def _outcome(file: Path) -> OutcomeFile:
 def _trial(what: str, line: bytes) -> Trial:
     """The trial of a line. Its name is a folder's, and so is only taken where it is the hash of its config.
 
-    Errors: UserError for any other line.
+    Raises:
+        UserError: For any other line.
     """
     told = as_object(parse(line, what), what)
     if not is_sealed(told):

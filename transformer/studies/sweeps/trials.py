@@ -22,7 +22,8 @@ class Trial(NamedTuple):
 def make_trial(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Trial:
     """The trial that the overrides make of a base config.
 
-    Errors: UserError, naming the overrides, for an invalid config.
+    Raises:
+        UserError: Naming the overrides, for an invalid config.
     """
     # jax comes with it; what only reads or runs trials does without.
     from transformer.training.config import resolve, with_overrides
@@ -44,7 +45,8 @@ def check_recorded(trial: Trial, trusted: Collection[str]) -> None:
 
     The sections of the config are checked when the trial is built.
 
-    Errors: UserError naming the trial.
+    Raises:
+        UserError: Naming the trial.
     """
     try:
         from_config(RunConfig, trial.config)

@@ -79,7 +79,8 @@ class Trainer(Protocol):
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
         """Train a trial to its end in its directory, from where it stopped, telling `report` what it reports.
 
-        Errors: FloatingPointError where it diverges; what `report` raises.
+        Raises:
+            FloatingPointError: If it diverges; what `report` raises.
         """
 
     def program(self, trial: Trial) -> str:
@@ -128,7 +129,8 @@ def work(
     Without a `proposer` the trials are those planned. With `vectorize`, trials of one program are trained together
     where that was measured to be faster; no more of them than leave as many for each of `workers`.
 
-    Errors: UserError for a metric that no trial has; Unfit where one failure follows another.
+    Raises:
+        UserError: For a metric that no trial has; Unfit where one failure follows another.
     """
     setting = _Work(ledger, proposer, parse_metric(metric), trainer, patience, workers)
     failures, pause, dry = 0, _WAITS[0], False
@@ -218,7 +220,8 @@ def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
 def _result(setting: _Work, directory: Path) -> Outcome:
     """How a trial that was trained to its end ended.
 
-    Errors: UserError for a metric that neither it nor any before it has.
+    Raises:
+        UserError: For a metric that neither it nor any before it has.
     """
     records = read_records(RunDirectory(directory).metrics_file)
     last = reached(records, setting.metric)

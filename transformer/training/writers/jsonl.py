@@ -32,7 +32,8 @@ class JsonLines:
     def append(self, record: Mapping[str, Any]) -> None:
         """Append one line.
 
-        Errors: OSError, with the file as it was.
+        Raises:
+            OSError: With the file as it was.
         """
         line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
         self._file.append(line)
@@ -82,7 +83,8 @@ class MetricsFile(JsonLines, NullSink):
     def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
         """Append one line.
 
-        Errors: ValueError for a metric called "step" or "split".
+        Raises:
+            ValueError: For a metric called "step" or "split".
         """
         taken = {"step", "split"} & set(values)
         if taken:

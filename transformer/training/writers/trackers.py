@@ -72,7 +72,8 @@ class ToWandb:
     Every report is a line of their history with its `step`, which their charts have as the horizontal axis: their own
     counter of steps refuses what a resumed run reports of the step that it stopped at.
 
-    Errors: RuntimeError where nobody is logged in; what the library raises.
+    Raises:
+        RuntimeError: If nobody is logged in; what the library raises.
     """
 
     def __init__(self, run: TrackedRun):
@@ -122,7 +123,8 @@ class ToMlflow:
 
     A run is found again by its tag, and of each of its numbers only what is behind the last step held is sent.
 
-    Errors: what the library raises.
+    Raises:
+        UserError: What the library raises.
     """
 
     def __init__(self, run: TrackedRun):
@@ -194,7 +196,8 @@ class ToTrackio:
 
     Their runs are known again by their names: ours end with the run's id.
 
-    Errors: what the library raises.
+    Raises:
+        UserError: What the library raises.
     """
 
     def __init__(self, run: TrackedRun):
@@ -242,7 +245,8 @@ TRACKERS: Mapping[str, Library] = {
 def requested_trackers(flag: str | None) -> tuple[str, ...]:
     """The trackers that --trackers=A,B names, each once.
 
-    Errors: UserError for an unknown name, and for one whose library is not installed.
+    Raises:
+        UserError: For an unknown name, and for one whose library is not installed.
     """
     names = tuple(dict.fromkeys(filter(None, (name.strip() for name in (flag or "").split(",")))))
     for name in names:
