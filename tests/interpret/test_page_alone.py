@@ -132,6 +132,7 @@ def test_a_querys_products_sum_to_logits_beside_the_maps_own_weights(
     wait_until(page, "document.querySelectorAll('.neurons tbody tr').length === 6")
 
 
+@pytest.mark.slow
 def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_asked_for(
     model: Loaded,
     looked: AttentionPage,

@@ -47,6 +47,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(compile.COMMAND, compile.main, [config]) == 0
     page = capsys.readouterr().out

@@ -31,6 +31,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return said.out
 
 
+@pytest.mark.slow
 def test_every_size_is_a_row_of_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     header, *rest = printed(capsys).splitlines()
     rows = rest[: rest.index("")]
@@ -54,6 +55,7 @@ def test_every_size_is_a_row_of_one_table(capsys: pytest.CaptureFixture[str]) ->
     assert max(map(len, rest[len(rows) :])) <= 116
 
 
+@pytest.mark.slow
 def test_json_has_an_object_for_every_size(capsys: pytest.CaptureFixture[str]) -> None:
     found: list[dict[str, Any]] = json.loads(printed(capsys, "--json"))
     by_name = {entry["name"]: entry for entry in found}

@@ -106,6 +106,7 @@ def test_metrics_of_splits_that_nothing_reports_are_refused(study):
         check_metrics(ablation(chosen_by="dev/loss"), tasks["post"])
 
 
+@pytest.mark.slow
 def test_beginnings_are_counted_and_named(study):
     """Counted here from the arrays themselves."""
     runs, tasks = study

@@ -29,6 +29,7 @@ def test_the_choices_name_the_chooser() -> None:
             Decoding(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_samples_are_reproducible_and_differ_by_seed(language_task: Any, language_view: View) -> None:
     def said(seed: int) -> list[str]:
         decoding = {"temperature": 1.0, "samples": 2, "length": 8, "seed": seed}

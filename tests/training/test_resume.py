@@ -220,6 +220,7 @@ def test_a_step_that_a_run_comes_back_to_is_reported_again(alone: tuple[Path, st
     assert without_clock(tmp_path / "longer")[: len(without_clock(alone[0]))] == without_clock(alone[0])
 
 
+@pytest.mark.slow
 def test_a_copy_by_hard_links_shares_nothing_that_is_written(
     half: Path, tmp_path: Path, alone: tuple[Path, str]
 ) -> None:
@@ -231,7 +232,7 @@ def test_a_copy_by_hard_links_shares_nothing_that_is_written(
     assert_one_state(alone[0], folder)
 
 
-@pytest.mark.parametrize("what", ["a state", "maps"])
+@pytest.mark.parametrize("what", ["a state", pytest.param("maps", marks=pytest.mark.slow)])
 def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
     half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

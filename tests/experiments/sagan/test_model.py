@@ -73,6 +73,7 @@ def test_with_gamma_0_both_players_are_those_without_attention() -> None:
         np.testing.assert_allclose(outputs, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids() -> None:
     model = model_of(CONFIG)
     variables = model.init(jax.random.key(0))
