@@ -51,18 +51,18 @@ def main(arguments: Arguments) -> None:
     if arguments.text is not None:
         _look(arguments, budget)
         return
-    from transformer.maps.report import server
+    from transformer.maps.report import live_server
     from transformer.maps.report.page import render, write_report
     from transformer.runs.directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
     directory, against = run.path, _other_run(arguments.against, run.path)
     if arguments.serve:
-        server.serve(
+        live_server.serve(
             directory,
             lambda version: render(directory, budget, against=against, version=version),
             also=[] if against is None else [against],
-            port=server.PORT if arguments.port is None else arguments.port,
+            port=live_server.PORT if arguments.port is None else arguments.port,
             announce=lambda url: print(f"Open {url} in a browser of this machine; Ctrl-C ends it.", flush=True),
         )
         return

@@ -21,7 +21,7 @@ from tests.contracts.cases import CASES, Case
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
-from transformer.maps.plan import MapsConfig, StoredMaps
+from transformer.maps.capture_plan import MapsConfig, StoredMaps
 from transformer.maps.store import MapStore
 from transformer.models.contract import by_path
 from transformer.models.registry import FAMILIES, build, model_config

@@ -276,7 +276,7 @@ def import_all() -> None:
         "tensorflow_datasets.proto",
         "transformer.training.conversion",
         "transformer.maps.report.page",
-        "transformer.maps.report.server",
+        "transformer.maps.report.live_server",
         "transformer.studies.sweeps.training",
         "transformer.training.train",
         "transformer.tasks.registry",

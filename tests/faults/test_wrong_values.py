@@ -22,8 +22,8 @@ from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
 from transformer.config import RunConfig, UserError, from_config
 from transformer.json_files import read_as
-from transformer.maps.report.data import read_curves, read_samples
 from transformer.maps.report.head_history import read_heads
+from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory

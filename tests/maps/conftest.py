@@ -11,7 +11,7 @@ from transformer.attention.capture import Top, evenly_spaced, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import wav
 from transformer.layers.audio import RATE
-from transformer.maps.plan import StoredMaps, Tiers, quantize_maps, statistic_names
+from transformer.maps.capture_plan import StoredMaps, Tiers, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels, Link
 

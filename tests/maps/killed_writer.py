@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import quantize_maps
+from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from transformer.attention.capture import Top
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import Tiers, quantize_maps
+from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import quantize_maps
+from transformer.maps.capture_plan import quantize_maps
+from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import chance, change_points, describe_role, head_roles, roles_of
-from transformer.maps.roles import Role
 from transformer.maps.store import MapStore, Statistics
 from transformer.tasks.labels import Labels, Link
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.maps.conftest import write_run
 from tests.waiting import wait_until
-from transformer.maps.plan import quantize_maps
+from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels

@@ -13,11 +13,11 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.png import png
-from transformer.maps.plan import quantize_maps
+from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.quantize import Quantized, quantize
-from transformer.maps.report.data import count_crossings, evenly_spaced_indices, read_curves, thin
 from transformer.maps.report.page import write_report
 from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, spread_order
+from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.tasks.labels import Labels

@@ -7,7 +7,7 @@ import pytest
 
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import UserError
-from transformer.maps.plan import Tiers, quantize_maps
+from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.rollout import is_self_attention, rollout, rollout_across, rollout_of, stacks_of
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels

@@ -19,10 +19,10 @@ from transformer.data.wav import wav
 from transformer.json_files import checked
 from transformer.maps import store as module
 from transformer.maps import store as store_module
+from transformer.maps.capture_plan import StoredMaps, Tiers, levels_of, quantize_maps
 from transformer.maps.checksums import DamagedMaps
-from transformer.maps.description import describe_site
-from transformer.maps.plan import StoredMaps, Tiers, levels_of, quantize_maps
 from transformer.maps.store import MapStore
+from transformer.maps.store_metadata import describe_site
 from transformer.runs.exit_codes import NotFinite
 from transformer.tasks.labels import Labels, Link
 

@@ -9,8 +9,13 @@ from transformer.pages.template import SCRIPTS, SHARED, STYLES, Folder, drawn_pa
 from transformer.studies.ablations import page as study
 
 PAGES = {
-    "maps": (report.FOLDER, report.STYLES, (*report.SCRIPTS, report.FOLLOWING), ("report.html", "waiting.html")),
-    "study": (study.FOLDER, study.STYLES, study.SCRIPTS, ("study.html",)),
+    "maps": (
+        report.FOLDER,
+        report.STYLES,
+        (*report.SCRIPTS, report.FOLLOWING),
+        ("report.html", "waiting_for_run.html"),
+    ),
+    "study": (study.FOLDER, study.STYLES, study.SCRIPTS, ("ablation.html",)),
 }
 SET_BY_SCRIPT = {"heads", "across"}  # variables
 
@@ -43,7 +48,7 @@ def words(folder: Folder, names: tuple[str, ...]) -> set[str]:
 
 
 def test_every_class_of_a_style_is_given_by_its_page():
-    kit = words(SHARED, (*SCRIPTS, "drawn.html"))
+    kit = words(SHARED, (*SCRIPTS, "body.html"))
     used = {name: words(folder, (*scripts, *bodies)) for name, (folder, _, scripts, bodies) in PAGES.items()}
     numbered = {f"{name}-{number}" for name in ("arm", "dash") for number in range(8)}
     for name, (folder, styles, *_) in PAGES.items():

@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from launch.platform import leave
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.maps.plan import StoredMaps, levels_of, quantize_maps
+from transformer.maps.capture_plan import StoredMaps, levels_of, quantize_maps
 from transformer.maps.store import MapStore
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints

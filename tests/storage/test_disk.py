@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.maps.plan import Tiers
+from transformer.maps.capture_plan import Tiers
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory

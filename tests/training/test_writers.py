@@ -20,7 +20,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
-from transformer.maps.plan import levels_of, quantize_maps
+from transformer.maps.capture_plan import levels_of, quantize_maps
 from transformer.runs.records import read_records
 from transformer.storage.contract import Lost
 from transformer.training.writers.console import Console, Log
@@ -436,7 +436,7 @@ from transformer.training.writers.tensorboard import TensorBoard
 board = TensorBoard({str(tmp_path / "events")!r})
 board.scalars(1, "train", {{"loss": 1.0}})
 board.samples(1, "train", [{{"source": "a"}}])
-from transformer.maps.plan import levels_of, quantize_maps
+from transformer.maps.capture_plan import levels_of, quantize_maps
 board.maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
 board.close()
 import json

@@ -14,7 +14,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
-from transformer.maps.notebook import import_xarray
+from transformer.maps.run_maps import import_xarray
 from transformer.tasks.labels import Labels
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformer.maps.notebook import RunMaps
+    from transformer.maps.run_maps import RunMaps
 
 
 def open(run: str | Path) -> "RunMaps":  # read as transformer.maps.open(run)
@@ -13,6 +13,6 @@ def open(run: str | Path) -> "RunMaps":  # read as transformer.maps.open(run)
     Raises:
         UserError: For a run without maps, or with a store of an unknown version.
     """
-    from transformer.maps.notebook import open_run
+    from transformer.maps.run_maps import open_run
 
     return open_run(run)

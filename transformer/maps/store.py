@@ -35,8 +35,10 @@ from transformer.attention.capture import evenly_spaced
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
 from transformer.json_files import as_object, checked, parse, read_object, read_regular
+from transformer.maps.capture_plan import Level, Sizes, StoredMaps, Tiers, levels_of, statistic_names
 from transformer.maps.checksums import DamagedMaps, Digests, by_array, by_step, of_array, of_pieces, together
-from transformer.maps.description import (
+from transformer.maps.quantize import Quantized
+from transformer.maps.store_metadata import (
     MOST_POSITIONS,
     LabelsEntry,
     check_site,
@@ -46,9 +48,7 @@ from transformer.maps.description import (
     longest,
     shown,
 )
-from transformer.maps.description import StorePath as NameInStore
-from transformer.maps.plan import Level, Sizes, StoredMaps, Tiers, levels_of, statistic_names
-from transformer.maps.quantize import Quantized
+from transformer.maps.store_metadata import StorePath as NameInStore
 from transformer.maps.zarr_files import (
     Piece,
     array_metadata,

@@ -14,7 +14,7 @@ import tensorstore
 from transformer.attention.sites import Site
 from transformer.config import Matching, Range, UserError
 from transformer.json_files import checked, read_value
-from transformer.maps.plan import Level
+from transformer.maps.capture_plan import Level
 from transformer.storage.locate import storage_of
 from transformer.tasks.labels import Labels
 

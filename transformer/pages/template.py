@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 
 STYLES = ("theme.css", "charts.css")
 # In the order in which they run: each file sees what the ones before it define.
-SCRIPTS = ("elements.js", "words.js", "color.js", "marks.js", "scales.js", "figure.js", "lines.js", "export.js")
+SCRIPTS = (
+    "dom.js",
+    "formatting.js",
+    "color_scale.js",
+    "plot_marks.js",
+    "scales.js",
+    "figure.js",
+    "line_chart.js",
+    "figure_export.js",
+)
 
 
 _COMMENT = re.compile(r"^ *(?://.*|/\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
@@ -105,10 +114,10 @@ def drawn_page(
     # image or sound can come in.
     admitted = f"script-src '{digest(script)}'; img-src data:; media-src data:; "
     if version is None:
-        return _framed(title, fill(SHARED.read("drawn.html"), parts), style, admitted, head=_again_after(again))
+        return _framed(title, fill(SHARED.read("body.html"), parts), style, admitted, head=_again_after(again))
     attributes = f' data-version="{escaped(version)}"'
     admitted += "connect-src 'self'; "
-    return _framed(title, fill(SHARED.read("drawn.html"), parts), style, admitted, attributes)
+    return _framed(title, fill(SHARED.read("body.html"), parts), style, admitted, attributes)
 
 
 def _framed(title: str, body: str, style: str, admitted: str = "", attributes: str = "", head: str = "") -> str:
@@ -121,4 +130,4 @@ def _framed(title: str, body: str, style: str, admitted: str = "", attributes: s
         "style": style,
         "body": body,
     }
-    return fill(SHARED.read("frame.html"), parts)
+    return fill(SHARED.read("document.html"), parts)

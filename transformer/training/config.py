@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer.config import RunConfig, UserError, flatten, from_config, hash_of, to_config
 from transformer.layers.module import Precision
-from transformer.maps.plan import MapsConfig
+from transformer.maps.capture_plan import MapsConfig
 from transformer.models import registry as models
 from transformer.models.registry import change_size, depart_from_size, fill
 from transformer.overrides import (

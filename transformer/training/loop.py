@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from transformer.data.batches import Source, stream
-from transformer.maps.plan import StoredMaps
+from transformer.maps.capture_plan import StoredMaps
 from transformer.runs.exit_codes import Stopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Report

@@ -14,7 +14,7 @@ from experiments.attention_probes.task import TASK, MarkedTexts, MarkedTextsConf
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.module import Precision
-from transformer.maps.roles import Role, Rows, read_heads
+from transformer.maps.head_roles import Role, Rows, read_heads
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.contract import Request, Sentences, View

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.attention.sites import Site
-from transformer.maps.distance import PIXELS, named_in_pixels
-from transformer.maps.report.data import evenly_spaced_indices
-from transformer.maps.report.head_roles import rows_of
+from transformer.maps.attention_distance import PIXELS, named_in_pixels
+from transformer.maps.head_roles import PLAYED, Role, chance_of_links, heads_that_play
 from transformer.maps.report.payload import Block, pack
-from transformer.maps.roles import PLAYED, Role, chance_of_links, heads_that_play
+from transformer.maps.report.role_descriptions import rows_of
+from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
 from transformer.runs.directory import RunDirectory
@@ -126,8 +126,8 @@ def history_payload(
 def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
     """Every role that a head plays at the last stored step, the highest score first; see `roles_of`.
 
-    Induction only where no simpler rule explains the head's maps (`transformer.maps.roles.heads_that_play`): on a text
-    of one period the statistic of a head that looks at a fixed distance is as high.
+    Induction only where no simpler rule explains the head's maps (`transformer.maps.head_roles.heads_that_play`): on a
+    text of one period the statistic of a head that looks at a fixed distance is as high.
     """
     if not store.steps:
         return ()
@@ -148,7 +148,7 @@ def roles_of(steps: Sequence[int], site: Site, labels: Labels, statistics: Stati
 
     The score m is the mean weight on the key that makes the role (of alignment, 1 - alignment error), over examples;
     c the same of an untrained head, see `chance`. The head plays the role where (m - c) / (1 - c) is at least
-    `transformer.maps.roles.PLAYED`: Cohen's kappa (1960). So short causal rows, whose weight must lie on the first
+    `transformer.maps.head_roles.PLAYED`: Cohen's kappa (1960). So short causal rows, whose weight must lie on the first
     tokens or the diagonal, give no head a role.
 
     The onset is the last change point at which the level rises across `PLAYED`. Without one, as in a head that plays

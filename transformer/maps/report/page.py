@@ -6,12 +6,12 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.maps.checksums import DamagedMaps
-from transformer.maps.matching import match_heads
-from transformer.maps.report.axes import axes_facts, blocks_of_labels
-from transformer.maps.report.data import first_view, leaves, read_curves, read_samples, thin
+from transformer.maps.head_matching import match_heads
+from transformer.maps.report.axis_metadata import axes_facts, blocks_of_labels
 from transformer.maps.report.head_history import history_payload
-from transformer.maps.report.head_roles import summary
 from transformer.maps.report.payload import Block, PagePayload, least_size, page_payload
+from transformer.maps.report.role_descriptions import summary
+from transformer.maps.report.run_data import first_view, leaves, read_curves, read_samples, thin
 from transformer.maps.store import MapStore
 from transformer.pages.template import Folder, drawn_page, script_of, style_of
 from transformer.runs.directory import RunDirectory
@@ -19,38 +19,46 @@ from transformer.storage.locate import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 FOLDER = Folder("transformer.maps.report", "web")
-STYLES = ("wall.css", "roles.css", "detail.css", "strands.css", "neurons.css", "timeline.css", "pictures.css")
+STYLES = (
+    "head_grid.css",
+    "head_roles.css",
+    "attention_heatmap.css",
+    "attention_lines.css",
+    "neuron_view.css",
+    "head_history.css",
+    "images.css",
+)
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
-    "data.js",
-    "pixels.js",
+    "map_data.js",
+    "canvas_pixels.js",
     "tokens.js",
-    "tables.js",
-    "roles.js",
-    "wall.js",
+    "head_statistics.js",
+    "head_roles.js",
+    "head_grid.js",
     "axes.js",
-    "detail.js",
-    "sound.js",
-    "profile.js",
-    "picture.js",
-    "beside.js",
-    "strips.js",
-    "strands.js",
+    "attention_heatmap.js",
+    "audio_player.js",
+    "marginals.js",
+    "image_overlay.js",
+    "token_highlights.js",
+    "image_strip.js",
+    "attention_lines.js",
     "samples.js",
-    "norms.js",
-    "neurons.js",
-    "export.js",
-    "words.js",
-    "compare.js",
-    "help.js",
-    "curves.js",
-    "config.js",
-    "trace.js",
-    "timeline.js",
-    "distances.js",
+    "value_weighted.js",
+    "neuron_view.js",
+    "head_export.js",
+    "captions.js",
+    "comparison.js",
+    "keyboard_help.js",
+    "metric_curves.js",
+    "config_table.js",
+    "head_curve.js",
+    "head_history.js",
+    "attention_distance.js",
     "report.js",
 )
-FOLLOWING = "follow.js"  # only in a page that is served
+FOLLOWING = "live_reload.js"  # only in a page that is served
 
 
 def write_report(

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from transformer.attention.sites import Site
-from transformer.maps.plan import Level
+from transformer.maps.capture_plan import Level
 from transformer.maps.quantize import LEVELS, Quantized, quantize
-from transformer.maps.report.data import evenly_spaced_indices
+from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.store import MapStore
 
 COARSE_LEVELS = 127

@@ -8,7 +8,7 @@ import jax
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.maps.plan import MapsConfig, make_plan
+from transformer.maps.capture_plan import MapsConfig, make_plan
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 

@@ -9,17 +9,17 @@ FOLDER = Folder("transformer.studies", "web")
 STYLES = ("study.css", "arms.css")
 # In the order in which they run: each file sees what the ones before it define.
 SCRIPTS = (
-    "parts.js",
+    "panels_and_tables.js",
     "arms.js",
-    "verdict.js",
-    "seeds.js",
-    "tuned.js",
-    "map.js",
-    "training.js",
-    "gradients.js",
-    "configs.js",
-    "cells.js",
-    "study.js",
+    "comparison_table.js",
+    "paired_seeds.js",
+    "hyperparameter_sensitivity.js",
+    "hyperparameter_heatmap.js",
+    "training_curves.js",
+    "initial_gradients.js",
+    "arm_configs.js",
+    "runs_table.js",
+    "ablation.js",
 )
 
 
@@ -30,7 +30,7 @@ def render(result: Mapping[str, Any]) -> str:
     """
     return drawn_page(
         f"{result['question'] or result['name']} · ablation",
-        FOLDER.read("study.html"),
+        FOLDER.read("ablation.html"),
         style_of(FOLDER.joined(STYLES)),
         script_of(FOLDER.joined(SCRIPTS)),
         result,

@@ -13,7 +13,7 @@ from transformer.studies.sweeps.trials import Trial
 
 NAME = "sweep.html"
 STYLES = ("study.css", "sweep.css")
-SCRIPTS = ("parts.js", "trials.js", "parallel.js", "sweep.js")
+SCRIPTS = ("panels_and_tables.js", "trials.js", "parallel_coordinates.js", "sweep.js")
 _AGAIN = 10  # seconds until a page of a running sweep is read again
 
 

@@ -9,7 +9,7 @@ from typing import TextIO
 import rich.console
 import rich.progress
 
-from transformer.maps.plan import StoredMaps
+from transformer.maps.capture_plan import StoredMaps
 from transformer.text import drawn_on, printable
 from transformer.training.writers.contract import NullSink, Number, Sample
 

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from transformer.maps.plan import StoredMaps
+from transformer.maps.capture_plan import StoredMaps
 from transformer.runs.distributed import announce
 from transformer.storage.contract import Lost
 

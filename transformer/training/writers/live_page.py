@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from transformer.maps.plan import StoredMaps
+from transformer.maps.capture_plan import StoredMaps
 from transformer.training.writers.contract import NullSink
 
 
@@ -37,11 +37,11 @@ class LivePage(NullSink):
 
 def _serve(workdir: Path) -> None:
     """Serve the page of a run until its process ends, however it ends."""
-    from transformer.maps.report import page, server
+    from transformer.maps.report import live_server, page
 
     threading.Thread(target=_end_with_the_run, daemon=True).start()
     os.nice(10)
-    server.serve(
+    live_server.serve(
         workdir,
         lambda version: page.render(workdir, version=version),
         port=0,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from transformer.maps.plan import StoredMaps
+from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.store import MapStore
 from transformer.training.writers.contract import NullSink, Number, Sample, Sink
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import jax
 
-from transformer.maps.plan import Plan
+from transformer.maps.capture_plan import Plan
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
 from transformer.runs.distributed import primary, primary_first

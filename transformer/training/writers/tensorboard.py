@@ -18,7 +18,7 @@ from jaxtyping import Bool
 
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
-from transformer.maps.plan import StoredMaps
+from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.quantize import Quantized
 from transformer.storage.locate import locate, storage_of
 from transformer.training.writers.contract import NullSink, Number, Sample

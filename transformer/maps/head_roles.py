@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from transformer.attention.sites import Axis, AxisKind, Site, Values
-from transformer.maps.distance import of_one_grid
+from transformer.maps.attention_distance import of_one_grid
 from transformer.maps.rollout import is_self_attention
 from transformer.tasks.labels import Labels, Link
 
@@ -150,7 +150,8 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
       back and one on, on random tokens that repeat, where the labels have such examples;
     - keys at another place whose token occurs once in all examples, where such are at most `RARE` of an example; keys
       whose token is a special one, punctuation or a space;
-    - of alignment it is the links, and the share is 1 - alignment error (`transformer.maps.plan.alignment_error`);
+    - of alignment it is the links, and the share is 1 - alignment error
+      (`transformer.maps.capture_plan.alignment_error`);
     - of a head without any of these, the one key of each example with the most weight, of those that at least half of
       its rows see; and a head is broad whose rows' exp(entropy) is at least `BROAD` of their visible keys, on average.
 

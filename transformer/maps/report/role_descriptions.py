@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer.attention.sites import Site
-from transformer.maps.distance import distances
+from transformer.maps.attention_distance import distances
+from transformer.maps.head_roles import BROAD, PLAYED, Reading, Role, Rows, read_heads
 from transformer.maps.quantize import Quantized
-from transformer.maps.report.data import evenly_spaced_indices
-from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, read_heads
+from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 

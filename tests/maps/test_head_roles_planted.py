@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, Site
-from transformer.maps.roles import Reading, Role, Rows, Rule, Simpler, heads_that_play, read_heads
+from transformer.maps.head_roles import Reading, Role, Rows, Rule, Simpler, heads_that_play, read_heads
 from transformer.tasks.labels import Labels
 
 LENGTH = 48

@@ -198,5 +198,5 @@ def _waiting_page(run_directory: Path, awaited: str) -> Shown:
     """A page without a script, which the browser reloads by itself."""
     title = run_directory.resolve().name
     parts = {"title": escaped(title), "awaited": escaped(awaited)}
-    body = fill(Folder("transformer.maps.report", "web").read("waiting.html"), parts)
+    body = fill(Folder("transformer.maps.report", "web").read("waiting_for_run.html"), parts)
     return Shown(still_page(f"{title} · attention", body, style_of(), seconds=2).encode(), "waiting")

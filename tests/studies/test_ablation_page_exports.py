@@ -14,7 +14,7 @@ import pytest
 from tests.downloads import downloaded
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.studies.example_result import RATE, WARMUP, whole_result, write_page
-from tests.studies.test_page import page, page_file, result, tip_of  # noqa: F401  fixtures and a helper
+from tests.studies.test_ablation_page import page, page_file, result, tip_of  # noqa: F401  fixtures and a helper
 from transformer.studies.ablations.page import render
 from transformer.studies.ablations.text import cells_csv
 

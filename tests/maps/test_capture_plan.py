@@ -13,7 +13,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import UserError
-from transformer.maps.plan import (
+from transformer.maps.capture_plan import (
     MapsConfig,
     Tiers,
     alignment_error,

@@ -12,7 +12,7 @@ from tests.maps.test_page import browser, corner_of, gray_of, visit, wait_for  #
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.png import png
-from transformer.maps.plan import Tiers
+from transformer.maps.capture_plan import Tiers
 from transformer.maps.report.page import write_report
 from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore

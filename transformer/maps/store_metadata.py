@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import Matching, Range, convert
-from transformer.maps.plan import Sizes, Tiers
+from transformer.maps.capture_plan import Sizes, Tiers
 from transformer.runs.records import Sha256
 from transformer.tasks.labels import Labels, Link
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.distance import PIXELS, distances, evenly_spread, named_in_pixels
+from transformer.maps.attention_distance import PIXELS, distances, evenly_spread, named_in_pixels
 from transformer.maps.report.head_history import probe_tables
 from transformer.maps.store import MapStore, Statistics
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.downloads import downloaded
 from tests.maps.test_page import address, browser, cell_center, report, visit, wait_for  # noqa: F401  fixtures and helpers
-from transformer.maps.plan import quantize_maps
+from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels

@@ -1,5 +1,5 @@
 // Weights times the norms of what they weigh: |weight f(x)|, f(x) = (x W_V + b_V) W_O with the head's own rows of W_O
-// (Kobayashi et al. 2020, "Attention is not only a weight"). A page of a text has the norms; see beneath.py.
+// (Kobayashi et al. 2020, "Attention is not only a weight"). A page of a text has the norms; see value_norms.py.
 
 VIEW_NAMES.push("normed");
 views.push({ wanted: (state) => state.view === "normed" && !whyNoNorms(state), shown: normedShown });

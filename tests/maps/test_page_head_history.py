@@ -9,7 +9,7 @@ from tests.maps.conftest import write_record
 from tests.maps.test_page import address, browser, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, Site
-from transformer.maps.plan import quantize_maps
+from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.head_history import change_points, head_roles
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.maps.plan import statistic_names
+from transformer.maps.capture_plan import statistic_names
 from transformer.maps.store import MapStore
 from transformer.storage.locate import locate
 

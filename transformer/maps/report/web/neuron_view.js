@@ -1,5 +1,5 @@
 // Query times key, component by component, of one query of one head: what its logits are made of. Drawn where the page
-// of a text was asked for its vectors; see beneath.py.
+// of a text was asked for its vectors; see value_norms.py.
 
 const MOST_KEYS = 64; // at once; of more those of the largest weights
 const BARS = { component: 12, most: 400, height: 26 };

@@ -9,8 +9,8 @@ import pytest
 from tests.maps.conftest import make_kept, write_record
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.attention.sites import Axis, Site
-from transformer.maps.report.head_roles import WORDS, summary
 from transformer.maps.report.page import write_report
+from transformer.maps.report.role_descriptions import WORDS, summary
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 

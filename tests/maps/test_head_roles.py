@@ -9,9 +9,9 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.maps.head_roles import BROAD, PLAYED, Reading, Role, Rows, is_mark, read_heads
 from transformer.maps.report.head_history import HeadRole, describe_role, head_roles
-from transformer.maps.report.head_roles import WORDS, rows_of, summary, words_of
-from transformer.maps.roles import BROAD, PLAYED, Reading, Role, Rows, is_mark, read_heads
+from transformer.maps.report.role_descriptions import WORDS, rows_of, summary, words_of
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels, Link
 

@@ -8,8 +8,8 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.maps.matching import assign, maps_similarity, match_heads, statistics_similarity
-from transformer.maps.plan import quantize_maps
+from transformer.maps.capture_plan import quantize_maps
+from transformer.maps.head_matching import assign, maps_similarity, match_heads, statistics_similarity
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels
 

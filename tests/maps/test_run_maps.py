@@ -7,7 +7,7 @@ import pytest
 
 import transformer.maps
 from transformer.config import UserError
-from transformer.maps import notebook
+from transformer.maps import run_maps
 from transformer.maps.store import MapStore
 
 
@@ -54,7 +54,7 @@ def test_a_picture_has_a_slider_over_the_steps(opened, monkeypatch):
 
 
 def test_of_many_steps_some_are_shown_the_last_among_them(opened, monkeypatch):
-    monkeypatch.setattr(notebook, "SHOWN_STEPS", 3)
+    monkeypatch.setattr(run_maps, "SHOWN_STEPS", 3)
     treescope = pytest.importorskip("treescope")
     monkeypatch.setattr(treescope, "render_array", lambda array, **how: how["axis_item_labels"][0])
     assert opened.show("encoder/self") == ["step 200", "step 800", "step 1600"]
@@ -64,7 +64,7 @@ def test_the_summary_names_the_sites_and_escapes_them(opened):
     text = opened._repr_html_()
     html.parser.HTMLParser().feed(text)
     assert all(site in text for site in opened.sites)
-    assert notebook._cell("<img onerror=x>") == "<td>&lt;img onerror=x&gt;</td>"
+    assert run_maps._cell("<img onerror=x>") == "<td>&lt;img onerror=x&gt;</td>"
     assert "decoder/cross" in repr(opened)
 
 

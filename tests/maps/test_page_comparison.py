@@ -10,9 +10,9 @@ from tests.maps.conftest import make_kept, make_labels, make_maps, make_sites, w
 from tests.maps.test_page import address, browser, cell_center, visit, wait_for  # noqa: F401  fixtures and helpers
 from tests.waiting import wait_until
 from transformer.config import UserError
-from transformer.maps.matching import match_heads
-from transformer.maps.report.data import leaves, read_curves
+from transformer.maps.head_matching import match_heads
 from transformer.maps.report.page import write_report
+from transformer.maps.report.run_data import leaves, read_curves
 from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore
 from transformer.runs.directory import RunDirectory
