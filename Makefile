@@ -56,9 +56,9 @@ pages: ## measure how large pages of maps are, and how quick in a browser
 
 docs: ## write the pages of docs/ that are generated: support, results and experiments
 	@.ci/install run
-	$(PYTHON) -m launch.support > docs/support.new && mv docs/support.new docs/support.md
+	$(PYTHON) -m launch.support > docs/support.new && mv docs/support.new docs/guides/attention_backends.md
 	$(PYTHON) -m launch.projects --page=results > docs/results.new && mv docs/results.new docs/results.md
-	$(PYTHON) -m launch.projects --page=experiments > docs/experiments.new && mv docs/experiments.new docs/experiments.md
+	$(PYTHON) -m launch.projects --page=projects > docs/projects.new && mv docs/projects.new docs/projects.md
 
 # The lock of the tests takes the other as its constraint, so that one environment serves both.
 UV_COMPILE = $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes \

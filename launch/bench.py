@@ -11,8 +11,7 @@ COMMAND = Command(
     name="bench",
     description=(
         "Run the programs of a named benchmark in turn, round after round, each time in a fresh process, and print "
-        "their median times and the ratios of the times of one round. docs/speed.md says what each "
-        "name measures, and beside whom."
+        "their median times and the ratios of the times of one round. docs/guides/performance.md lists the names."
     ),
     example="--name=decoder_10m --peers=../peers/bin/python",
     flags=(

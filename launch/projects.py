@@ -18,7 +18,7 @@ COMMAND = Command(
         "Print a page that is collected from experiments/*/README.md: all results tables, or the table of projects."
     ),
     example="--page=results > docs/results.md",
-    flags=(Flag("page", "which page", required=True, choices=("results", "experiments")),),
+    flags=(Flag("page", "which page", required=True, choices=("results", "projects")),),
 )
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 _RESULTS = """# Results
@@ -30,10 +30,10 @@ record has the command, the commit, the hardware and the details; the curve is t
 Where a setting has several seeds, a cell has the mean and, in parentheses, each seed: 0.888 (0.889, 0.905, 0.871).
 Seeds without a mean are listed alone. Intervals say so: "1.658 (1.589 to 1.727)" is a mean with its 95 % interval.
 """
-_EXPERIMENTS = """# Experiments
+_PROJECTS = """# Projects
 
-Written by `make docs` (`python -m launch.projects --page=experiments > docs/experiments.md`) from the READMEs of the
-projects: edit these. A project is a folder under [experiments](../experiments). Its README has the commands, the
+Written by `make docs` (`python -m launch.projects --page=projects > docs/projects.md`) from the READMEs of the
+projects: edit those. A project is a folder under [experiments](../experiments). Its README has the commands, the
 configs and their arguments, the time and hardware, the model, and the results; [results.md](results.md) has all results
 on one page. The first experiment is the demo, [experiments/demo.py](../experiments/demo.py): `make demo`.
 
@@ -76,14 +76,14 @@ def results_page(readmes: Iterator[Readme]) -> str:
     return "\n".join([_RESULTS, *sections])
 
 
-def experiments_page(readmes: Iterator[Readme]) -> str:
+def projects_page(readmes: Iterator[Readme]) -> str:
     """The table of projects."""
     rows = []
     for each in readmes:
         sentence = _SENTENCE.match(each.summary)
         what = sentence[0] if sentence else each.summary
         rows.append(f"| [{each.title}](../experiments/{each.project}/README.md) | {what} |\n")
-    return _EXPERIMENTS + "".join(rows)
+    return _PROJECTS + "".join(rows)
 
 
 def _from_docs(text: str, project: str) -> str:
@@ -105,7 +105,7 @@ def main(arguments: Arguments) -> None:
             "projects reads the READMEs in experiments/ of a checkout, and this is none: clone the repository"
         )
     folders = sorted(path.parent for path in root.glob("experiments/*/README.md"))
-    pages = {"results": results_page, "experiments": experiments_page}
+    pages = {"results": results_page, "projects": projects_page}
     print(pages[arguments.page](map(read, folders)), end="")
 
 

@@ -8,7 +8,7 @@ from launch.command import Arguments, Command
 COMMAND = Command(
     name="support",
     description="Print the page that says which attention each backend computes, on which arrays and machines.",
-    example="> docs/support.md",
+    example="> docs/guides/attention_backends.md",
 )
 
 

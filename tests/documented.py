@@ -1,10 +1,10 @@
-"""The code of docs/extending.md: whole files, whose first line names them, and excerpts of files of the tests."""
+"""The code of docs/guides/your_own_model.md: whole files, which their first line names, and excerpts of tests."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "your_own_model.md"
 FENCE = re.compile(r"^```python\n(?:# (of )?([\w/]+\.py)\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/extending.md: its excerpts are of files that are tested, its errors are those of the code, its files run."""
+"""docs/guides/your_own_model.md: its excerpts are from tested files, its errors are in the code, its files run."""
 
 import re
 from pathlib import Path
@@ -59,11 +59,11 @@ def test_every_error_is_one_of_the_code(root: Path) -> None:
 
 def test_every_link_leads_somewhere(root: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert [link for link in re.findall(r"\]\(([^)#]+)\)", page) if not (root / "docs" / link).is_file()] == []
+    assert [link for link in re.findall(r"\]\(([^)#]+)\)", page) if not (PAGE.parent / link).is_file()] == []
     named = re.findall(r"`((?:tests|transformer)/[\w/.]+)`", page)
     assert named
     assert [path for path in named if not (root / path).exists()] == []
-    assert "docs/extending.md" in (root / "README.md").read_text(encoding="utf-8")
+    assert "docs/guides/your_own_model.md" in (root / "README.md").read_text(encoding="utf-8")
 
 
 def test_planted_faults_are_found() -> None:

@@ -1,4 +1,4 @@
-"""docs/recipes.md: every command is one that its launcher takes, and each recipe runs as far as this machine can."""
+"""The recipes: every command is one that its launcher takes, and each recipe runs as far as this machine can."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ from launch.parsing import parse
 from tests.interpret.conftest import write_gpt2
 from tests.markdown import FENCE, commands
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "recipes.md"
 # What makes each recipe small enough for a test, beside its own words.
 SMALL = [
     "--config.steps=2",

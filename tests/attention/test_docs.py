@@ -30,7 +30,8 @@ from transformer.costs.support import MODES, in_words, masks_of_the_table
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")
-PAGES = ("attention.md", "support.md")
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+PAGES = ("attention.md", "attention_backends.md")
 FAMILIES: tuple[type[enum.Enum], ...] = (Score, Normalizer, Reweighting, Position)
 
 
@@ -64,8 +65,8 @@ def blocks(page: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def pages(root: Path) -> dict[str, str]:
-    return {name: (root / "docs" / name).read_text() for name in PAGES}
+def pages() -> dict[str, str]:
+    return {name: (GUIDES / name).read_text() for name in PAGES}
 
 
 def test_every_block_runs_and_every_number_holds(pages: dict[str, str]) -> None:
@@ -140,7 +141,7 @@ def strangers(page: str, root: Path) -> list[str]:
     """What a page names that does not exist: files, the package's names, its links."""
     text = FENCE.sub("", page)
     known = known_names() | set(re.findall(r"^([A-Z_]+) = ", "".join(blocks(page)), re.MULTILINE))
-    missing = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not (root / "docs" / link).is_file()]
+    missing = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not (GUIDES / link).is_file()]
     for span in IN_LINE.findall(text):
         if re.fullmatch(r"[\w./]+/[\w.]+", span):
             missing += [] if (root / span).is_file() else [span]
@@ -166,7 +167,7 @@ def test_the_support_page_is_the_one_that_the_command_prints(
     pages: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(support.COMMAND, support.main, []) == 0
-    assert capsys.readouterr().out == pages["support.md"], "docs/support.md is out of date: run make docs"
+    assert capsys.readouterr().out == pages["attention_backends.md"], "out of date: run make docs"
 
 
 def test_the_command_explains_itself_and_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +215,7 @@ def test_the_table_read_back_is_what_the_backends_take(pages: dict[str, str]) ->
         for backend in BACKENDS
         if unsupported(backend, Variant(*parts, facts)) is None
     }
-    assert published(pages["support.md"]) == taken
+    assert published(pages["attention_backends.md"]) == taken
 
 
 def test_a_mask_of_several_facts_is_taken_where_each_of_them_is() -> None:

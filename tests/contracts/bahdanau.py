@@ -1,4 +1,4 @@
-"""The family of docs/extending.md, as it stands on the page."""
+"""The family of docs/guides/your_own_model.md, as it stands on the page."""
 
 from tests.documented import PAGE, files
 

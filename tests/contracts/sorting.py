@@ -1,4 +1,4 @@
-"""The task of docs/extending.md, as it stands on the page."""
+"""The task of docs/guides/your_own_model.md, as it stands on the page."""
 
 from tests.documented import PAGE, files
 

@@ -110,7 +110,7 @@ NAMED = re.compile(r"--config\.([a-z_]+(?:\.[a-z_]+)*)(?:=([^\s`]+))?")
 
 def named_in_commands() -> list[dict[str, str | None]]:
     """The overrides that the page names, each alone; those of the mesh together, which they describe together."""
-    found = NAMED.findall((CHECKOUT / "docs/commands.md").read_text(encoding="utf-8"))
+    found = NAMED.findall((CHECKOUT / "docs/guides/commands.md").read_text(encoding="utf-8"))
     pairs = {(key, {"": None, "N": "7"}.get(value, value)) for key, value in found if key != "key"}
     mesh = {key: value for key, value in pairs if key.startswith("sharding.")}
     return [mesh, *({key: value} for key, value in sorted(pairs, key=str) if key not in mesh)]

@@ -116,7 +116,7 @@ def test_a_record_that_a_docstring_names_lies_beside_its_config(file: Path) -> N
     assert [name for name in named if not (file.parent / name).is_file()] == []
 
 
-@pytest.mark.parametrize("page", ["results", "experiments"])
+@pytest.mark.parametrize("page", ["results", "projects"])
 def test_the_collected_pages_are_up_to_date(page: str) -> None:
     written = subprocess.run(
         [sys.executable, "-m", "launch.projects", f"--page={page}"], cwd=CHECKOUT, capture_output=True, check=True

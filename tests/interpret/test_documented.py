@@ -1,4 +1,4 @@
-"""docs/look.ipynb and the code of docs/look.md run as they stand."""
+"""docs/tutorials/gpt2_heads.ipynb and the code of docs/guides/interpret.md run as they stand."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def beside(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_notebook_runs_and_is_small(root: Path, beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (root / "docs" / "look.ipynb").read_text(encoding="utf-8")
+    text = (root / "docs" / "tutorials" / "gpt2_heads.ipynb").read_text(encoding="utf-8")
     notebook = json.loads(text)
     assert (notebook["nbformat"], len(text) < 10_000) == (4, True)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -34,7 +34,8 @@ def test_the_notebook_runs_and_is_small(root: Path, beside: Path, capsys: pytest
 
 @pytest.mark.slow
 def test_the_page_of_the_documentation_runs(root: Path, beside: Path) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```$", (root / "docs" / "look.md").read_text(), re.MULTILINE | re.DOTALL)
+    page = (root / "docs" / "guides" / "interpret.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     names: dict = {}
     exec(block, names)
     assert names["maps"]["decoder/self"][0].shape[:2] == (1, 2)

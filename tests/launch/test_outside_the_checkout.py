@@ -1,4 +1,4 @@
-"""The family and the task of docs/extending.md in a folder of their own: every command runs on them as they are."""
+"""The family and the task of docs/guides/your_own_model.md, in a folder of their own: every command runs on them."""
 
 import io
 import json

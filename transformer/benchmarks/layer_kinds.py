@@ -61,7 +61,7 @@ def _convolution(d: int) -> tuple[Functional, Run]:
 
 
 def _attention(d: int) -> tuple[Functional, Run]:
-    # The dense map, whose memory the table is about; blockwise needs less (docs/attention.md).
+    # The dense map, whose memory the table is about; blockwise needs less (docs/guides/attention.md).
     config = TransformerConfig(width=d, heads=1, feed_forward=1, backend=Backend.EINSUM)
     made = Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
     return made, lambda params, x: made.bind(params)(x, x, mask=Mask(causal=True))[0]

@@ -17,8 +17,9 @@ from transformer.axes import SequenceParallel
 
 HEAD = """# What each attention backend takes
 
-Written by `make docs` (`python -m launch.support > docs/support.md`) from `transformer/attention/backends.py`, which
-decides and refuses at run time: change that file, not this one. [The algebra](attention.md) explains the words.
+Written by `make docs` (`python -m launch.support > docs/guides/attention_backends.md`) from
+`transformer/attention/backends.py`, which decides and refuses at run time: change that file, not this one.
+[Attention](attention.md) explains the terms.
 
 ## Combinations
 
