@@ -56,7 +56,7 @@ def main(arguments: Arguments) -> None:
     texts = texts_of(arguments)
     from transformer.maps.report.page import render_single_text, write_page
     from transformer.maps.report.single_text import store_single_text
-    from transformer.models.contract import count_parameters
+    from transformer.models.model import count_parameters
     from transformer.storage.locate import locate
     from transformer.tasks.contract import Request
     from transformer.training.config import config_hash

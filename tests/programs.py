@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from transformer.models.contract import Cache, Inputs, Model, PyTree, Variables
+from transformer.models.model import Cache, Inputs, Model, PyTree, Variables
 
 
 @functools.partial(jax.jit, static_argnames=("model", "method", "train", "capture"))

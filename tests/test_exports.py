@@ -15,7 +15,7 @@ from launch import cli, evaluate, sizes, train
 from transformer.config import UserError
 from transformer.exports import Exports, import_projects
 from transformer.models import registry
-from transformer.models.family import Family
+from transformer.models.model_family import Family
 from transformer.tasks.registry import TASKS
 from transformer.training.config import schema_of
 from transformer.trust import check_trusted
@@ -35,8 +35,8 @@ FILES = {
 }
 HEADER = """
 import dataclasses
-from transformer.models.family import Family
-from transformer.models.family import Size
+from transformer.models.model_family import Family
+from transformer.models.model_family import Size
 
 @dataclasses.dataclass(frozen=True)
 class Config:

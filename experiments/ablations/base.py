@@ -84,7 +84,9 @@ def recurrent() -> ConfigDict:
     config = get_config()
     config.name = "recurrent"
     config.steps = 600
-    config.model = ConfigDict({"family": "recurrent", "width": 64, "embedding": 64, "projection": "split", "depth": 64})
+    config.model = ConfigDict(
+        {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 64, "projection": "split", "depth": 64}
+    )
     config.optimizer.schedule = "cosine"
     return config
 

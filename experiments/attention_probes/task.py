@@ -19,7 +19,7 @@ from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, Examples, Looked, UserError, from_config, nearest
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.datasets.options import whole_numbers
-from transformer.models.interface import CONTINUATION, FILLING, Input, Interface
+from transformer.models.task_interface import CONTINUATION, FILLING, Input, Interface
 from transformer.tasks.attention_mass import head_of_most, mass_sums
 from transformer.tasks.contract import (
     Answers,

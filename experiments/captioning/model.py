@@ -20,7 +20,9 @@ from transformer.layers.image_grid_attention import GridFeatures
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
-from transformer.models.attention_decoder import (
+from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model, PyTree
+from transformer.models.model_family import Family
+from transformer.models.recurrent_attention_decoder import (
     SITE,
     AttentionDecoder,
     EncodedSource,
@@ -30,9 +32,7 @@ from transformer.models.attention_decoder import (
     sampling_extras,
     soft_examples,
 )
-from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model, PyTree
-from transformer.models.family import Family
-from transformer.models.interface import CAPTIONING, Interface
+from transformer.models.task_interface import CAPTIONING, Interface
 
 
 class Looking(enum.Enum):

@@ -41,7 +41,7 @@ def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decode
         }
     )
     if family == "recurrent":
-        config.model = ConfigDict({"family": "recurrent", "width": 96, "embedding": 64, "dropout": 0.1})
+        config.model = ConfigDict({"family": "recurrent_encoder_decoder", "width": 96, "embedding": 64, "dropout": 0.1})
     else:
         config.model = ConfigDict(
             {

@@ -16,7 +16,7 @@ from transformer.attention.sites import AxisKind, Site, between
 from transformer.config import BatchRows, Config, Examples, Items, Looked, Pixels, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.batches import Batch as Rows
-from transformer.models.interface import FEW_SHOTS, Input, Interface, Modality
+from transformer.models.task_interface import FEW_SHOTS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss

@@ -18,7 +18,7 @@ from transformer.axes import place
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Share, UserError
 from transformer.data.batches import GeneratedBatches, Source
 from transformer.data.images import unscaled
-from transformer.models.interface import ACTING, Input, Interface, Modality
+from transformer.models.task_interface import ACTING, Input, Interface, Modality
 from transformer.tasks.attention_mass import cells_of, middles_of
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels

@@ -12,7 +12,7 @@ from experiments.in_context_learning.linear_regression import Functions, as_vect
 from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.interface import NUMBERS, Input, Interface, Modality
+from transformer.models.task_interface import NUMBERS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows

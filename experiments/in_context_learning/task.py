@@ -42,7 +42,7 @@ from transformer.config import (
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.training import characters
-from transformer.models.interface import CONTINUATION, Input, Interface
+from transformer.models.task_interface import CONTINUATION, Input, Interface
 from transformer.tasks.continuation import answers_by_continuing, roll_out
 from transformer.tasks.contract import (
     Answers,

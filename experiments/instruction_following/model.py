@@ -17,10 +17,10 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
-from transformer.models.attention_decoder import SITE, AttentionDecoder, EncodedSource, read
-from transformer.models.contract import Inputs, Model, PyTree
-from transformer.models.family import Family
-from transformer.models.interface import WALKING, Interface
+from transformer.models.model import Inputs, Model, PyTree
+from transformer.models.model_family import Family
+from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, EncodedSource, read
+from transformer.models.task_interface import WALKING, Interface
 
 
 class Aligner(enum.Enum):

@@ -17,7 +17,7 @@ from experiments.instruction_following.transition_tables import walked
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.interface import WALKING, Input, Modality
+from transformer.models.task_interface import WALKING, Input, Modality
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
 from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels

@@ -24,7 +24,7 @@ SNAIL = {
 }
 MODELS = {
     "snail": SNAIL,
-    "transformer": {"family": "vector_decoder", "layers": 2, "width": 64, "feed_forward": 128, "max_length": 10},
+    "transformer": {"family": "regression_decoder", "layers": 2, "width": 64, "feed_forward": 128, "max_length": 10},
 }
 
 

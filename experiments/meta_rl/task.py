@@ -25,7 +25,7 @@ from experiments.meta_rl.data import (
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.interface import NUMBERS, Input, Interface, Modality
+from transformer.models.task_interface import NUMBERS, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows

@@ -14,9 +14,9 @@ from transformer.config import Config, Layers, Positive
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
-from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import BITS, Interface
+from transformer.models.model import Aux, Inputs, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import BITS, Interface
 
 
 @dataclasses.dataclass(frozen=True)

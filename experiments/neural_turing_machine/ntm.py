@@ -20,9 +20,9 @@ from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
-from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import BITS, Interface
+from transformer.models.model import Aux, Inputs, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import BITS, Interface
 
 READ, WRITE = "memory/read", "memory/write"
 UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant

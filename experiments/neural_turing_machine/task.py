@@ -15,7 +15,7 @@ from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Seq
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, UserError
 from transformer.data.batches import GeneratedBatches
-from transformer.models.interface import BITS, Input, Interface, Modality
+from transformer.models.task_interface import BITS, Input, Interface, Modality
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, look_over

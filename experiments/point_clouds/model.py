@@ -24,10 +24,10 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig, blocks_of
-from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import POINT_CLASSIFICATION, Interface
-from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.task_interface import POINT_CLASSIFICATION, Interface
+from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK, POOLED = "encoder", "classifier/pooling"
 

@@ -12,7 +12,7 @@ from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
-from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.task_interface import POINT_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss

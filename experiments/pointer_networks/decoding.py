@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int
 
 from transformer.decoding.constraints import Constraints, NoRepeats, Rule
 from transformer.decoding.generate import Rollout, Tokens, generate
-from transformer.models.interface import END
+from transformer.models.task_interface import END
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.decoding import Decoding
 

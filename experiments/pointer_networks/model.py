@@ -19,9 +19,9 @@ from transformer.layers.beams import as_rows, by_example, queries_as_rows, repea
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions, target_lengths
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
-from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import END, POINTING, Interface
+from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import END, POINTING, Interface
 
 SITE = "decoder/pointer"
 COORDINATES = 2

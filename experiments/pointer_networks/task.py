@@ -16,7 +16,7 @@ from experiments.pointer_networks.metrics import measure
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.interface import END, POINTING, Input, Interface, Modality
+from transformer.models.task_interface import END, POINTING, Input, Interface, Modality
 from transformer.tasks.contract import (
     Answers,
     Batch,

@@ -20,10 +20,10 @@ from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.stateful_norm import BatchNorm, SpectralNorm
-from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
-from transformer.models.family import Family
-from transformer.models.interface import GENERATION, Interface
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.task_interface import GENERATION, Interface
 
 _SLOPE = 0.1  # of the discriminator's rectifiers below 0 (Miyato et al. 2018, table 3)
 _SAME, _HALF = Window(3), Window(4, stride=2)

@@ -19,8 +19,8 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatche
 from transformer.data.images import unscaled
 from transformer.data.png import png
 from transformer.data.synthetic_glyphs import DIGITS
-from transformer.models.contract import Aux
-from transformer.models.interface import GENERATION, Input, Interface, Modality
+from transformer.models.model import Aux
+from transformer.models.task_interface import GENERATION, Input, Interface, Modality
 from transformer.storage.locate import storage_of
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels

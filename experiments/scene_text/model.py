@@ -18,10 +18,10 @@ from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
-from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, captured_at_once
-from transformer.models.contract import Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import CAPTIONING, Interface
+from transformer.models.model import Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, captured_at_once
+from transformer.models.task_interface import CAPTIONING, Interface
 
 # Rows and columns from a place to each of the eight around it.
 _NEIGHBORS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))

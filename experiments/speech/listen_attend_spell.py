@@ -18,10 +18,10 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
-from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, own_words
-from transformer.models.contract import Inputs, Model, PyTree
-from transformer.models.family import Family
-from transformer.models.interface import TRANSCRIPTION, Interface
+from transformer.models.model import Inputs, Model, PyTree
+from transformer.models.model_family import Family
+from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, own_words
+from transformer.models.task_interface import TRANSCRIPTION, Interface
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,11 +15,11 @@ from transformer.layers.convolution import Convolution1D, ConvolutionActivation,
 from transformer.layers.initialization import Initialize
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.transformer_config import check_ring
-from transformer.models.contract import Inputs, Model
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
-from transformer.models.family import TOKEN_FRONT, Family
-from transformer.models.interface import TRANSCRIPTION, Interface
-from transformer.models.transformer import split_key, stack_capture, stack_sites
+from transformer.models.model import Inputs, Model
+from transformer.models.model_family import TOKEN_FRONT, Family
+from transformer.models.task_interface import TRANSCRIPTION, Interface
+from transformer.models.transformer_base import split_key, stack_capture, stack_sites
 
 _STRIDES = (2, 2)
 

@@ -20,7 +20,7 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatche
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
 from transformer.layers.audio import RATE, HearingConfig, log_mel
-from transformer.models.interface import TRANSCRIPTION, Input, Interface, Modality
+from transformer.models.task_interface import TRANSCRIPTION, Input, Interface, Modality
 from transformer.tasks.attention_mass import mass_sums, weights_over
 from transformer.tasks.contract import (
     Answers,

@@ -20,10 +20,10 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
-from transformer.models.attention_decoder import SITE, AttentionDecoder, StepInput, Steps
-from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
-from transformer.models.family import Family
-from transformer.models.interface import COPYING, TRANSLATION, Interface
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
+from transformer.models.model_family import Family
+from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, Steps
+from transformer.models.task_interface import COPYING, TRANSLATION, Interface
 
 
 class CoveredKeys(Module):

@@ -15,7 +15,7 @@ from experiments.summarization.metrics import copying_report, copying_sums, summ
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Positive, Range, Share, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.interface import COPYING, TRANSLATION, Input, Interface
+from transformer.models.task_interface import COPYING, TRANSLATION, Input, Interface
 from transformer.tasks.contract import (
     Answers,
     Batch,

@@ -20,7 +20,7 @@ def get_config(context: str = "attention") -> ConfigDict:
     """A bidirectional GRU of 256 whose decoder is given `context`: attention, last, mean, none ..."""
     config = multi30k_cpu.get_config()
     config.name = f"recurrent_multi30k_{context}"
-    config.model = ConfigDict({"family": "recurrent", "dropout": 0.2})
+    config.model = ConfigDict({"family": "recurrent_encoder_decoder", "dropout": 0.2})
     if context != "attention":
         config.model.context = context
     config.task.length_bounds = (10, 13, 15)

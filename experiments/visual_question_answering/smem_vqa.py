@@ -16,9 +16,9 @@ from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, 
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
-from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import ANSWERING, Interface
+from transformer.models.model import Aux, Inputs, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import ANSWERING, Interface
 
 SITE = "answer/hops"
 

@@ -19,7 +19,7 @@ from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, Looked, UserError, nearest
 from transformer.data.batches import Source
 from transformer.data.images import unscaled
-from transformer.models.interface import ANSWERING, Input, Interface, Modality
+from transformer.models.task_interface import ANSWERING, Input, Interface, Modality
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Request, TaskSpec, View
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from transformer.axes import Placement
-from transformer.models.contract import Variables, by_path
+from transformer.models.model import Variables, by_path
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import Experiment, resolve
 from transformer.training.init_from import InitializeFrom, variables_from_source
@@ -426,7 +426,16 @@ CASES = (
     ),
     Case(
         "translation x recurrent",
-        COPYING | {"model": {"family": "recurrent", "width": 16, "embedding": 8, "embedding_rows": 24, "dropout": 0.1}},
+        COPYING
+        | {
+            "model": {
+                "family": "recurrent_encoder_decoder",
+                "width": 16,
+                "embedding": 8,
+                "embedding_rows": 24,
+                "dropout": 0.1,
+            }
+        },
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
@@ -729,7 +738,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "linear_functions x vector_decoder",
+        "linear_functions x regression_decoder",
         {
             "name": "contract",
             # Three dimensions have fourteen steps: two devices can share them.
@@ -742,7 +751,7 @@ CASES = (
                 "probed": 3,
             },
             "model": {
-                "family": "vector_decoder",
+                "family": "regression_decoder",
                 "layers": 1,
                 "width": 16,
                 "heads": 2,

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from transformer.data.batches import GeneratedBatches
-from transformer.models.interface import Interface
+from transformer.models.task_interface import Interface
 from transformer.tasks.contract import TaskSpec
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.plain import PlainTask

@@ -10,8 +10,8 @@ from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
-from transformer.models.contract import Aux, Model, Stateless
-from transformer.models.family import Family
+from transformer.models.model import Aux, Model, Stateless
+from transformer.models.model_family import Family
 from transformer.tasks.contract import LossAux, Objective
 
 PLACES, FEATURES, DECAY = 6, 4, 0.9

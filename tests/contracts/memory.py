@@ -9,9 +9,9 @@ from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.module import Functional
-from transformer.models.contract import Aux, AuxiliaryLoss, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import Input, Interface, signature
+from transformer.models.model import Aux, AuxiliaryLoss, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import Input, Interface, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 

@@ -5,8 +5,8 @@ import dataclasses
 from tests.contracts.bahdanau import Bahdanau, model_of
 from transformer.layers.padding import real_positions
 from transformer.layers.stateful_norm import BatchNorm
-from transformer.models.family import Family
-from transformer.models.interface import TRANSLATION
+from transformer.models.model_family import Family
+from transformer.models.task_interface import TRANSLATION
 
 
 @dataclasses.dataclass(frozen=True)

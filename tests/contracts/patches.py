@@ -15,9 +15,9 @@ from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.layers.module import Functional
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
-from transformer.models.contract import Aux, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import Input, Interface, Modality, signature
+from transformer.models.model import Aux, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import Input, Interface, Modality, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss

@@ -12,8 +12,8 @@ from transformer.layers.feed_forward import FeedForward
 from transformer.layers.module import Functional, Module
 from transformer.layers.stateful_norm import SpectralNorm
 from transformer.layers.transformer_config import Positions, TransformerConfig
-from transformer.models.contract import Aux, Model
-from transformer.models.family import Family
+from transformer.models.model import Aux, Model
+from transformer.models.model_family import Family
 
 WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 

@@ -13,9 +13,9 @@ from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.module import Functional
-from transformer.models.contract import Aux, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import Input, Interface, signature
+from transformer.models.model import Aux, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import Input, Interface, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 

@@ -23,7 +23,7 @@ from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.maps.capture_plan import MapsConfig, StoredMaps
 from transformer.maps.store import MapStore
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.models.registry import FAMILIES, build, model_config
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
@@ -300,6 +300,6 @@ def test_every_family_and_every_task_is_in_the_table() -> None:
 def test_a_family_that_does_not_serve_a_task_is_refused(task: str) -> None:
     interface = synthetic(task_config(OF_TASK[task])).interface
     for family, model in OF_FAMILY.items():
-        if interface.signature not in FAMILIES[family].serves:
+        if interface.signature not in FAMILIES[family].signatures:
             with pytest.raises(UserError, match=rf"config\.model\.family={family} serves .*, but the task asks"):
                 build(model_config(model), interface, Precision())

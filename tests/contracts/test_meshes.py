@@ -14,7 +14,7 @@ from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Task
 from transformer.training.build import Assembly, compile_once, hyperparameters_of

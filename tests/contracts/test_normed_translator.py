@@ -15,7 +15,7 @@ from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.greedy import Greedy
 from transformer.layers.stateful_norm import BatchStatistics
-from transformer.models.contract import Cache, Model, Variables
+from transformer.models.model import Cache, Model, Variables
 
 PAD, BEGIN, END = 0, 1, 2
 SOURCE = np.int32([[5, 6, 7, 3, 2], [4, 2, 0, 0, 0], [7, 3, 2, 0, 0], [6, 6, 2, 0, 0]])

@@ -11,7 +11,7 @@ from transformer.axes import Placement
 from transformer.costs.flops import training_flops
 from transformer.layers.module import Precision
 from transformer.models.decoder import DecoderConfig, build
-from transformer.models.interface import Input, Interface
+from transformer.models.task_interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.initial_state import init_state

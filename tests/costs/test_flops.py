@@ -33,13 +33,13 @@ from transformer.layers.module import Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionJoin, Positions, Remat, TransformerConfig
-from transformer.models.contract import Model
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig
-from transformer.models.interface import Interface
-from transformer.models.published import PUBLISHED as SIZES
+from transformer.models.model import Model
+from transformer.models.published_sizes import PUBLISHED as SIZES
 from transformer.models.registry import build, model_config, sizes
+from transformer.models.task_interface import Interface
 from transformer.models.transformer_xl import TransformerXLConfig
 from transformer.models.xlnet import XLNetConfig
 from transformer.tasks.synthetic import abstract_batch
@@ -445,7 +445,7 @@ STEPS = {
     "image_classification x vit": 1_124_352,
     "image_classification x convolutional_classifier": 437_760,
     "summaries x pointer_generator": 6_650_880 - 3 * 2 * 16 * 10 * 32 * 8,
-    "linear_functions x vector_decoder": 2_774_016,
+    "linear_functions x regression_decoder": 2_774_016,
     "episodes x decoder": 5_971_968 + OF_SCORES * 384 * 16 * (32 - 18),
     "few_shots x snail": 3_717_504,
     "point_clouds x set_transformer": 6_700_032,

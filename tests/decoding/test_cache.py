@@ -16,9 +16,9 @@ from transformer.decoding.greedy import Greedy
 from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions
-from transformer.models.contract import Model, Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model, Variables
+from transformer.models.task_interface import Input, Interface
 
 SPECIAL = Tokens(pad=0, begin=1, end=2)
 VOCABULARY, LENGTH, LONGEST_SOURCE = 7, 8, 6

@@ -19,11 +19,11 @@ from transformer.decoding.beam import Beam
 from transformer.decoding.generate import LEAST_COVERAGE, Coverage, Tokens, generate
 from transformer.decoding.greedy import Greedy
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Variables
-from transformer.models.interface import Input, Interface
-from transformer.models.recurrent import Context, RecurrentEncoderDecoderConfig
+from transformer.models.model import Variables
+from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_encoder_decoder import Context, RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
+from transformer.models.task_interface import Input, Interface
 from transformer.tasks.contract import View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.translate import coverage_over

@@ -14,11 +14,11 @@ from launch import cli, evaluate
 from transformer.config import UserError
 from transformer.decoding.ensemble import Ensemble, joined
 from transformer.layers.module import Precision
-from transformer.models.contract import Model
 from transformer.models.encoder_decoder import EncoderDecoderConfig
-from transformer.models.interface import Input, Interface
-from transformer.models.recurrent import RecurrentEncoderDecoderConfig
+from transformer.models.model import Model
+from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
+from transformer.models.task_interface import Input, Interface
 from transformer.training import train, trained_run
 from transformer.training.config import resolve
 from transformer.training.evaluate import Probe, compile_evaluations, view_of
@@ -76,9 +76,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         patch.setattr(train, "compile_loop_evaluations", lambda assembly, monitor: [])
         patch.setattr(train, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
-            ("recurrent", 6, {"family": "recurrent", "width": 8, "embedding": 8}),
-            ("luong", 6, {"family": "recurrent", "width": 8, "embedding": 8, "order": "current"}),
-            ("others", 7, {"family": "recurrent", "width": 8, "embedding": 8}),
+            ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8}),
+            ("luong", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8, "order": "current"}),
+            ("others", 7, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8}),
         ):
             task = {
                 "name": "translation",

@@ -22,9 +22,9 @@ from transformer.decoding.ensemble import joined
 from transformer.decoding.shallow_fusion import Fused
 from transformer.layers.embedding import Embedding
 from transformer.layers.module import Functional, Precision
-from transformer.models.contract import Aux, Cache, Model, Variables
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Aux, Cache, Model, Variables
 from transformer.models.registry import build, model_config
+from transformer.models.task_interface import Input, Interface
 from transformer.tasks.text_task import TextTask
 from transformer.training import trained_run
 from transformer.training.config import resolve

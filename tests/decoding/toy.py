@@ -11,7 +11,7 @@ import numpy as np
 from tests.oracles.decoding import NextToken, normalized, penalized
 from transformer.decoding.constraints import Prompt
 from transformer.decoding.generate import Rollout, Tokens, generate
-from transformer.models.contract import Aux, Cache
+from transformer.models.model import Aux, Cache
 
 SPECIAL = Tokens(pad=0, begin=1, end=2)
 BUCKETS = 509

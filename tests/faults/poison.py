@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.faults import small_config
 from transformer.config import UserError
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
 from transformer.training import build, partitioning, rollback

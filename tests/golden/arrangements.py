@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer.huggingface.family import Entry, Family, attention, linear, norm, table
-from transformer.huggingface.layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
+from transformer.huggingface.conversion_spec import Entry, Family, attention, linear, norm, table
+from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
 
 Weights = Mapping[str, np.ndarray]
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.golden.recorded import EXCHANGED, model_of, recording
 from transformer.huggingface.convert import read_folder, write_folder
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
 from transformer.models.registry import model_config
 
 NAMES = {"ids": "tokens", "lengths": "lengths", "types": "types"}

@@ -13,9 +13,9 @@ import jax
 
 from transformer.axes import RULES, Placement
 from transformer.layers.module import Precision
-from transformer.models.contract import by_path
-from transformer.models.interface import Interface
+from transformer.models.model import by_path
 from transformer.models.registry import build, model_config
+from transformer.models.task_interface import Interface
 from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
 FILE = Path(__file__).with_name("specs.json")

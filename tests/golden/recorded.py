@@ -11,11 +11,11 @@ from safetensors.numpy import save_file
 from tests.golden.arrangements import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
 from transformer.huggingface.convert import read_folder
-from transformer.huggingface.parameters import from_tensors, plan, shapes_of
+from transformer.huggingface.parameter_conversion import from_tensors, plan, shapes_of
 from transformer.layers.module import Precision
-from transformer.models.contract import Model, PyTree
-from transformer.models.interface import Interface
+from transformer.models.model import Model, PyTree
 from transformer.models.registry import build, model_config
+from transformer.models.task_interface import Interface
 
 FOLDER = Path(__file__).with_name("families")
 CASES = sorted(path.stem for path in FOLDER.glob("*.npz"))

@@ -11,9 +11,9 @@ import pytest
 from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases
-from transformer.models.contract import Variables
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Variables
+from transformer.models.task_interface import Input, Interface
 
 RENEW = (
     "the logits recorded from PyTorch are not reached. The weights are PyTorch's own, so a change of the model's "

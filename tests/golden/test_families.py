@@ -14,7 +14,7 @@ from tests.golden.recorded import CASES, Recording, model_of, recording
 from transformer.attention.capture import Capture
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.greedy import Greedy
-from transformer.models.contract import PyTree, Variables
+from transformer.models.model import PyTree, Variables
 
 RENEW = (
     "{what} recorded from {architecture} is not reached. The weights are its own, so a change of the model's equations "

@@ -18,7 +18,7 @@ from transformer.data.images import Normalization
 from transformer.huggingface.convert import read_folder, write_folder
 from transformer.huggingface.preprocessor import read_preprocessor, written_preprocessor
 from transformer.layers.module import Precision
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
 from transformer.models.registry import build, model_config
 from transformer.tasks.registry import task_config
 from transformer.training.conversion import Fitting, export_run, import_run

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 from tests.golden.recorded import EXCHANGED, Recording, recording
 from transformer.config import UserError
+from transformer.huggingface.conversion_spec import UNPUBLISHED_FIELDS
 from transformer.huggingface.convert import FAMILIES, Foreign, read_folder, write_folder
-from transformer.huggingface.family import UNPUBLISHED_FIELDS
-from transformer.huggingface.parameters import plan, shapes_of
+from transformer.huggingface.parameter_conversion import plan, shapes_of
 from transformer.layers.module import Precision
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import build, model_config

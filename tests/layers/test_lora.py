@@ -14,8 +14,8 @@ from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig, LowRank, Projection, merged
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.models import registry
-from transformer.models.contract import Model, Variables, by_path
-from transformer.models.interface import Interface
+from transformer.models.model import Model, Variables, by_path
+from transformer.models.task_interface import Interface
 
 ALL = tuple(each.value for each in Projection)
 LORA = {"rank": 3, "alpha": 5.0, "where": ALL}

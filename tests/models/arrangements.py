@@ -16,8 +16,8 @@ from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Positions, Scale, TransformerConfig
 from transformer.models import decoder, encoder, encoder_decoder
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model, Variables
+from transformer.models.task_interface import Input, Interface
 
 PAD, BEGIN, END, VOCABULARY, LONGEST = 0, 1, 2, 13, 12
 FAMILIES = ("decoder", "encoder", "encoder_decoder")

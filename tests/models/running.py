@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.attention import Capture
-from transformer.models.contract import Model, Variables
+from transformer.models.model import Model, Variables
 
 
 def random_variables(model: Model) -> Variables:

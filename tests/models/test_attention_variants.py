@@ -13,9 +13,9 @@ from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
 from transformer.layers.module import Precision
-from transformer.models.contract import Model
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model
+from transformer.models.task_interface import Input, Interface
 
 PAD, LENGTH = 0, 6
 SOURCE = np.int32([[5, 9, 3, 8, 7, 6], [6, 4, 8, PAD, PAD, PAD]])

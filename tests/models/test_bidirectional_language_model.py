@@ -14,8 +14,8 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models import recurrent_decoder
 from transformer.models.bidirectional_language_model import FAMILY, BidirectionalLanguageModelConfig
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import CONTINUATION, Input, Interface
+from transformer.models.model import Model, Variables
+from transformer.models.task_interface import CONTINUATION, Input, Interface
 
 VOCABULARY = 7
 TOKENS = np.int32([[1, 2, 3, 4, 5], [6, 0, 2, 0, 0], [3, 0, 0, 0, 0]])

@@ -13,8 +13,8 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models.bytenet_decoder import ByteNetDecoderConfig
-from transformer.models.interface import CONTINUATION, Input, Interface
 from transformer.models.registry import build
+from transformer.models.task_interface import CONTINUATION, Input, Interface
 
 TOKENS = np.array([[3, 4, 5, 6, 2, 7, 8, 1], [7, 8, 2, 5, 5, 0, 0, 0]], np.int32)
 LENGTHS = np.array([8, 5], np.int32)

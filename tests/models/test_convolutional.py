@@ -21,10 +21,10 @@ from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
 from transformer.layers.module import Precision
 from transformer.models.bytenet import ByteNetConfig
-from transformer.models.contract import Model, Variables
 from transformer.models.convs2s import SITE, ConvS2SConfig
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model, Variables
 from transformer.models.registry import build
+from transformer.models.task_interface import Input, Interface
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11
 SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)

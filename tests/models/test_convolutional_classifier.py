@@ -14,9 +14,9 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Model
 from transformer.models.convolutional_classifier import ConvolutionalClassifierConfig, site_name
-from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.model import Model
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
 
 CONFIG = ConvolutionalClassifierConfig(GridEncoderConfig((4, 6), (2, 2), blocks=1), attention=(0,), reduction=2)
 PICTURE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)

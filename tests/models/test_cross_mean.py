@@ -10,9 +10,9 @@ from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Cross, Positions
-from transformer.models.contract import Model
 from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig, build
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model
+from transformer.models.task_interface import Input, Interface
 
 PAD, LENGTH = 0, 6
 SOURCE = np.array([[5, 6, 7, 2, PAD, PAD], [9, 4, 8, 3, 5, 2]], np.int32)

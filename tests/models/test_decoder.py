@@ -17,10 +17,10 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions, Remat
-from transformer.models.contract import Variables
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
-from transformer.models.interface import FINE_TUNING, Input, Interface
+from transformer.models.model import Variables
+from transformer.models.task_interface import FINE_TUNING, Input, Interface
 
 # Every token stands in one place only, so that a row of the table's gradient is a place's.
 ROW = np.int32([[3, 9, 5, 7, 11, 4, 8]])

@@ -12,7 +12,7 @@ from transformer.attention import STATISTICS, Capture
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.greedy import Greedy
 from transformer.layers.transformer_config import Positions
-from transformer.models.contract import Aux, Cache, Model, Variables
+from transformer.models.model import Aux, Cache, Model, Variables
 
 SOURCE = np.int32([[5, 9, 3, 8, 7, 2], [6, 4, 2, PAD, PAD, PAD]])
 TARGET = np.int32([[BEGIN, 7, 6, 4, 3], [BEGIN, 8, 11, 3, 7]])

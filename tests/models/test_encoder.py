@@ -10,8 +10,8 @@ from tests.models.arrangements import PAD, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.config import UserError
 from transformer.layers.transformer_config import Positions
-from transformer.models.contract import Variables
 from transformer.models.encoder import Head
+from transformer.models.model import Variables
 
 TOKENS = np.int32([[5, 9, 3, 8, 7], [6, 4, 8, PAD, PAD]])
 LENGTHS = np.int32([5, 3])

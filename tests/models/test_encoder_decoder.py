@@ -18,9 +18,9 @@ from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionJoin, Positions
-from transformer.models.contract import Model, Variables, count_parameters
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model, Variables, count_parameters
+from transformer.models.task_interface import Input, Interface
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
 SITES = ("encoder/self", "decoder/self", "decoder/cross")

@@ -19,8 +19,8 @@ from transformer.huggingface.convert import express
 from transformer.layers.experts import ExpertsConfig
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, Remat
-from transformer.models.contract import by_path, count_parameters
 from transformer.models.decoder import DecoderConfig
+from transformer.models.model import by_path, count_parameters
 
 COUNT = 4
 LAYERS = ("layers", "encoder_layers", "decoder_layers")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.models.arrangements import build
 from transformer.layers.transformer_config import Biases, NormPlacement
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 
 
 def initial_values(family: str, **options: Any) -> dict[str, np.ndarray]:

@@ -17,9 +17,9 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.elmo import ElmoConfig
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import CLASSIFICATION, Input, Interface
+from transformer.models.model import Model, Variables
 from transformer.models.recurrent_classifier import FAMILY, SITE, Pooling, RecurrentClassifierConfig
+from transformer.models.task_interface import CLASSIFICATION, Input, Interface
 
 VOCABULARY, CLASSES, LONGEST = 7, 3, 5
 TOKENS = np.int32([[1, 2, 3, 4, 5], [6, 0, 2, 0, 0], [3, 0, 0, 0, 0]])

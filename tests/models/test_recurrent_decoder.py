@@ -17,9 +17,9 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import CLASSIFICATION, Input, Interface
+from transformer.models.model import Model, Variables
 from transformer.models.recurrent_decoder import SITE, Memory, RecurrentDecoderConfig, build
+from transformer.models.task_interface import CLASSIFICATION, Input, Interface
 
 VOCABULARY = 7
 TOKENS = np.array([[3, 4, 5, 6, 2], [1, 2, 5, 0, 0]], np.int32)

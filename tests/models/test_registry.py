@@ -11,11 +11,11 @@ from transformer.config import UserError, to_config
 from transformer.layers.module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.models import registry
-from transformer.models.contract import count_parameters
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig
-from transformer.models.interface import Input, Interface
-from transformer.models.published import PUBLISHED as SIZES
+from transformer.models.model import count_parameters
+from transformer.models.published_sizes import PUBLISHED as SIZES
+from transformer.models.task_interface import Input, Interface
 
 
 def test_a_config_names_its_family() -> None:

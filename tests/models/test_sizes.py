@@ -8,10 +8,10 @@ import pytest
 
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import count_parameters
 from transformer.models.encoder import Head
-from transformer.models.interface import Interface
-from transformer.models.published import PUBLISHED as SIZES
+from transformer.models.model import count_parameters
+from transformer.models.published_sizes import PUBLISHED as SIZES
+from transformer.models.task_interface import Interface
 
 POOLED: dict[str, Any] = {"head": Head.NONE, "pooler": True}
 UNSCORED: dict[str, Any] = {"output_bias": False}

@@ -15,9 +15,9 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.stateful_norm import BatchStatistics
 from transformer.models import registry
-from transformer.models.contract import Model, Variables, count_parameters
-from transformer.models.interface import FEW_SHOTS, NUMBERS, Input, Interface, Modality
+from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.snail import SITE, Parts, SnailConfig, dilations, laid_out
+from transformer.models.task_interface import FEW_SHOTS, NUMBERS, Input, Interface, Modality
 
 RANDOM = np.random.default_rng(0)
 WAYS, STEPS = 3, 6

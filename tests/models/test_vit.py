@@ -13,9 +13,9 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.module import Functional, Precision
 from transformer.models import registry
-from transformer.models.contract import Model, count_parameters
-from transformer.models.family import Size
-from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.model import Model, count_parameters
+from transformer.models.model_family import Size
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
 from transformer.models.vit import SIZES, STACK, Readout, VitConfig
 
 CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2

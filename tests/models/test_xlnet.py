@@ -20,9 +20,9 @@ from transformer.huggingface.convert import read_folder, write_folder
 from transformer.huggingface.safetensors_files import open_folder
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import Positions
-from transformer.models.contract import Model, Variables, by_path, count_parameters
-from transformer.models.interface import Interface
+from transformer.models.model import Model, Variables, by_path, count_parameters
 from transformer.models.registry import build, model_config
+from transformer.models.task_interface import Interface
 from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
 
 FILE = Path(__file__).parents[1] / "golden/xlnet_streams.npz"

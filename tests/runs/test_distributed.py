@@ -22,7 +22,7 @@ from tests.training import small_run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory

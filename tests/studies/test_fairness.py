@@ -10,7 +10,7 @@ from tests.studies.tiny import ablation, base
 from tests.training import small_run
 from transformer.config import UserError
 from transformer.data.tokenizers.training import byte_tokenizer
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.studies.ablations.arms import Planned, plan
 from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
 from transformer.tasks import translation

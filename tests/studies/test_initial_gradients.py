@@ -12,7 +12,7 @@ import pytest
 from launch.config_files import load_config, load_function
 from tests.contracts.cases import CASES
 from transformer.config import UserError
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.studies.ablations import initial_gradients as module
 from transformer.studies.ablations.ablation import Ablation, Stack, build_ablation
 from transformer.studies.ablations.initial_gradients import gradient_norms, initial_gradients

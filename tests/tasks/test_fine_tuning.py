@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from transformer.config import UserError
-from transformer.models.contract import Aux, Variables
+from transformer.models.model import Aux, Variables
 from transformer.tasks.contract import Request, View
 from transformer.tasks.fine_tuning import (
     FineTuning,

@@ -12,7 +12,7 @@ import pytest
 from tests.tasks.conftest import make_task, view_of
 from tests.tasks.test_language_modeling import log_probabilities
 from transformer.config import UserError
-from transformer.models.contract import Aux
+from transformer.models.model import Aux
 from transformer.tasks.contract import Request, View
 from transformer.tasks.losses import TokenLoss
 from transformer.tasks.masked_lm import Baselines, Examples, MaskedLanguageModelingConfig, Masks, Predicted

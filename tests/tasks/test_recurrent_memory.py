@@ -10,7 +10,7 @@ import pytest
 from tests.models.test_xlnet import small
 from transformer.config import UserError
 from transformer.data.windows import SegmentBatches
-from transformer.models.contract import Aux
+from transformer.models.model import Aux
 from transformer.tasks.contract import TaskSpec, View
 from transformer.tasks.language_modeling import Batching
 from transformer.tasks.permutation_lm import TASK as PERMUTATION

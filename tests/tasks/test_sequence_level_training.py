@@ -16,7 +16,7 @@ from transformer.attention import Normalizer
 from transformer.config import UserError
 from transformer.data.tokenizers.training import train_bpe
 from transformer.layers.module import Precision
-from transformer.models.recurrent import RecurrentEncoderDecoderConfig
+from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.tasks.contract import View
 from transformer.tasks.sequence_level_training import Expectation, different, expected_reward, gleu

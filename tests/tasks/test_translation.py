@@ -11,7 +11,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.datasets.translation import Pair
 from transformer.data.tokenizers.training import train_bpe
-from transformer.models.contract import Aux, Variables
+from transformer.models.model import Aux, Variables
 from transformer.tasks.contract import View
 from transformer.tasks.registry import name_of, task_config
 from transformer.tasks.translate import check_language

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.models.interface import Input, Interface, Modality
+from transformer.models.task_interface import Input, Interface, Modality
 from transformer.training.batches import CheckedBatches, batch_number, merge_ranges
 
 SIDE = Input((2, 3))

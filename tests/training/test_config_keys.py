@@ -9,7 +9,7 @@ import pytest
 from tests.studies.tiny import BASE
 from transformer.config import UserError, flatten
 from transformer.exports import Exports
-from transformer.models.published import PUBLISHED as SIZES
+from transformer.models.published_sizes import PUBLISHED as SIZES
 from transformer.models.registry import FAMILIES, model_config
 from transformer.overrides import Group, find, leaves
 from transformer.tasks.registry import TASKS, task_config
@@ -53,7 +53,7 @@ def test_what_a_task_makes_one_by_one_has_a_greatest_number(task: str, key: str)
 @pytest.mark.parametrize(
     ("family", "key"),
     [
-        ("recurrent", "heads"),
+        ("recurrent_encoder_decoder", "heads"),
         ("encoder_decoder", "heads"),
         ("decoder", "heads"),
         ("encoder", "heads"),

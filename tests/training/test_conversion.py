@@ -11,10 +11,10 @@ from tests.training.written_run import write_run
 from transformer.config import UserError
 from transformer.huggingface.convert import FAMILIES, read_folder, write_folder
 from transformer.layers.module import Precision
-from transformer.models.contract import by_path
-from transformer.models.interface import Interface
+from transformer.models.model import by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config
+from transformer.models.task_interface import Interface
 from transformer.training.conversion import export_run, without_lora
 
 MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}
@@ -49,7 +49,7 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
 def test_a_family_that_hugging_face_lacks_is_refused_by_name(tmp_path: Path) -> None:
     theirs = sorted({family.model for family in FAMILIES.values()})
     lacking = set(OURS.all_names()) - set(theirs)
-    assert {"recurrent", "recurrent_classifier", "convolutional_classifier"} <= lacking
+    assert {"recurrent_encoder_decoder", "recurrent_classifier", "convolutional_classifier"} <= lacking
     for name in lacking:
         with pytest.raises(UserError) as told:
             write_folder(tmp_path / "out", model_config({"family": name}), {})

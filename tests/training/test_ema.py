@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.models.contract import with_average
+from transformer.models.model import with_average
 from transformer.training.ema import Average, AverageKind, init_average, update_average
 
 STEPS = 12

@@ -14,7 +14,7 @@ from tests.training.test_partitioning import LENGTH, ROWS, VOCABULARY, abstract_
 from transformer.axes import RULES, Placement, place, placed
 from transformer.config import UserError
 from transformer.layers.module import Builder, Functional, Module
-from transformer.models.contract import Aux, Model, by_path
+from transformer.models.model import Aux, Model, by_path
 from transformer.training.partitioning import (
     ShardingConfig,
     by_examples,

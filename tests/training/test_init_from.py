@@ -24,7 +24,7 @@ from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface.convert import read_folder
 from transformer.layers.lora import LoraConfig
-from transformer.models.contract import Variables, by_path
+from transformer.models.model import Variables, by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.directory import RunDirectory
 from transformer.studies.ablations import fairness

@@ -10,8 +10,8 @@ from tests.training.test_step import SGD, Regression, batch_of, gradient, steps
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Model, by_path
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model, by_path
+from transformer.models.task_interface import Input, Interface
 from transformer.tasks.contract import Objective
 from transformer.training.optimizer import (
     Algorithm,
@@ -61,7 +61,7 @@ def test_the_layers_of_a_stack_count_down_to_its_top_and_what_enters_it_stands_l
     ("family", "front", "behind"),
     [
         ("xlnet", ("embedding/table", "blank"), ("output_bias/bias",)),
-        ("vector_decoder", ("embed/kernel", "embed/bias", "positions/table"), ("head/kernel", "norm/scale")),
+        ("regression_decoder", ("embed/kernel", "embed/bias", "positions/table"), ("head/kernel", "norm/scale")),
     ],
 )
 def test_whatever_enters_the_first_layer_stands_lowest(
@@ -86,7 +86,7 @@ def test_blocks_that_are_one_entry_of_a_stack_are_counted_one_by_one() -> None:
 
 def test_a_model_without_stacked_layers_has_no_rates_of_layers() -> None:
     with pytest.raises(UserError, match=r"layer_decay needs a model of stacked layers"):
-        above("recurrent")
+        above("recurrent_encoder_decoder")
 
 
 PARAMETERS = {"embedding/table": (3, 2), "layers/w/kernel": (2, 2), "layers/w/bias": (2, 2), "head/kernel": (2,)}

@@ -18,10 +18,10 @@ from transformer.config import UserError, from_config
 from transformer.costs.compiler import topology_devices
 from transformer.layers.module import Precision
 from transformer.models import decoder
-from transformer.models.contract import Model, by_path
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Model, by_path
+from transformer.models.task_interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.build import compile_once

@@ -14,8 +14,8 @@ from transformer.attention import STATISTICS, Capture
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.layers.module import Precision
-from transformer.models.contract import Aux, Model
-from transformer.models.interface import Input, Interface
+from transformer.models.model import Aux, Model
+from transformer.models.task_interface import Input, Interface
 from transformer.tasks.contract import Evaluation, LossAux, Report
 from transformer.tasks.labels import Labels, Link
 from transformer.training.initial_state import init_state

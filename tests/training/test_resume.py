@@ -18,7 +18,7 @@ from tests.training.small_run import Killed, console_killed_at, without_clock
 from tests.training.test_loop import Until
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import Failed, Stopped

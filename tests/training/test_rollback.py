@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.models.interface import Input, Interface
+from transformer.models.task_interface import Input, Interface
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import Failed, NotFinite
 from transformer.storage.sealed import sealed

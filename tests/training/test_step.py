@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.models.contract import Aux, Variables, by_path
+from transformer.models.model import Aux, Variables, by_path
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state

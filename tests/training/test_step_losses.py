@@ -12,7 +12,7 @@ import pytest
 from tests.contracts import memory
 from tests.contracts.cases import toy
 from transformer.config import UserError
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.tasks.contract import View
 from transformer.training.build import Assembly, assemble, hyperparameters_of
 from transformer.training.config import Experiment, resolve

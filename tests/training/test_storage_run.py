@@ -19,7 +19,7 @@ from transformer.config import UserError
 from transformer.maps.report.live_server import awaited, signature
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.runs.records import read_records
 from transformer.storage import lease
 from transformer.storage.contract import Lost

@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.test_step import Line, Regression, batch_of, optimizers
 from transformer.config import UserError
-from transformer.models.contract import Aux, Variables, by_path
+from transformer.models.model import Aux, Variables, by_path
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters

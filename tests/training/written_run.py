@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from transformer.huggingface.convert import FAMILIES
-from transformer.models import contract
-from transformer.models.contract import by_path
+from transformer.models import model as models
+from transformer.models.model import by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.training.build import assemble
@@ -75,7 +75,7 @@ def with_average(name: str, seed: int) -> Callable[[TrainState], TrainState]:
     def changed(state: TrainState) -> TrainState:
         wanted, others = (drawn(state.variables.params, number) for number in (seed, seed + 1))
         average = {path: leaf for path, leaf in by_path(wanted).items() if path in state.averages[name]}
-        params = contract.with_average(wanted, {path: by_path(others)[path] for path in average})
+        params = models.with_average(wanted, {path: by_path(others)[path] for path in average})
         return state._replace(variables=state.variables._replace(params=params), averages={name: average})
 
     return changed

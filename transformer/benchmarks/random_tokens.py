@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.models.interface import CONTINUATION, TRANSLATION, Input, Interface
+from transformer.models.task_interface import CONTINUATION, TRANSLATION, Input, Interface
 from transformer.tasks.contract import Batch, LossAux, Objective, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss

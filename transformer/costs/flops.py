@@ -17,8 +17,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from transformer.attention.reference import by_definition
 from transformer.layers.module import Precision
-from transformer.models.contract import Model, Variables
-from transformer.models.family import Size
+from transformer.models.model import Model, Variables
+from transformer.models.model_family import Size
 from transformer.models.registry import build
 
 # By how much a training step exceeds a forward pass: backward costs twice as much as forward.

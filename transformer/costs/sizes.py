@@ -9,7 +9,7 @@ import jax
 from transformer.costs.flops import training_flops_a_token
 from transformer.layers.module import Precision
 from transformer.layers.transformer_config import TransformerConfig
-from transformer.models.contract import count_parameters
+from transformer.models.model import count_parameters
 from transformer.models.registry import build, model_config, sizes
 
 # Leaves that vectors are multiplied with or taken from; all others are norms and biases.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
-from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Variables
+from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Variables
 
 
 @dataclasses.dataclass(frozen=True)

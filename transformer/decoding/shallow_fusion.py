@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
 from transformer.decoding.ensemble import each_of
-from transformer.models.contract import Aux, Cache, Inputs, Model, PyTree, Variables
+from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Variables
 
 
 @dataclasses.dataclass(frozen=True)

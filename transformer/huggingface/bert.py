@@ -3,7 +3,7 @@
 from typing import Any
 
 from transformer.config import UserError
-from transformer.huggingface.family import (
+from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
     Entry,
@@ -16,7 +16,7 @@ from transformer.huggingface.family import (
     norm,
     table,
 )
-from transformer.huggingface.layouts import VECTOR
+from transformer.huggingface.tensor_layouts import VECTOR
 
 _KEYS = (
     Key("vocab_size", "embedding_rows"),

@@ -12,14 +12,22 @@ import numpy as np
 
 from transformer.config import UserError, choice
 from transformer.huggingface import bert, gpt, llama, marian, preprocessor, safetensors_files, t5, vit, xlnet
-from transformer.huggingface.family import Config, Family, Inexpressible
-from transformer.huggingface.parameters import FileNames, Slot, from_tensors, plan, shapes_of, sort_names, to_tensors
+from transformer.huggingface.conversion_spec import Config, Family, Inexpressible
+from transformer.huggingface.parameter_conversion import (
+    FileNames,
+    Slot,
+    from_tensors,
+    plan,
+    shapes_of,
+    sort_names,
+    to_tensors,
+)
 from transformer.huggingface.safetensors_files import FLOATS, Tensor
 from transformer.json_files import read_object
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import PyTree, by_path
-from transformer.models.interface import Interface
+from transformer.models.model import PyTree, by_path
+from transformer.models.task_interface import Interface
 from transformer.storage.locate import storage_of
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)

@@ -1,7 +1,7 @@
 """GPT-1 and GPT-2 (Radford et al. 2018, 2019), GPT-J (Wang and Komatsuzaki 2021) and BLOOM (Scao et al. 2022)."""
 
 from transformer.config import UserError
-from transformer.huggingface.family import (
+from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
     Entry,
@@ -15,7 +15,7 @@ from transformer.huggingface.family import (
     table,
     unembedding,
 )
-from transformer.huggingface.layouts import (
+from transformer.huggingface.tensor_layouts import (
     FROM_HEADS,
     LINEAR_BY_HEADS,
     TABLE,

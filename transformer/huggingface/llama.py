@@ -3,7 +3,7 @@
 from typing import Any
 
 from transformer.config import UserError
-from transformer.huggingface.family import (
+from transformer.huggingface.conversion_spec import (
     GATES,
     Config,
     Entry,

@@ -1,7 +1,7 @@
 """Marian's translation models (Junczys-Dowmunt et al. 2018)."""
 
 from transformer.config import UserError
-from transformer.huggingface.family import (
+from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
     Entry,
@@ -14,7 +14,7 @@ from transformer.huggingface.family import (
     norm,
     table,
 )
-from transformer.huggingface.layouts import ROW
+from transformer.huggingface.tensor_layouts import ROW
 
 _EPSILON = 1e-5  # that of its norms, which files do not state
 

@@ -1,7 +1,7 @@
 """T5 (Raffel et al. 2020), and its version 1.1: gated and with an output matrix of its own (Shazeer 2020)."""
 
 from transformer.config import UserError
-from transformer.huggingface.family import (
+from transformer.huggingface.conversion_spec import (
     Config,
     Entry,
     Family,
@@ -14,7 +14,7 @@ from transformer.huggingface.family import (
     table,
     unembedding,
 )
-from transformer.huggingface.layouts import LINEAR
+from transformer.huggingface.tensor_layouts import LINEAR
 
 _ACTIVATIONS = {
     "relu": "relu",

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from transformer.config import UserError
-from transformer.huggingface.family import (
+from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
     Entry,
@@ -19,8 +19,8 @@ from transformer.huggingface.family import (
     linear,
     norm,
 )
-from transformer.huggingface.layouts import CONVOLUTION, ONE_TABLE, VECTOR, Shape
-from transformer.models.interface import Input, Interface, Modality
+from transformer.huggingface.tensor_layouts import CONVOLUTION, ONE_TABLE, VECTOR, Shape
+from transformer.models.task_interface import Input, Interface, Modality
 from transformer.models.vit import VitConfig
 
 _KEYS = (

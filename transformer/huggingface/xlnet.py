@@ -1,8 +1,19 @@
 """XLNet (Yang et al. 2019)."""
 
 from transformer.config import UserError
-from transformer.huggingface.family import ACTIVATIONS, Config, Entry, Family, FixedKey, Key, Names, linear, norm, table
-from transformer.huggingface.layouts import ONE_ONE, OURS, OUTPUTS_FIRST, VECTOR
+from transformer.huggingface.conversion_spec import (
+    ACTIVATIONS,
+    Config,
+    Entry,
+    Family,
+    FixedKey,
+    Key,
+    Names,
+    linear,
+    norm,
+    table,
+)
+from transformer.huggingface.tensor_layouts import ONE_ONE, OURS, OUTPUTS_FIRST, VECTOR
 
 _LAYER = "transformer.layer.{layer}"
 _ATTENTION = f"{_LAYER}.rel_attn"

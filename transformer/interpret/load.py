@@ -22,7 +22,7 @@ from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
 from transformer.maps.report.single_text import Look, store_single_text
 from transformer.maps.report.value_norms import check_size, value_norms
 from transformer.models import registry as models
-from transformer.models.contract import Model, Variables, count_parameters
+from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.registry import name_of
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory

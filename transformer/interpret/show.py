@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.maps.report.page import DEFAULT_BUDGET, write_page, write_report
 from transformer.maps.report.single_text import store_single_text
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
 from transformer.runs.directory import RunDirectory
 from transformer.storage.failures import disk_failure
 from transformer.storage.locate import locate

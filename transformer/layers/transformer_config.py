@@ -138,7 +138,7 @@ class TransformerConfig(Config, path="config.model"):
     tokens. `unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the
     place of feed-forward networks, each expert as large as the network was; `lora` puts matrices of low rank beside
     those of the blocks, for `config.optimizer.trains` to train alone. `size` names a published model whose
-    values fill the keys that are not given (transformer.models.family).
+    values fill the keys that are not given (transformer.models.model_family).
     """
 
     width: Positive = 512

@@ -13,10 +13,10 @@ from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
-from transformer.models.contract import Aux, AuxiliaryLoss, Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import CONTINUATION, Interface
+from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model
+from transformer.models.model_family import Family
 from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDecoderConfig
+from transformer.models.task_interface import CONTINUATION, Interface
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,10 +14,17 @@ from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialization import Initialize
 from transformer.layers.module import Builder, Functional, Precision, unstacked
 from transformer.layers.padding import real_lengths, real_positions, target_lengths
-from transformer.models.contract import Cache, Inputs, Model, PyTree
-from transformer.models.dilated_decoder import Carry, DilatedConfig, DilatedDecoder, ResidualSet, first_past, run_sets
-from transformer.models.family import Family
-from transformer.models.interface import TRANSLATION, Interface
+from transformer.models.dilated_convolutions import (
+    Carry,
+    DilatedConfig,
+    DilatedDecoder,
+    ResidualSet,
+    first_past,
+    run_sets,
+)
+from transformer.models.model import Cache, Inputs, Model, PyTree
+from transformer.models.model_family import Family
+from transformer.models.task_interface import TRANSLATION, Interface
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,7 @@ from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.initialization import Initialize
 from transformer.layers.module import Builder, Functional, Precision, unstacked
-from transformer.models.contract import Cache, Inputs, Model, PyTree
-from transformer.models.dilated_decoder import (
+from transformer.models.dilated_convolutions import (
     Carry,
     DilatedConfig,
     DilatedDecoder,
@@ -22,8 +21,9 @@ from transformer.models.dilated_decoder import (
     first_past,
     step_sets,
 )
-from transformer.models.family import Family
-from transformer.models.interface import CONTINUATION, Interface
+from transformer.models.model import Cache, Inputs, Model, PyTree
+from transformer.models.model_family import Family
+from transformer.models.task_interface import CONTINUATION, Interface
 
 
 @dataclasses.dataclass(frozen=True)

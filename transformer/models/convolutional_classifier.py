@@ -15,9 +15,9 @@ from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import LayerNorm
-from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
+from transformer.models.model import Aux, Inputs, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, Interface
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,9 +23,9 @@ from transformer.layers.initialization import Initialization, Initialize, Role
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
 from transformer.layers.padding import real_lengths, real_positions, target_lengths
-from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import TRANSLATION, Interface, check_length
+from transformer.models.model import Aux, Cache, Inputs, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import TRANSLATION, Interface, check_length
 
 SITE = "decoder/attention"
 DOT_PRODUCT = AttentionSpec(scale=1.0)

@@ -17,9 +17,10 @@ from transformer.layers.initialization import Initialization, Initialize, deepno
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
-from transformer.models.contract import Aux, Cache, Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import (
+from transformer.models.model import Aux, Cache, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.published_sizes import of_family
+from transformer.models.task_interface import (
     CLASSIFICATION,
     CONTINUATION,
     FINE_TUNING,
@@ -27,8 +28,7 @@ from transformer.models.interface import (
     check_length,
     scores_tokens,
 )
-from transformer.models.published import of_family
-from transformer.models.transformer import (
+from transformer.models.transformer_base import (
     TokenDecoder,
     causal_mask,
     expert_losses,

@@ -17,11 +17,18 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_lengths
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
-from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import FILLING, FILLING_PAIRS, FOLLOWING, Interface, check_length
-from transformer.models.published import of_family
-from transformer.models.transformer import TokenModel, expert_losses, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.published_sizes import of_family
+from transformer.models.task_interface import FILLING, FILLING_PAIRS, FOLLOWING, Interface, check_length
+from transformer.models.transformer_base import (
+    TokenModel,
+    expert_losses,
+    split_key,
+    stack_capture,
+    stack_maps,
+    stack_sites,
+)
 
 STACK = "encoder"
 

@@ -16,11 +16,11 @@ from transformer.layers.initialization import Initialize, deepnorm_encoder_decod
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_lengths, target_lengths
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
-from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import TRANSLATION, Interface, check_length
-from transformer.models.published import of_family
-from transformer.models.transformer import (
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.published_sizes import of_family
+from transformer.models.task_interface import TRANSLATION, Interface, check_length
+from transformer.models.transformer_base import (
     TokenDecoder,
     expert_losses,
     split_key,

@@ -20,9 +20,9 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
-from transformer.models.contract import Aux, Inputs, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import CLASSIFICATION, Interface
+from transformer.models.model import Aux, Inputs, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import CLASSIFICATION, Interface
 
 SITE = "classifier/attention"
 

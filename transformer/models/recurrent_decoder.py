@@ -24,9 +24,9 @@ from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.state_history import Tape, TapeLayer
-from transformer.models.contract import Aux, Cache, Inputs, Model, Stateless
-from transformer.models.family import Family
-from transformer.models.interface import CLASSIFICATION, CONTINUATION, FINE_TUNING, Interface, scores_tokens
+from transformer.models.model import Aux, Cache, Inputs, Model, Stateless
+from transformer.models.model_family import Family
+from transformer.models.task_interface import CLASSIFICATION, CONTINUATION, FINE_TUNING, Interface, scores_tokens
 
 SITE = "decoder/tape"
 

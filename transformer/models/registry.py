@@ -6,10 +6,10 @@ from typing import Any
 from transformer.config import UserError, choice, from_config, to_config
 from transformer.exports import Exports
 from transformer.layers.module import Precision
-from transformer.models.contract import Model
-from transformer.models.family import Family, Size
-from transformer.models.interface import Interface
-from transformer.models.published import PUBLISHED
+from transformer.models.model import Model
+from transformer.models.model_family import Family, Size
+from transformer.models.published_sizes import PUBLISHED
+from transformer.models.task_interface import Interface
 
 FAMILIES = Exports("transformer.models", "FAMILY", Family, "config.model.family")
 
@@ -32,8 +32,8 @@ def model_schema(values: Mapping[str, Any]) -> type:
 def model_config(values: Mapping[str, Any]) -> Any:
     """The checked config dataclass of the family that `values["family"]` names.
 
-    `values["size"]`, where it is not None, names a published model (transformer.models.family), which says whatever
-    `values` does not, the family too.
+    `values["size"]`, where it is not None, names a published model (transformer.models.model_family), which says
+    whatever `values` does not, the family too.
 
     Raises:
         UserError: As `model_schema`
@@ -52,9 +52,9 @@ def build(config: Any, interface: Interface, precision: Precision) -> Model:
     """
     name = name_of(config)
     wanted, family = interface.signature, FAMILIES[name]
-    if wanted is not None and wanted not in family.serves:
-        able = [other for other in FAMILIES.all_names() if wanted in FAMILIES[other].serves]
-        served = "; ".join(sorted(map(str, family.serves))) or "nothing"
+    if wanted is not None and wanted not in family.signatures:
+        able = [other for other in FAMILIES.all_names() if wanted in FAMILIES[other].signatures]
+        served = "; ".join(sorted(map(str, family.signatures))) or "nothing"
         raise UserError(
             f"config.model.family={name} serves {served}, but the task asks for {wanted}: "
             + (f"say config.model.family={' or '.join(able)}" if able else "no family serves that")

@@ -21,9 +21,9 @@ from transformer.layers.image_grid_attention import stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.layers.stateful_norm import BatchNorm, BatchStatistics
-from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import FEW_SHOTS, NUMBERS, Interface
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.task_interface import FEW_SHOTS, NUMBERS, Interface
 
 SITE = "episode/attention"
 _KERNEL, _POOL = 3, 2  # of the convolutions over pictures

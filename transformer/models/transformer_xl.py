@@ -13,11 +13,18 @@ from transformer.layers.block import BlockAux, LayerContext, run_layers, stack_b
 from transformer.layers.module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, of_layers, read_on, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
-from transformer.models.contract import Aux, Inputs, Model
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
-from transformer.models.family import Family
-from transformer.models.interface import CONTINUATION, Interface, check_length
-from transformer.models.transformer import causal_mask, expert_losses, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.task_interface import CONTINUATION, Interface, check_length
+from transformer.models.transformer_base import (
+    causal_mask,
+    expert_losses,
+    split_key,
+    stack_capture,
+    stack_maps,
+    stack_sites,
+)
 
 
 @dataclasses.dataclass(frozen=True)

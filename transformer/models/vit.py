@@ -25,10 +25,10 @@ from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, blocks_of, check_ring
-from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family, Size
-from transformer.models.interface import PICTURE_CLASSIFICATION, Interface
-from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import Family, Size
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, Interface
+from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "encoder"
 

@@ -21,11 +21,11 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, filled, key_axis, of_layers, remembered
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
-from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import TOKEN_FRONT, Family
-from transformer.models.interface import PERMUTATION, Interface
-from transformer.models.published import of_family
-from transformer.models.transformer import TokenModel, split_key
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import TOKEN_FRONT, Family
+from transformer.models.published_sizes import of_family
+from transformer.models.task_interface import PERMUTATION, Interface
+from transformer.models.transformer_base import TokenModel, split_key
 
 CONTENT, QUERY = "content/self", "query/self"
 

@@ -9,7 +9,7 @@ from transformer.config import UserError
 from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.translation import Pair
 from transformer.data.datasets.user_files import read_text
-from transformer.models.contract import Model
+from transformer.models.model import Model
 from transformer.tasks.contract import Evaluation, Task
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import ALIGNED, Split, encode, words_of

@@ -17,7 +17,7 @@ from transformer.data.datasets.user_files import has_fields
 from transformer.data.labeled_texts import Labeled
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame
-from transformer.models.interface import CLASSIFICATION, Input, Interface
+from transformer.models.task_interface import CLASSIFICATION, Input, Interface
 from transformer.tasks.contract import (
     Answers,
     Batch,

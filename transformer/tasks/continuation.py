@@ -13,7 +13,7 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.constraints import Prompt
 from transformer.decoding.generate import Rollout, Tokens, generate
 from transformer.decoding.stop_sequences import cut
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
 from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.text_data import padded

@@ -12,8 +12,8 @@ from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
 from transformer.config import UserError
 from transformer.data.batches import Source
-from transformer.models.contract import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, with_average
-from transformer.models.interface import Interface
+from transformer.models.model import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, with_average
+from transformer.models.task_interface import Interface
 from transformer.tasks.labels import Labels
 
 PyTree = Any

@@ -18,7 +18,7 @@ from transformer.data.datasets.user_files import has_fields
 from transformer.data.fine_tuning_inputs import Form, Marks
 from transformer.data.labeled_texts import Example, Labeled
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.interface import CLASSIFICATION, FINE_TUNING, Input, Interface
+from transformer.models.task_interface import CLASSIFICATION, FINE_TUNING, Input, Interface
 from transformer.tasks.classification import confusion_of, report
 from transformer.tasks.contract import (
     Answers,

@@ -18,7 +18,7 @@ from transformer.data.datasets.image_files import Resample, Resizing, decode
 from transformer.data.datasets.images import PictureSet, made_up, open_pictures
 from transformer.data.datasets.user_files import SPLITS, join_notes
 from transformer.data.images import FILE, Augmentation, Normalization, PictureBatches, PictureFacts, Pictures, shuffled
-from transformer.models.interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
 from transformer.tasks.contract import (
     Answers,
     Batch,

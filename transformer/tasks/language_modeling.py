@@ -17,7 +17,7 @@ from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Windows, join_documents
-from transformer.models.interface import CONTINUATION
+from transformer.models.task_interface import CONTINUATION
 from transformer.tasks.cloze import NO_SHOTS, Cloze
 from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View

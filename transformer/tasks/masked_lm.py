@@ -19,8 +19,8 @@ from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
 from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame, Windows, join_documents
-from transformer.models.contract import Aux
-from transformer.models.interface import CONTINUATION, FILLING, FILLING_PAIRS, FOLLOWING, Interface, Signature
+from transformer.models.model import Aux
+from transformer.models.task_interface import CONTINUATION, FILLING, FILLING_PAIRS, FOLLOWING, Interface, Signature
 from transformer.tasks.contract import (
     Answers,
     Batch,

@@ -19,8 +19,8 @@ from transformer.data.permutations import Permutations, Permuted, Unpredicted
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame, SegmentBatches, Windows, join_documents
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
-from transformer.models.contract import Aux
-from transformer.models.interface import PERMUTATION, Input, Interface, Modality
+from transformer.models.model import Aux
+from transformer.models.task_interface import PERMUTATION, Input, Interface, Modality
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Reader, Reading, Sentences, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss

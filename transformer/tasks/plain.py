@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
-from transformer.models.contract import Aux, Variables
+from transformer.models.model import Aux, Variables
 from transformer.tasks.contract import Answers, Batch, Evaluation, Look, PyTree, Report, Request, Sentences, View
 from transformer.tasks.decoding import refuse_words
 

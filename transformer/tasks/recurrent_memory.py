@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer.models.contract import Aux
+from transformer.models.model import Aux
 from transformer.tasks.contract import Batch, Report, View
 
 # What scores a segment behind its memory: sums, and what the segment hands on.

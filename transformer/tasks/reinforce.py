@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.sites import Values
-from transformer.models.contract import Model
+from transformer.models.model import Model
 
 DECAY = 0.9  # of the moving average of what is usual (Xu et al. 2015, section 4.1)
 

@@ -11,7 +11,7 @@ from transformer.config import Positive, UserError
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import SegmentBatches, Windows, join_documents
-from transformer.models.contract import Aux
+from transformer.models.model import Aux
 from transformer.tasks.contract import Batch, Evaluation, TaskSpec, View
 from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (

@@ -15,8 +15,8 @@ from transformer.config import UserError
 from transformer.data.images import unscaled
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.generate import Tokens, generate
-from transformer.models.contract import Aux
-from transformer.models.interface import CAPTIONING, Input, Interface, Modality
+from transformer.models.model import Aux
+from transformer.models.task_interface import CAPTIONING, Input, Interface, Modality
 from transformer.tasks.attention_mass import LOOKED
 from transformer.tasks.contract import Answers, Batch, LossAux, Objective, Request, View
 from transformer.tasks.decoding import Decoding

@@ -13,8 +13,8 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.contract import Aux
-from transformer.models.interface import CONTINUATION, Input, Interface, Signature
+from transformer.models.model import Aux
+from transformer.models.task_interface import CONTINUATION, Input, Interface, Signature
 from transformer.tasks.contract import Answers, Batch, Reader, Reading, Sentences, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss

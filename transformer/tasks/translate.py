@@ -15,7 +15,7 @@ from transformer.data.datasets.translation import Pair
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import Coverage, Rollout, Tokens, generate
 from transformer.decoding.stop_sequences import cut
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Reading, View
 from transformer.tasks.decoding import Decoding

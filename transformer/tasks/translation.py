@@ -16,7 +16,7 @@ from transformer.data.datasets.user_files import BY_CONTENT
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.sampling import Sampling
-from transformer.models.interface import TRANSLATION, Input, Interface
+from transformer.models.task_interface import TRANSLATION, Input, Interface
 from transformer.tasks.contract import (
     Answers,
     Batch,

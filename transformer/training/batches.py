@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.config import Range, UserError
 from transformer.data.batches import Batch, Source
-from transformer.models.interface import Interface, Modality
+from transformer.models.task_interface import Interface, Modality
 
 
 class BatchRange(NamedTuple):

@@ -16,7 +16,7 @@ from transformer.axes import Placement
 from transformer.config import UserError
 from transformer.costs.flops import UncountableError, training_flops
 from transformer.models import registry as models
-from transformer.models.contract import Model, by_path
+from transformer.models.model import Model, by_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Evaluation, Objective, Task
 from transformer.training.config import Experiment

@@ -16,7 +16,7 @@ from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import Foreign, claimed_folder, read_folder, write_folder
 from transformer.layers.lora import LoraConfig, merged
 from transformer.models import registry
-from transformer.models.contract import PyTree, count_parameters
+from transformer.models.model import PyTree, count_parameters
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory, write_json
 from transformer.storage.locate import storage_of

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.config import Config, Count, Positive, Rate
-from transformer.models.contract import by_path, matches
+from transformer.models.model import by_path, matches
 from transformer.training.state import sum_type
 
 

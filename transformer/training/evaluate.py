@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.attention.capture import Capture, Captured
 from transformer.axes import Placement
 from transformer.maps.capture_plan import MapsConfig, Plan, StoredMaps, Tiers, make_plan
-from transformer.models.contract import Model, with_average
+from transformer.models.model import Model, with_average
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, Task, View
 from transformer.training.background_compile import Program, batch_shapes

@@ -22,7 +22,7 @@ from transformer.huggingface.convert import Published, open_folder
 from transformer.installation import command_words
 from transformer.json_files import read_object
 from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
-from transformer.models.contract import Model, Variables, by_path
+from transformer.models.model import Model, Variables, by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf
 from transformer.runs.directory import RunDirectory, check_files
 from transformer.runs.distributed import primary

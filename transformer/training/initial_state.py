@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from transformer.models.contract import Model, Variables, by_path, matches
+from transformer.models.model import Model, Variables, by_path, matches
 from transformer.tasks.contract import Objective, Task, View
 from transformer.training.ema import Average, init_average
 from transformer.training.optimizer import Hyper, Optimizer

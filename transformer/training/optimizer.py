@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Above, Amount, Config, Count, PositiveAmount, Range, Share, UserError, nearest
 from transformer.layers.lora import has_low_rank
-from transformer.models.contract import Model, by_path, matches
+from transformer.models.model import Model, by_path, matches
 from transformer.tasks.contract import Objective
 from transformer.training.state import in_sum_type
 

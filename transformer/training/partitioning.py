@@ -13,8 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
 from transformer.config import Above, Config, UserError, choice, nearest
-from transformer.models.contract import Model, by_path
-from transformer.models.interface import Interface
+from transformer.models.model import Model, by_path
+from transformer.models.task_interface import Interface
 from transformer.tasks.contract import Batch
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step

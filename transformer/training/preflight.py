@@ -15,8 +15,8 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.costs.chips import chip_of
-from transformer.models.contract import Aux, Model, by_path
-from transformer.models.interface import Interface
+from transformer.models.model import Aux, Model, by_path
+from transformer.models.task_interface import Interface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task
 from transformer.tasks.labels import Labels
 from transformer.training.evaluate import view_of

@@ -14,7 +14,7 @@ from transformer.config import Count, UserError, to_config
 from transformer.data.batches import Source
 from transformer.installation import command_words
 from transformer.json_files import checked, read_object
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.runs.directory import RunDirectory, write_json
 from transformer.runs.distributed import primary, run_on_primary
 from transformer.runs.exit_codes import Failed, NotFinite

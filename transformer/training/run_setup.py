@@ -13,7 +13,7 @@ import jax
 from transformer.config import RunConfig, UserError
 from transformer.data.batches import Source
 from transformer.maps.store import MapStore
-from transformer.models.contract import by_path, count_parameters
+from transformer.models.model import by_path, count_parameters
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
 from transformer.runs.distributed import claim_run_directory, primary, primary_first, run_on_primary

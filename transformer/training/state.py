@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
 
 PyTree = Any
 

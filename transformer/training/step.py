@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
-from transformer.models.contract import Model, Variables, with_average
+from transformer.models.model import Model, Variables, with_average
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.ema import Average, update_average
 from transformer.training.initial_state import trained_parameters

@@ -16,8 +16,8 @@ from transformer.decoding.ensemble import Ensemble, joined
 from transformer.decoding.shallow_fusion import Fused
 from transformer.installation import command_words
 from transformer.models import registry as models
-from transformer.models.contract import PyTree, with_average
-from transformer.models.interface import CONTINUATION
+from transformer.models.model import PyTree, with_average
+from transformer.models.task_interface import CONTINUATION
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.tasks import registry as tasks

@@ -21,7 +21,7 @@ from transformer.config import UserError, to_config
 from transformer.costs.chips import peak_flops
 from transformer.data.batches import Source
 from transformer.maps.capture_plan import StoredMaps
-from transformer.models.contract import count_parameters
+from transformer.models.model import count_parameters
 from transformer.runs.directory import as_texts
 from transformer.runs.exit_codes import NotFinite
 from transformer.runs.preemption import ProgressMonitor

@@ -20,9 +20,9 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import Input, Interface, Modality
+from transformer.models.model import Model, Variables
+from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.task_interface import Input, Interface, Modality
 from transformer.tasks.reinforce import reinforce, token_log_likelihood
 
 PAD, BEGIN, WORDS = 0, 1, 7

@@ -18,8 +18,8 @@ from transformer.attention.sites import Values
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
+from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import NO_CELL, cells_of, mass_within
 from transformer.tasks.contract import Request, View
 from transformer.tasks.reinforce import reinforce, token_log_likelihood

@@ -12,8 +12,8 @@ from tests.oracles import recurrent as oracle
 from transformer.attention.capture import Capture
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import Input, Interface, Modality
+from transformer.models.model import Model, Variables
+from transformer.models.task_interface import Input, Interface, Modality
 
 ROWS, STEPS, SIDE, ACTIONS, WIDTH = 2, 3, 6, 4, 5
 LENGTHS = np.array([3, 2], np.int32)

@@ -17,7 +17,7 @@ from transformer.attention.sites import Axis, AxisKind
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.tasks.contract import View
 
 KEY = jax.random.key(1)

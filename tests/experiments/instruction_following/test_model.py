@@ -16,9 +16,9 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Direction
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Model
-from transformer.models.interface import Input, Interface, Modality
+from transformer.models.model import Model
+from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.task_interface import Input, Interface, Modality
 
 PAD, BEGIN, WORDS, ACTIONS, PLACES, FEATURES = 0, 1, 9, 6, 8, 5
 RNG = np.random.default_rng(0)

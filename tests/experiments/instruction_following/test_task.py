@@ -15,8 +15,8 @@ from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
+from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.contract import Request, View
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 

@@ -20,8 +20,8 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell
-from transformer.models.contract import Model, Variables, count_parameters
-from transformer.models.interface import BITS, Input, Interface, Modality
+from transformer.models.model import Model, Variables, count_parameters
+from transformer.models.task_interface import BITS, Input, Interface, Modality
 
 B, T, INPUTS, BITS_OUT = 3, 6, 4, 3
 LENGTHS = np.int32([6, 4, 1])

@@ -13,8 +13,8 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Model
-from transformer.models.interface import POINT_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.model import Model
+from transformer.models.task_interface import POINT_CLASSIFICATION, Input, Interface, Modality
 
 POINTS, LENGTHS = np.random.default_rng(0).random((3, 5, 2)).astype(np.float32), np.int32([5, 3, 1])
 

@@ -17,8 +17,8 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import Interface
+from transformer.models.model import Model, Variables
+from transformer.models.task_interface import Interface
 
 POINTS = np.random.default_rng(0).random((3, 4, 2)).astype(np.float32)
 LENGTHS = np.int32([4, 3, 1])

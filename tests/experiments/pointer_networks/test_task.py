@@ -16,7 +16,7 @@ from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import RecurrentConfig
-from transformer.models.interface import END
+from transformer.models.task_interface import END
 from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
 

@@ -13,8 +13,8 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Model, by_path
-from transformer.models.interface import GENERATION, Input, Interface, Modality
+from transformer.models.model import Model, by_path
+from transformer.models.task_interface import GENERATION, Input, Interface, Modality
 
 CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, judge=(4,))
 RANDOM = np.random.default_rng(0)

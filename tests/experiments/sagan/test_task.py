@@ -14,7 +14,7 @@ from experiments.sagan.metrics import Judged, consistent, frechet, measure
 from experiments.sagan.task import PairedCanvases, PairedCanvasesConfig, wall_of
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.tasks.contract import Request
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import resolve

@@ -17,9 +17,9 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Model
-from transformer.models.interface import Input, Interface, Modality
+from transformer.models.model import Model
+from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.task_interface import Input, Interface, Modality
 
 PAD, BEGIN, GLYPHS = 0, 1, 7
 RNG = np.random.default_rng(0)

@@ -12,8 +12,8 @@ from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.config import UserError
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Model, Variables
+from transformer.models.model import Model, Variables
+from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import mass_within
 from transformer.tasks.contract import Request, View
 from transformer.tasks.string_metrics import edits, inside, looking_report, string_report

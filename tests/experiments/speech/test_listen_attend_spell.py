@@ -16,9 +16,9 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.audio import HearingConfig, heard
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Model
-from transformer.models.interface import Input, Interface, Modality
+from transformer.models.model import Model
+from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.task_interface import Input, Interface, Modality
 
 PAD, BEGIN, CHARACTERS = 0, 1, 6
 LENGTHS = np.int32([560, 390])  # 7 and 5 frames, of which two make 4 and 3 positions

@@ -22,7 +22,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.audio import HearingConfig, heard
 from transformer.layers.module import Precision
-from transformer.models.contract import Model
+from transformer.models.model import Model
 
 CONFIG = SpeechTransformerConfig(
     encoder_layers=1,

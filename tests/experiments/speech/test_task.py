@@ -29,7 +29,7 @@ from transformer.config import UserError
 from transformer.data.wav import read_wav, wav
 from transformer.layers.audio import RATE
 from transformer.layers.module import Precision
-from transformer.models.contract import Variables
+from transformer.models.model import Variables
 from transformer.tasks.contract import Request, Sentences, View
 from transformer.tasks.registry import task_config
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD

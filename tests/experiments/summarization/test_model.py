@@ -16,9 +16,9 @@ from transformer.costs.flops import forward_flops
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
 from transformer.layers.module import Precision
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import COPYING, TRANSLATION, Input, Interface
+from transformer.models.model import Model, Variables
+from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.task_interface import COPYING, TRANSLATION, Input, Interface
 
 PAD, BEGIN, END, UNKNOWN, WORDS, BEYOND = 0, 1, 2, 3, 7, 2
 # The first article says one unknown word twice and another once, the second says known words alone, one of them twice.
@@ -254,7 +254,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
 
 
 def test_what_it_serves_and_what_it_refuses() -> None:
-    assert FAMILY.serves == {COPYING, TRANSLATION}
+    assert FAMILY.signatures == {COPYING, TRANSLATION}
     case = CASES["pointer"]
     model = case.model("float32")
     with pytest.raises(ValueError, match="call forward"):

@@ -12,9 +12,9 @@ from experiments.summarization.task import UNKNOWN, Summaries, SummariesConfig, 
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.module import Precision
-from transformer.models.contract import Variables
-from transformer.models.interface import COPYING, TRANSLATION
+from transformer.models.model import Variables
 from transformer.models.registry import FAMILIES
+from transformer.models.task_interface import COPYING, TRANSLATION
 from transformer.tasks.contract import Request, View
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.module import Precision
-from transformer.models.contract import Model, Variables
-from transformer.models.family import Family
-from transformer.models.interface import ANSWERING, Input, Interface, Modality
+from transformer.models.model import Model, Variables
+from transformer.models.model_family import Family
+from transformer.models.task_interface import ANSWERING, Input, Interface, Modality
 
 VOCABULARY, CLASSES, LONGEST, SIZE = 7, 6, 4, 8
 # Two by two places.

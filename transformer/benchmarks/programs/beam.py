@@ -16,7 +16,7 @@ from transformer.benchmarks.programs.process import measured
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Chooser, Tokens, generate
 from transformer.decoding.greedy import Greedy
-from transformer.models.contract import Variables, count_parameters
+from transformer.models.model import Variables, count_parameters
 
 # So much for length that a hypothesis which has not ended may always become the best: the search runs to its end.
 LENGTH_PENALTY = 3.0

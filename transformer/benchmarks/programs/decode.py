@@ -19,7 +19,7 @@ from transformer.benchmarks.programs.decoder_step import decoder_of
 from transformer.benchmarks.programs.process import measured
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.greedy import Greedy
-from transformer.models.contract import Model, Variables, count_parameters
+from transformer.models.model import Model, Variables, count_parameters
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:

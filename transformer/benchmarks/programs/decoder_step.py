@@ -15,7 +15,7 @@ from transformer.benchmarks.random_tokens import RandomTask, RandomTokens
 from transformer.data.batches import Source
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Model, count_parameters
+from transformer.models.model import Model, count_parameters
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
 from transformer.training.partitioning import one_device, traced_on

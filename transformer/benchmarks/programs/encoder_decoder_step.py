@@ -11,7 +11,7 @@ from transformer.benchmarks.programs.process import measured
 from transformer.benchmarks.random_tokens import RandomPairs
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Model
+from transformer.models.model import Model
 
 
 def encoder_decoder_of(settings: Mapping[str, Any]) -> tuple[Model, RandomPairs]:

@@ -15,7 +15,7 @@ from transformer.costs.compiler import OutOfMemoryError, compile_lowered, topolo
 from transformer.costs.flops import recomputed_flops
 from transformer.costs.program import Program, read_program, split_arguments
 from transformer.costs.roofline import Estimate, estimate
-from transformer.models.contract import count_parameters
+from transformer.models.model import count_parameters
 from transformer.tasks.synthetic import abstract_batch
 from transformer.training.build import assemble, compile_step, flops_counter, model_inputs
 from transformer.training.config import Experiment

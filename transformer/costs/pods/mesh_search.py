@@ -14,7 +14,7 @@ from transformer.costs.compiler import topology_devices
 from transformer.costs.pods.aot import Proof, prove
 from transformer.costs.program import split_arguments
 from transformer.layers.transformer_config import Remat, TransformerConfig
-from transformer.models.contract import by_path
+from transformer.models.model import by_path
 from transformer.tasks.synthetic import abstract_batch
 from transformer.training.build import assemble, flops_counter
 from transformer.training.config import Experiment

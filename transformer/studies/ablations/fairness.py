@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer.config import UserError, flatten
 from transformer.models import registry as models
-from transformer.models.contract import by_path, count_parameters
+from transformer.models.model import by_path, count_parameters
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.arms import Planned, same
 from transformer.tasks import registry as tasks

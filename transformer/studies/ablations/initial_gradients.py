@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from transformer.config import UserError
 from transformer.models import registry as models
-from transformer.models.contract import Model, Variables, by_path, with_average
+from transformer.models.model import Model, Variables, by_path, with_average
 from transformer.studies.ablations.ablation import Ablation, Stack
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View

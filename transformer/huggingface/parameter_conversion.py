@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer.config import UserError
-from transformer.huggingface.family import Entry, Family, Inexpressible
-from transformer.huggingface.layouts import Layout, Shape
-from transformer.models.contract import PyTree, by_path
+from transformer.huggingface.conversion_spec import Entry, Family, Inexpressible
+from transformer.huggingface.tensor_layouts import Layout, Shape
+from transformer.models.model import PyTree, by_path
 
 Shapes = Mapping[str, Shape]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from transformer.config import UserError, to_config
-from transformer.huggingface.layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Layout, Shape
+from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Layout, Shape
 from transformer.layers.transformer_config import PositionJoin, TransformerConfig
-from transformer.models.interface import Interface
 from transformer.models.registry import name_of
+from transformer.models.task_interface import Interface
 
 Config = dict[str, Any]
 Names = frozenset[str]

@@ -21,16 +21,16 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig, blocks_of, check_ring
-from transformer.models.contract import Aux, Inputs, Model
-from transformer.models.family import Family
-from transformer.models.interface import NUMBERS, Interface, check_length
-from transformer.models.transformer import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model_family import Family
+from transformer.models.task_interface import NUMBERS, Interface, check_length
+from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "decoder"
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorDecoderConfig(Config, path="config.model"):
+class RegressionDecoderConfig(Config, path="config.model"):
     """GPT-2's blocks and learned positions; the fields are those of every Transformer (TransformerConfig).
 
     They begin as small widths need it: GPT-2's own deviation of 0.02 is that of a width of 2,500.
@@ -62,13 +62,13 @@ class VectorDecoderConfig(Config, path="config.model"):
         return blocks_of(self)
 
 
-class VectorDecoder(BlockStacks):
+class RegressionDecoder(BlockStacks):
     """x_t = W v_t + b + p_t; causal blocks; y_t = V norm(x_t) + c.
 
     inputs: `vectors` [B, T, I]. Outputs: numbers [B, T, O], each of the vectors up to its own.
     """
 
-    def __init__(self, config: VectorDecoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: RegressionDecoderConfig, interface: Interface, builder: Builder):
         blocks, deep = config.blocks, deepnorm(config.layers)
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
         self.config, self.count, self.dtype = blocks, config.layers, builder.dtype
@@ -107,7 +107,7 @@ class VectorDecoder(BlockStacks):
         return self.head(x_BxTxE), Aux(stack_maps(STACK, aux), {}, state)
 
 
-def build(config: VectorDecoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: RegressionDecoderConfig, interface: Interface, precision: Precision) -> Model:
     """The model for a task's vectors.
 
     Raises:
@@ -116,13 +116,13 @@ def build(config: VectorDecoderConfig, interface: Interface, precision: Precisio
     check_length(config.max_length, interface)
     steps = Axis("steps", AxisKind.STEPS)
     return Model(
-        Functional(functools.partial(VectorDecoder, config, interface), precision),
+        Functional(functools.partial(RegressionDecoder, config, interface), precision),
         stack_sites(STACK, config.blocks, config.layers, steps, steps, causal=True),
         max_length=config.max_length,
     )
 
 
-def check_placement(config: VectorDecoderConfig, placement: Placement) -> None:
+def check_placement(config: RegressionDecoderConfig, placement: Placement) -> None:
     """Refuse attention that cannot go around a ring.
 
     Raises:
@@ -132,7 +132,7 @@ def check_placement(config: VectorDecoderConfig, placement: Placement) -> None:
 
 
 FAMILY = Family(
-    VectorDecoderConfig,
+    RegressionDecoderConfig,
     build,
     frozenset({NUMBERS}),
     check_placement=check_placement,

@@ -21,10 +21,17 @@ from transformer.layers.attention_cell import Extent, Projection
 from transformer.layers.initialization import Initialization
 from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, SkipConnections
-from transformer.models.attention_decoder import SITE
-from transformer.models.contract import Model, Variables
-from transformer.models.interface import Input, Interface
-from transformer.models.recurrent import Bridge, Context, Order, Readout, RecurrentEncoderDecoderConfig, build
+from transformer.models.model import Model, Variables
+from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_encoder_decoder import (
+    Bridge,
+    Context,
+    Order,
+    Readout,
+    RecurrentEncoderDecoderConfig,
+    build,
+)
+from transformer.models.task_interface import Input, Interface
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11
 SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)

@@ -18,7 +18,7 @@ from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Module, layer_of, scan
 from transformer.layers.norm import LayerNorm
-from transformer.models.contract import Aux, Cache, Inputs, PyTree, Stateless
+from transformer.models.model import Aux, Cache, Inputs, PyTree, Stateless
 
 
 @dataclasses.dataclass(frozen=True)

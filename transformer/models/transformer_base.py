@@ -35,7 +35,7 @@ from transformer.layers.module import Builder, Module, unstacked
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig
-from transformer.models.contract import Aux, AuxiliaryLoss, Cache, Inputs, Stateless
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Stateless
 
 FinalNorm = LayerNorm | RmsNorm | None
 OptionalKey = Key[Array, ""] | None

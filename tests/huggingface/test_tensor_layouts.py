@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer.huggingface import layouts
-from transformer.huggingface.layouts import Layout
+from transformer.huggingface import tensor_layouts
+from transformer.huggingface.tensor_layouts import Layout
 
 E, H, D = 6, 2, 4
 
@@ -15,7 +15,7 @@ def drawn(*shape: int) -> np.ndarray:
 
 def test_a_matrix_from_one_axis_to_heads_is_kept_with_its_outputs_first() -> None:
     kernel, x = drawn(E, H, D), drawn(E)
-    tensor = layouts.LINEAR.write([kernel])
+    tensor = tensor_layouts.LINEAR.write([kernel])
     expected = [sum(x[e] * kernel[e, h, d] for e in range(E)) for h in range(H) for d in range(D)]
     np.testing.assert_allclose(tensor @ x, expected, rtol=1e-5)
 
@@ -23,34 +23,34 @@ def test_a_matrix_from_one_axis_to_heads_is_kept_with_its_outputs_first() -> Non
 def test_a_matrix_from_heads_reads_them_one_behind_another() -> None:
     kernel, x = drawn(H, D, E), drawn(H, D)
     expected = [sum(x[h, d] * kernel[h, d, e] for h in range(H) for d in range(D)) for e in range(E)]
-    np.testing.assert_allclose(layouts.FROM_HEADS.write([kernel]) @ x.reshape(-1), expected, rtol=1e-5)
-    np.testing.assert_allclose(x.reshape(-1) @ layouts.TABLE_FROM_HEADS.write([kernel]), expected, rtol=1e-5)
+    np.testing.assert_allclose(tensor_layouts.FROM_HEADS.write([kernel]) @ x.reshape(-1), expected, rtol=1e-5)
+    np.testing.assert_allclose(x.reshape(-1) @ tensor_layouts.TABLE_FROM_HEADS.write([kernel]), expected, rtol=1e-5)
 
 
 def test_fused_leaves_lie_one_behind_another_or_in_turn_within_a_head() -> None:
     parts = [np.full((E, H, D), number, np.float32) for number in range(3)]
-    blocks = layouts.TABLE.write(parts)
+    blocks = tensor_layouts.TABLE.write(parts)
     assert blocks[0].tolist() == [0.0] * H * D + [1.0] * H * D + [2.0] * H * D
-    by_heads = layouts.LINEAR_BY_HEADS.write(parts)
+    by_heads = tensor_layouts.LINEAR_BY_HEADS.write(parts)
     assert by_heads[:, 0].tolist() == ([0.0] * D + [1.0] * D + [2.0] * D) * H
     biases = [part[0] for part in parts]
-    assert layouts.VECTOR_BY_HEADS.write(biases).tolist() == by_heads[:, 0].tolist()
+    assert tensor_layouts.VECTOR_BY_HEADS.write(biases).tolist() == by_heads[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
     ("layout", "shapes"),
     [
-        (layouts.VECTOR, [(E,)]),
-        (layouts.VECTOR, [(H, D)] * 3),
-        (layouts.VECTOR, [(H, D), (1, D), (1, D)]),
-        (layouts.VECTOR_BY_HEADS, [(H, D)] * 3),
-        (layouts.ROW, [(E,)]),
-        (layouts.TABLE, [(E, 3)]),
-        (layouts.TABLE, [(E, H, D)] * 3),
-        (layouts.LINEAR, [(E, H, D), (E, 1, D), (E, 1, D)]),
-        (layouts.LINEAR_BY_HEADS, [(E, H, D)] * 3),
-        (layouts.FROM_HEADS, [(H, D, E)]),
-        (layouts.TABLE_FROM_HEADS, [(H, D, E)]),
+        (tensor_layouts.VECTOR, [(E,)]),
+        (tensor_layouts.VECTOR, [(H, D)] * 3),
+        (tensor_layouts.VECTOR, [(H, D), (1, D), (1, D)]),
+        (tensor_layouts.VECTOR_BY_HEADS, [(H, D)] * 3),
+        (tensor_layouts.ROW, [(E,)]),
+        (tensor_layouts.TABLE, [(E, 3)]),
+        (tensor_layouts.TABLE, [(E, H, D)] * 3),
+        (tensor_layouts.LINEAR, [(E, H, D), (E, 1, D), (E, 1, D)]),
+        (tensor_layouts.LINEAR_BY_HEADS, [(E, H, D)] * 3),
+        (tensor_layouts.FROM_HEADS, [(H, D, E)]),
+        (tensor_layouts.TABLE_FROM_HEADS, [(H, D, E)]),
     ],
 )
 def test_reading_is_the_inverse_of_writing_bit_by_bit(layout: Layout, shapes: list[tuple[int, ...]]) -> None:

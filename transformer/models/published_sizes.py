@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.models.family import Size
+from transformer.models.model_family import Size
 
 
 def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:

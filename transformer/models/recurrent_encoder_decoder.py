@@ -23,7 +23,9 @@ from transformer.layers.linear import Linear
 from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.padding import real_lengths
 from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
-from transformer.models.attention_decoder import (
+from transformer.models.model import Aux, Inputs, Model, PyTree
+from transformer.models.model_family import Family
+from transformer.models.recurrent_attention_decoder import (
     SITE,
     AttentionDecoder,
     EncodedSource,
@@ -35,9 +37,7 @@ from transformer.models.attention_decoder import (
     sampling_extras,
     soft_examples,
 )
-from transformer.models.contract import Aux, Inputs, Model, PyTree
-from transformer.models.family import Family
-from transformer.models.interface import TRANSLATION, Interface, check_length
+from transformer.models.task_interface import TRANSLATION, Interface, check_length
 
 
 class Context(enum.Enum):

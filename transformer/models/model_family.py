@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from transformer.axes import Placement
 from transformer.layers.module import Precision
-from transformer.models.contract import Model
-from transformer.models.interface import Input, Interface, Modality, Signature
+from transformer.models.model import Model
+from transformer.models.task_interface import Input, Interface, Modality, Signature
 
 # The parts of transformer.layers.embedding_and_head, relative positions that all layers share, and maps of embeddings.
 TOKEN_FRONT = ("embedding/*", "*positions/*", "join/*", "types/*", "embedding_norm/*", "*relative/*", "enter_*/*")
@@ -61,19 +61,24 @@ class Size:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Everything that the library knows of a family: what a file of `models/`, or one's own, exports as FAMILY.
+    """A model family: its config, its builder and what it predicts; exported as FAMILY by the family's module.
 
-    `config` is its section's dataclass, `build` makes the model for a task's interface, `serves` says what it predicts
-    from what. `logical_axes` are axes of its parameters that `transformer.axes` does not know, with the mesh axes along
-    which they are divided (none: whole on every device). `sizes` are its published models by name.
-    `check_placement(config, placement)` refuses a placement of arrays on devices that the model cannot have, before
-    anything is traced; None where it takes any. `front` are patterns of the parameters that its inputs meet before the
-    first of its stacked layers, which layer-wise rates take for the lowest.
+    Attributes:
+        config: The dataclass of its `config.model` section.
+        build: Makes the model from the config, the task's interface and the precision.
+        signatures: The inputs and outputs that the family can be trained on.
+        logical_axes: Logical axes of its parameters that `transformer.axes` does not know, each with the mesh axes
+            along which it is sharded (none: replicated).
+        sizes: Its published sizes by name, for the key `config.model.size`.
+        check_placement: Raises UserError for a placement on devices that the model does not support, before anything
+            is traced; None if every placement is supported.
+        front: Patterns of the parameters that come before the first stacked layer, which layer-wise learning rates
+            treat as the lowest layer.
     """
 
     config: type
     build: Callable[[Any, Interface, Precision], Model]
-    serves: frozenset[Signature] = frozenset()
+    signatures: frozenset[Signature] = frozenset()
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
     check_placement: Callable[[Any, Placement], None] | None = None

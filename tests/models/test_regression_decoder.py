@@ -14,21 +14,23 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.module import Precision
 from transformer.models import registry
-from transformer.models.contract import Model
-from transformer.models.interface import NUMBERS, Input, Interface, Modality
-from transformer.models.vector_decoder import VectorDecoderConfig
+from transformer.models.model import Model
+from transformer.models.regression_decoder import RegressionDecoderConfig
+from transformer.models.task_interface import NUMBERS, Input, Interface, Modality
 
 VECTORS = np.random.default_rng(0).standard_normal((2, 6, 3)).astype(np.float32)
 
 
-def vector_decoder(**changes: Any) -> tuple[VectorDecoderConfig, Model]:
-    config = VectorDecoderConfig(**{"layers": 2, "width": 8, "heads": 2, "feed_forward": 12, "max_length": 7} | changes)
+def regression_decoder(**changes: Any) -> tuple[RegressionDecoderConfig, Model]:
+    config = RegressionDecoderConfig(
+        **{"layers": 2, "width": 8, "heads": 2, "feed_forward": 12, "max_length": 7} | changes
+    )
     inputs = {"vectors": Input(VECTORS.shape, jnp.float32, Modality.POINTS)}
     return config, registry.build(config, Interface(inputs, {"numbers": 2}, output=NUMBERS.output), Precision())
 
 
 def test_it_is_its_equation_and_nothing_looks_ahead() -> None:
-    config, model = vector_decoder()
+    config, model = regression_decoder()
     variables = lively(model)
     capture = Capture(sites=("decoder/self",))
     apply = jax.jit(lambda vectors: model.apply(variables, {"vectors": vectors}, train=False, capture=capture))
@@ -50,7 +52,7 @@ def test_it_is_its_equation_and_nothing_looks_ahead() -> None:
 
 
 def test_flops_count_every_product() -> None:
-    _, model = vector_decoder()
+    _, model = regression_decoder()
     layer = 2 * 6 * (4 * 8**2 + 2 * 8 * 12) + 4 * 6 * 6 * 8
     assert forward_flops(model, {"vectors": VECTORS}) == 2 * (2 * layer + 2 * 6 * 8 * (3 + 2))
 
@@ -58,4 +60,4 @@ def test_flops_count_every_product() -> None:
 @pytest.mark.parametrize("wrong", [{"layers": 0}, {"heads": 3}, {"dropout": 1.0}, {"max_length": 5}])
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=rf"config\.model\.(width|{next(iter(wrong))})"):
-        vector_decoder(**wrong)
+        regression_decoder(**wrong)

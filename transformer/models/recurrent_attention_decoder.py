@@ -17,8 +17,8 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.linear import Linear
 from transformer.layers.module import Builder
 from transformer.layers.padding import target_lengths
-from transformer.models.contract import Aux, Cache, Inputs, PyTree, Stateless
-from transformer.models.interface import Interface
+from transformer.models.model import Aux, Cache, Inputs, PyTree, Stateless
+from transformer.models.task_interface import Interface
 
 SITE = "decoder/attention"
 
