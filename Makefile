@@ -5,6 +5,8 @@
 PYTHON := .venv/bin/python
 DEMO := runs/demo
 PYTEST := $(PYTHON) -m pytest
+# The pages of results, one a topic.
+RESULTS = $(patsubst docs/%.md,%,$(wildcard docs/results/*.md))
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,8 +59,9 @@ pages: ## measure how large pages of maps are, and how quick in a browser
 docs: ## write the pages of docs/ that are generated: support, results and experiments
 	@.ci/install run
 	$(PYTHON) -m launch.support > docs/support.new && mv docs/support.new docs/guides/attention_backends.md
-	$(PYTHON) -m launch.projects --page=results > docs/results.new && mv docs/results.new docs/results.md
-	$(PYTHON) -m launch.projects --page=projects > docs/projects.new && mv docs/projects.new docs/projects.md
+	for page in projects results $(RESULTS); do \
+	  $(PYTHON) -m launch.projects --page=$$page > docs/page.new && mv docs/page.new docs/$$page.md || exit 1; \
+	done
 
 # The lock of the tests takes the other as its constraint, so that one environment serves both.
 UV_COMPILE = $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes \

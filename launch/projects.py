@@ -3,7 +3,7 @@
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,30 +12,68 @@ from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 from transformer.installation import checkout
 
+# The pages of results: their titles, and the projects on them.
+TOPICS = {
+    "ablations": ("Ablations of the Transformer", ("ablations",)),
+    "translation": ("Translation", ("translation",)),
+    "language": (
+        "Language",
+        ("language_modeling", "masked_lm", "glue", "lora", "summarization", "dialogue"),
+    ),
+    "mechanisms": ("What heads learn", ("attention_probes", "induction_heads", "in_context_learning")),
+    "vision": (
+        "Vision",
+        (
+            "image_classification",
+            "captioning",
+            "visual_question_answering",
+            "scene_text",
+            "sagan",
+            "point_clouds",
+        ),
+    ),
+    "speech": ("Speech", ("speech",)),
+    "algorithms": ("Algorithms and memory", ("neural_turing_machine", "pointer_networks", "few_shot")),
+    "agents": ("Agents", ("handshake_rl", "meta_rl", "instruction_following")),
+    "speed": ("Speed and memory", ("benchmarks", "pods")),
+}
 COMMAND = Command(
     name="projects",
     description=(
-        "Print a page that is collected from experiments/*/README.md: all results tables, or the table of projects."
+        "Print a page collected from experiments/*/README.md: the table of projects, or the results of one topic."
     ),
-    example="--page=results > docs/results.md",
-    flags=(Flag("page", "which page", required=True, choices=("results", "projects")),),
+    example="--page=results/vision > docs/results/vision.md",
+    flags=(
+        Flag(
+            "page",
+            "which page",
+            required=True,
+            choices=("projects", "results", *(f"results/{topic}" for topic in TOPICS)),
+        ),
+    ),
 )
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 _RESULTS = """# Results
 
-Written by `make docs` (`python -m launch.projects --page=results > docs/results.md`) from the section "Results" of each
-project's README: edit these. A test checks that every number of a table is in the record that its row links. The
-record has the command, the commit, the hardware and the details; the curve is the run's `metrics.jsonl`.
+Every number comes from a recorded run. Each row links its record: the command, the commit, the hardware and the
+details. A test checks that each number of a table is in the record that its row links.
 
-Where a setting has several seeds, a cell has the mean and, in parentheses, each seed: 0.888 (0.889, 0.905, 0.871).
-Seeds without a mean are listed alone. Intervals say so: "1.658 (1.589 to 1.727)" is a mean with its 95 % interval.
+- `0.984 ± 0.003 (3 seeds)` is the mean and the standard deviation over seeds.
+- `1.658 ± 0.069 (95 % CI)` is the mean and half the width of its confidence interval.
+- A number alone is one run, with seed 1 unless the text says otherwise.
+
+| results of | topic |
+| --- | --- |
+"""
+_TOPIC = """# {title}
+
+How to read the numbers: [Results](../results.md).
 """
 _PROJECTS = """# Projects
 
-Written by `make docs` (`python -m launch.projects --page=projects > docs/projects.md`) from the READMEs of the
-projects: edit those. A project is a folder under [experiments](../experiments). Its README has the commands, the
-configs and their arguments, the time and hardware, the model, and the results; [results.md](results.md) has all results
-on one page. The first experiment is the demo, [experiments/demo.py](../experiments/demo.py): `make demo`.
+A project is a folder under [experiments](../experiments). Its README has the commands, the configs, the time and
+hardware, the model, and the results. Start with the demo, [experiments/demo.py](../experiments/demo.py): `make demo`.
+[Results](results.md) has all results by topic.
 
 | project | what it is |
 | --- | --- |
@@ -44,7 +82,7 @@ _SENTENCE = re.compile(r".*?\.(?= [A-Z]|$)")
 
 
 class Readme(NamedTuple):
-    """The README of a project: the name of its folder, its title, its first paragraph, and the section "Results"."""
+    """The README of a project: the name of its folder, its title, its first paragraph, and its section "Results"."""
 
     project: str
     title: str
@@ -53,60 +91,81 @@ class Readme(NamedTuple):
 
 
 def read(folder: Path) -> Readme:
-    """The README of a project's folder.
+    """Reads the README of a project's folder.
 
     Raises:
-        UserError: if it has no title, no paragraph below that, or no results.
+        UserError: If it has no title, no paragraph below the title, or no results.
     """
     text = (folder / "README.md").read_text(encoding="utf-8")
     head = re.match(r"# (.+)\n\n((?:.+\n)+)", text)
     results = re.search(r"^## Results\n\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if head is None or results is None:
         raise UserError(f"{folder / 'README.md'} must begin with a title and a paragraph, and have '## Results'")
-    summary = " ".join(head[2].split())
-    return Readme(folder.name, head[1], _from_docs(summary, folder.name), _from_docs(results[1], folder.name).rstrip())
+    return Readme(folder.name, head[1], " ".join(head[2].split()), results[1].rstrip())
 
 
-def results_page(readmes: Iterator[Readme]) -> str:
-    """The page of all results."""
+def topic_page(topic: str, readmes: Mapping[str, Readme]) -> str:
+    """Writes the page with the results of a topic's projects."""
+    title, projects = TOPICS[topic]
     sections = [
-        f"## {each.title}\n\n[experiments/{each.project}](../experiments/{each.project}/README.md)\n\n{each.results}\n"
-        for each in readmes
+        f"## {readme.title}\n\n"
+        f"Project: [experiments/{readme.project}](../../experiments/{readme.project}/README.md)\n\n"
+        f"{_with_links_from(readme.results, readme.project, 'docs/results')}\n"
+        for readme in (readmes[project] for project in projects)
     ]
-    return "\n".join([_RESULTS, *sections])
+    return "\n".join([_TOPIC.format(title=title), *sections])
 
 
-def projects_page(readmes: Iterator[Readme]) -> str:
-    """The table of projects."""
+def results_page(readmes: Mapping[str, Readme]) -> str:
+    """Writes the table of the topics and their projects."""
     rows = []
-    for each in readmes:
-        sentence = _SENTENCE.match(each.summary)
-        what = sentence[0] if sentence else each.summary
-        rows.append(f"| [{each.title}](../experiments/{each.project}/README.md) | {what} |\n")
+    for topic, (title, projects) in TOPICS.items():
+        for readme in (readmes[project] for project in projects):
+            anchor = re.sub(r"[^\w -]", "", readme.title.lower()).replace(" ", "-")
+            rows.append(f"| [{readme.title}](results/{topic}.md#{anchor}) | {title} |\n")
+    return _RESULTS + "".join(rows)
+
+
+def projects_page(readmes: Mapping[str, Readme]) -> str:
+    """Writes the table of projects, with the first sentence of each README."""
+    rows = []
+    for readme in readmes.values():
+        summary = _with_links_from(readme.summary, readme.project, "docs")
+        sentence = _SENTENCE.match(summary)
+        first = sentence[0] if sentence else summary
+        rows.append(f"| [{readme.title}](../experiments/{readme.project}/README.md) | {first} |\n")
     return _PROJECTS + "".join(rows)
 
 
-def _from_docs(text: str, project: str) -> str:
-    """A text of a project's README, with its relative links as docs/ has them."""
-    folder = f"../experiments/{project}"
+def _with_links_from(text: str, project: str, folder: str) -> str:
+    """Rewrites the relative links of a project's README for a page in `folder`."""
 
     def moved(link: re.Match[str]) -> str:
-        path = posixpath.normpath(posixpath.join(folder, link[1]))
-        return f"]({path.removeprefix('../docs/')})"
+        path = posixpath.join("experiments", project, link[1])
+        return f"]({posixpath.relpath(path, folder)})"
 
     return _LINK.sub(moved, text)
 
 
 def main(arguments: Arguments) -> None:
-    """Print the page."""
+    """Prints the page."""
     root = checkout()
     if root is None:
         raise UserError(
             "projects reads the READMEs in experiments/ of a checkout, and this is none: clone the repository"
         )
-    folders = sorted(path.parent for path in root.glob("experiments/*/README.md"))
-    pages = {"results": results_page, "projects": projects_page}
-    print(pages[arguments.page](map(read, folders)), end="")
+    readmes = {path.parent.name: read(path.parent) for path in sorted(root.glob("experiments/*/README.md"))}
+    listed = [project for _, projects in TOPICS.values() for project in projects]
+    if sorted(listed) != list(readmes):
+        wrong = ", ".join(sorted(set(listed) ^ set(readmes)))
+        raise UserError(f"TOPICS in launch/projects.py must name every project of experiments/ once: see {wrong}")
+    if arguments.page == "projects":
+        page = projects_page(readmes)
+    elif arguments.page == "results":
+        page = results_page(readmes)
+    else:
+        page = topic_page(arguments.page.removeprefix("results/"), readmes)
+    print(page, end="")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Every figure of a project's README has a record that holds it, and every record names the commit of its code."""
 
+import json
+import math
 import re
+import statistics
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 READMES = sorted(ROOT.glob("experiments/*/README.md"))
 RECORDS = sorted([*ROOT.glob("experiments/*/results/*.md"), *ROOT.glob("tests/records/*.md")])
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+# A mean with its standard deviation over seeds, and one with half the width of its confidence interval.
+OVER_SEEDS = re.compile(rf"({NUMBER.pattern}) ± ([\d.]+) \((\d+) seeds\)")
+WITH_INTERVAL = re.compile(rf"({NUMBER.pattern}) ± ([\d.]+) \(95 % CI\)")
 ONE_SIDED = re.compile(r"p = ([\d.]+),? one-sided|one-sided p = ([\d.]+)")
 COMMIT = re.compile(r"\bcommit:? `?([0-9a-f]{7,40})\b", re.IGNORECASE)
 
@@ -30,6 +36,7 @@ def faults(page: str, project: Path) -> list[str]:
     """What is wrong with the figures of the results of a README, which lies in the folder `project`.
 
     A number of a row must be in the records that its last cell links, one between the tables in any of the project's.
+    Of "0.984 ± 0.003 (3 seeds)" the record must hold the three numbers, of "0.984 ± 0.003 (95 % CI)" both ends.
     """
     wrong = []
     text = page.partition("\n## Results\n")[2]
@@ -41,8 +48,19 @@ def faults(page: str, project: Path) -> list[str]:
             continue
         if len(cells) > 3:
             wrong.append(f"{setting}: more than five columns")
-        held = numbers(records)
-        wrong += [f"{setting}: {n} is in no record" for cell in cells for n in NUMBER.findall(cell) if n not in held]
+        held, seeds = numbers(records), list(numbers_of_seeds(records))
+        for cell in cells:
+            if found := OVER_SEEDS.fullmatch(cell):
+                mean, deviation, count = found.groups()
+                if not any(has_moments(of_seeds, mean, deviation, int(count)) for of_seeds in seeds):
+                    wrong.append(f"{setting}: the seeds of {cell} are in no record")
+            elif found := WITH_INTERVAL.fullmatch(cell):
+                mean, half = map(float, found.groups())
+                ends = [end for end in held if abs(abs(value_of(end) - mean) - half) < 1.1 * unit_of(found[2])]
+                if found[1] not in held or {value_of(end) > mean for end in ends} != {True, False}:
+                    wrong.append(f"{setting}: the interval of {cell} is in no record")
+            else:
+                wrong += [f"{setting}: {n} is in no record" for n in NUMBER.findall(cell) if n not in held]
     records = [*sorted(project.glob("results/*.md")), ROOT / "docs" / "guides" / "ahead_of_time_compilation.md"]
     said = re.sub(r"\]\([^)]*\)|`[^`]*`|^\|.*$|^#.*$", "", text, flags=re.MULTILINE)
     held = numbers(records)
@@ -59,6 +77,46 @@ def numbers(records: Iterable[Path]) -> set[str]:
     return set(NUMBER.findall(text.replace("*", " ")))
 
 
+def value_of(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
+def unit_of(number: str) -> float:
+    """One unit of the last place of a number."""
+    return 10.0 ** -len(number.partition(".")[2])
+
+
+def numbers_of_seeds(records: Iterable[Path]) -> Iterator[list[float]]:
+    """Numbers that may be of the seeds of one setting: of a line, of a column of a table, of a cell of a study."""
+    for record in records:
+        text = record.read_text(encoding="utf-8").replace("*", " ")
+        for line in text.splitlines():
+            values = [value_of(number) for number in NUMBER.findall(line)]
+            # A line may have several metrics of each seed, or several steps.
+            yield from (values[first::stride] for stride in range(1, 5) for first in range(stride))
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            lines = [[NUMBER.findall(cell) for cell in cells] for cells in rows(table)]
+            for column in range(max(map(len, lines), default=0)):
+                yield [value_of(cells[column][0]) for cells in lines if len(cells) > column and cells[column]]
+        for study in sorted(record.parent.glob("*.json")):
+            content = json.loads(study.read_text(encoding="utf-8"))
+            results: dict[tuple[str, str], list[float]] = {}
+            for cell in content.get("cells", ()) if isinstance(content, dict) else ():
+                results.setdefault((cell["arm"], cell["task"]), []).append(cell["reported"])
+            yield from results.values()
+
+
+def has_moments(values: list[float], mean: str, deviation: str, count: int) -> bool:
+    """Whether `count` numbers in a row among `values` have this mean and this standard deviation, rounded."""
+    for start in range(len(values) - count + 1):
+        part = values[start : start + count]
+        if math.isclose(statistics.fmean(part), value_of(mean), abs_tol=1.1 * unit_of(mean)) and math.isclose(
+            statistics.stdev(part), value_of(deviation), abs_tol=1.1 * unit_of(deviation)
+        ):
+            return True
+    return False
+
+
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
 def test_every_figure_is_in_the_record_that_it_names(readme: Path) -> None:
     page = readme.read_text(encoding="utf-8")
@@ -72,6 +130,14 @@ def test_every_figure_is_in_the_record_that_it_names(readme: Path) -> None:
         ("| bleu | 33.4 | quickly |", "bleu: no record"),
         ("| bleu | 33.4 | [it](results/held.md), [curve](results/gone.jsonl) |", "bleu: a link leads nowhere"),
         ("| bleu | 33.5 | [it](results/held.md) |", "bleu: 33.5 is in no record"),
+        (
+            "| bleu | 33.9 ± 0.2 (3 seeds) | [it](results/held.md) |",
+            "bleu: the seeds of 33.9 ± 0.2 (3 seeds) are in no record",
+        ),
+        (
+            "| bleu | 33.4 ± 0.4 (95 % CI) | [it](results/held.md) |",
+            "bleu: the interval of 33.4 ± 0.4 (95 % CI) is in no record",
+        ),
         ("| bleu | 33.4 and 7 | [it](results/held.md) |", "bleu: 7 is in no record"),
         ("| bleu | 1 | 1 | 1 | 1 | [it](results/held.md) |", "bleu: more than five columns"),
         ("| bleu | 33.4 | [it](results/held.md) |\n\nAfter 18.2 hours.", "18.2 is in no record"),

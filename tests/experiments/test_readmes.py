@@ -2,14 +2,14 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from launch import cli, projects
 from launch.config_files import load_config
+from launch.projects import TOPICS
 from tests.experiments.variants import CHECKOUT, FILES, arguments_of
 from transformer.config import flatten
 from transformer.overrides import leaves
@@ -116,10 +116,8 @@ def test_a_record_that_a_docstring_names_lies_beside_its_config(file: Path) -> N
     assert [name for name in named if not (file.parent / name).is_file()] == []
 
 
-@pytest.mark.parametrize("page", ["results", "projects"])
-def test_the_collected_pages_are_up_to_date(page: str) -> None:
-    written = subprocess.run(
-        [sys.executable, "-m", "launch.projects", f"--page={page}"], cwd=CHECKOUT, capture_output=True, check=True
-    ).stdout.decode()
+@pytest.mark.parametrize("page", ["projects", "results", *(f"results/{topic}" for topic in TOPICS)])
+def test_the_collected_pages_are_up_to_date(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(projects.COMMAND, projects.main, [f"--page={page}"]) == 0
     shown = (CHECKOUT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    assert written == shown, f"docs/{page}.md is out of date: run make docs"
+    assert capsys.readouterr().out == shown, f"docs/{page}.md is out of date: run make docs"
