@@ -32,7 +32,7 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
     A command file ends with `sys.exit(run(COMMAND, main))` under `if __name__ == "__main__"`; it imports
     what needs jax inside `main`, which is called after the platform is chosen.
     """
-    from transformer.text import shown_safely
+    from transformer.terminal import shown_safely
 
     with shown_safely():
         return _run(command, main, list(sys.argv[1:] if argv is None else argv))
@@ -106,7 +106,7 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
 
 def one_line(text: str) -> str:
     """A message as one line that a terminal shows as it is: a name may hold escapes, and an error be a whole page."""
-    from transformer.text import printable
+    from transformer.terminal import printable
 
     line = " ".join(text.split())
     if len(line) > _SHOWN:

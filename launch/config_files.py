@@ -122,7 +122,7 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     root = checkout()
     if root is not None and path.resolve().is_relative_to(root / "experiments"):
         # A config of the checkout begins with others of it, not with an `experiments` of the working directory.
-        from transformer.exports import import_projects
+        from transformer.module_registry import import_projects
 
         import_projects(f"config file {str(path)!r}")
     module = importlib.util.module_from_spec(specification)

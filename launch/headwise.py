@@ -54,7 +54,7 @@ def main() -> NoReturn:
 
 def call(words: Sequence[str]) -> int:
     """Run the command that the first word names with the others, and return the exit code."""
-    from transformer.text import shown_safely
+    from transformer.terminal import shown_safely
 
     with shown_safely():
         name = words[0] if words else ""

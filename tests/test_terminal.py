@@ -7,7 +7,7 @@ import pytest
 
 from launch import cli
 from launch.command import Command
-from transformer.text import drawn_on, printable, shown_safely
+from transformer.terminal import drawn_on, printable, shown_safely
 from transformer.training.writers.console import Console
 
 ESCAPES = "a\x1b]0;title\x07b\r\x9bc\u202ed"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError, check_several, hash_of
-from transformer.exports import is_project
+from transformer.module_registry import is_project
 from transformer.private_folders import NotPrivate, private_folder
 
 # Keys of the task that name files, where the folder of the data does not hold them all.

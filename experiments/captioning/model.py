@@ -10,16 +10,16 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.sites import Axis, Site, Values
-from transformer.axes import place
 from transformer.config import Amount, Config, Positive, Rate, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
+from transformer.logical_axes import place
 from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model, PyTree
 from transformer.models.model_family import Family
 from transformer.models.recurrent_attention_decoder import (

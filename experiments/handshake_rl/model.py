@@ -11,13 +11,13 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.axes import place
 from transformer.config import Config, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
+from transformer.logical_axes import place
 from transformer.models.model import Aux, Inputs, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import ACTING, Interface

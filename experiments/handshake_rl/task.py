@@ -14,10 +14,10 @@ from experiments.handshake_rl.q_learning import Replay, TemporalLoss, empty, err
 from experiments.handshake_rl.world import CELL, PIXELS, SIDE, Action, World, act, begin, knowing, observe
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
-from transformer.axes import place
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Share, UserError
 from transformer.data.batches import GeneratedBatches, Source
 from transformer.data.images import unscaled
+from transformer.logical_axes import place
 from transformer.models.task_interface import ACTING, Input, Interface, Modality
 from transformer.tasks.attention_mass import cells_of, middles_of
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View

@@ -11,12 +11,12 @@ from experiments.instruction_following.transition_tables import moved, seen, wal
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
-from transformer.layers.beams import as_rows, by_example
+from transformer.layers.beam_rows import as_rows, by_example
 from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
+from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Inputs, Model, PyTree
 from transformer.models.model_family import Family
 from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, EncodedSource, read

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.layers.beams import as_rows, by_example
+from transformer.layers.beam_rows import as_rows, by_example
 
 
 def moved(moves_BxPxV: Int[Array, "B P V"], place_R: Int[Array, " R"], tokens_R: Int[Array, " R"]) -> Int[Array, " R"]:

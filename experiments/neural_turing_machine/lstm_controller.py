@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
 from transformer.config import Config, Layers, Positive
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
 from transformer.models.model import Aux, Inputs, Model, Stateless
 from transformer.models.model_family import Family

@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from experiments.neural_turing_machine import memory
-from transformer.attention.blocks import normal
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
+from transformer.attention.component import normal
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.axes import place
 from transformer.config import Config, Count, Heads, Positive, UserError
 from transformer.layers.attention_cell import Alignment, scan_steps
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
+from transformer.logical_axes import place
 from transformer.models.model import Aux, Inputs, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import BITS, Interface

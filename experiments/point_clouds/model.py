@@ -15,14 +15,14 @@ from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.config import Config, Heads, LayersIfAny, Positive, Rate
-from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_positions
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.residual import NormPlacement
+from transformer.layers.sequence_lengths import real_positions
 from transformer.layers.transformer_config import TransformerConfig, blocks_of
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import Family

@@ -12,13 +12,13 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.axes import place
 from transformer.config import Config, Layers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
-from transformer.layers.beams import as_rows, by_example, queries_as_rows, repeat_rows
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_positions, target_lengths
+from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows, repeat_rows
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.sequence_lengths import real_positions, target_lengths
+from transformer.logical_axes import place
 from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import END, POINTING, Interface

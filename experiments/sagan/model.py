@@ -14,12 +14,12 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, Captured, capture_at, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Items, Positive, UserError
+from transformer.layers.batch_and_spectral_norm import BatchNorm, SpectralNorm
 from transformer.layers.convolution import Convolution2D, Window
+from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.stateful_norm import BatchNorm, SpectralNorm
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import Family

@@ -10,14 +10,14 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.axes import place
 from transformer.config import Config, Layers, Positive
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
+from transformer.logical_axes import place
 from transformer.models.model import Inputs, Model
 from transformer.models.model_family import Family
 from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, captured_at_once

@@ -21,7 +21,7 @@ from transformer.data.datasets.user_files import (
     unread_members,
 )
 from transformer.data.wav import read_wav
-from transformer.layers.audio import RATE
+from transformer.layers.log_mel import RATE
 
 _QUIET = 5e-4  # the deviation of the noise that fills silences
 _PAUSES = (0.05, 0.2)  # seconds

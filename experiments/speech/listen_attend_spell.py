@@ -12,12 +12,12 @@ from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, Layers, Positive, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
-from transformer.layers.audio import RATE, HearingConfig, heard
 from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.padding import real_positions
+from transformer.layers.log_mel import RATE, HearingConfig, heard
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
+from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Inputs, Model, PyTree
 from transformer.models.model_family import Family
 from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, own_words

@@ -9,11 +9,11 @@ from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Positive, UserError
-from transformer.layers.audio import RATE, HearingConfig, heard
-from transformer.layers.block import BlockAux
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialize
-from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.log_mel import RATE, HearingConfig, heard
+from transformer.layers.transformer_block import BlockAux
 from transformer.layers.transformer_config import check_ring
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
 from transformer.models.model import Inputs, Model

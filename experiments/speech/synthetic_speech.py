@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.layers.audio import RATE
+from transformer.layers.log_mel import RATE
 
 _STEP = 80  # samples between the places where a sound's frequencies are set
 _BANDWIDTHS = (90.0, 120.0, 180.0)

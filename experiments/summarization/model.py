@@ -13,13 +13,13 @@ from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Amount, Config, Positive, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
-from transformer.layers.beams import repeat_rows
+from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.padding import real_lengths, real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
+from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
 from transformer.models.model_family import Family
 from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, Steps

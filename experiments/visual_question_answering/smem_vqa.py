@@ -10,12 +10,12 @@ from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.rng import draw_array, dropout
 from transformer.config import Config, Hops, Positive, Rate
 from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_positions
+from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, Inputs, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import ANSWERING, Interface

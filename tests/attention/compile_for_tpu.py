@@ -18,7 +18,7 @@ from transformer.attention.api import attend
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
-from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 TOPOLOGY = "v5e:2x2"
 BATCH, HEADS, GROUPS, DEPTH = 2, 4, 2, 64

@@ -22,8 +22,8 @@ from transformer.attention import (
     attend,
     local_predictive,
 )
+from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.tasks.synthetic import abstract_batch
 from transformer.training.build import assemble, compile_step

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType
 
 from transformer.attention import AttentionSpec, Backend, Mask, Normalizer, Position, attend
-from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 BATCH, LENGTH, HEADS, GROUPS, DEPTH = 2, 6, 4, 2, 8
 

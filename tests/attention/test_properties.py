@@ -83,7 +83,7 @@ class Place(NamedTuple):
         return shape._replace(value_depth=shape.depth) if self.backend is Backend.XLA else shape
 
 
-# Of the other two backends each mask has the one whose turn it is; tests/attention/test_support.py has all cells.
+# Of the other two backends each mask has the one whose turn it is; tests/attention/test_backend_support.py has all.
 MASKED = [
     Place(number, backend)
     for number in range(len(MASKS))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.rng import draw_array, random_half_words
-from transformer.axes import place, placed
+from transformer.logical_axes import place, placed
 from transformer.training.partitioning import ShardingConfig, make_placement
 
 DRAWS = {

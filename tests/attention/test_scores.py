@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.api import attend, prepare_keys, score
-from transformer.attention.checks import check_call
+from transformer.attention.attend_checks import check_call
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import softmax
 from transformer.attention.positions import T5, Position, Shaw, TransformerXL

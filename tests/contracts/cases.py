@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.axes import Placement
+from transformer.logical_axes import Placement
 from transformer.models.model import Variables, by_path
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import Experiment, resolve

@@ -8,8 +8,8 @@ from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention.api import read
 from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional
 from transformer.models.model import Aux, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.tasks.contract import LossAux, Objective

@@ -7,8 +7,8 @@ import numpy as np
 from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at, captured_at
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Functional
 from transformer.layers.initialization import Initialization, Initialize
-from transformer.layers.module import Functional
 from transformer.models.model import Aux, AuxiliaryLoss, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import Input, Interface, signature

@@ -3,8 +3,8 @@
 import dataclasses
 
 from tests.contracts.bahdanau import Bahdanau, model_of
-from transformer.layers.padding import real_positions
-from transformer.layers.stateful_norm import BatchNorm
+from transformer.layers.batch_and_spectral_norm import BatchNorm
+from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model_family import Family
 from transformer.models.task_interface import TRANSLATION
 

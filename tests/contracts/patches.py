@@ -9,11 +9,11 @@ from tests.contracts.defaults import Toy, no_choice, task_spec
 from transformer.attention.capture import capture_at, captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Functional
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
 from transformer.models.model import Aux, Model, Stateless
 from transformer.models.model_family import Family

@@ -7,10 +7,10 @@ from tests.contracts.defaults import no_choice
 from transformer.attention.capture import captured_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
-from transformer.layers.attention import MultiHeadAttention
+from transformer.layers.batch_and_spectral_norm import SpectralNorm
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.module import Functional, Module
-from transformer.layers.stateful_norm import SpectralNorm
+from transformer.layers.functional_module import Functional, Module
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Positions, TransformerConfig
 from transformer.models.model import Aux, Model
 from transformer.models.model_family import Family

@@ -11,8 +11,8 @@ from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Functional
 from transformer.layers.initialization import Initialization, Initialize
-from transformer.layers.module import Functional
 from transformer.models.model import Aux, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import Input, Interface, signature

@@ -20,7 +20,7 @@ from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapsConfig, StoredMaps
 from transformer.maps.store import MapStore
 from transformer.models.model import by_path

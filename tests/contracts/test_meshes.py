@@ -12,8 +12,8 @@ import pytest
 
 from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
-from transformer.axes import Placement, SequenceParallel
 from transformer.config import UserError
+from transformer.logical_axes import Placement, SequenceParallel
 from transformer.models.model import by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Task

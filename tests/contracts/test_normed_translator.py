@@ -14,7 +14,7 @@ from transformer.attention import Capture
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.greedy import Greedy
-from transformer.layers.stateful_norm import BatchStatistics
+from transformer.layers.batch_and_spectral_norm import BatchStatistics
 from transformer.models.model import Cache, Model, Variables
 
 PAD, BEGIN, END = 0, 1, 2

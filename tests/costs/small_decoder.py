@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.axes import Placement
 from transformer.costs.flops import training_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
+from transformer.logical_axes import Placement
 from transformer.models.decoder import DecoderConfig, build
 from transformer.models.task_interface import Input, Interface
 from transformer.tasks.contract import LossAux, Objective, View

@@ -29,7 +29,7 @@ from transformer.costs.flops import (
     training_flops_a_token,
 )
 from transformer.layers.feed_forward import Activation
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionJoin, Positions, Remat, TransformerConfig

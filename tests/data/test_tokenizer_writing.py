@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from tests.test_text import SEEDS, random_lines
+from tests.test_text_lines import SEEDS, random_lines
 from transformer.config import UserError
 from transformer.data.tokenizers.pieces import Writing, writing_of
 from transformer.data.tokenizers.tokenizer import Tokenizer

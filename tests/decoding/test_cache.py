@@ -13,7 +13,7 @@ from tests.oracles import decoding as oracle
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.greedy import Greedy
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build

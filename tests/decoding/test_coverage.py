@@ -18,7 +18,7 @@ from transformer.data.tokenizers.training import train_bpe
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import LEAST_COVERAGE, Coverage, Tokens, generate
 from transformer.decoding.greedy import Greedy
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.recurrent_encoder_decoder import Context, RecurrentEncoderDecoderConfig

@@ -13,7 +13,7 @@ import pytest
 from launch import cli, evaluate
 from transformer.config import UserError
 from transformer.decoding.ensemble import Ensemble, joined
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig

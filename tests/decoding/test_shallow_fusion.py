@@ -21,7 +21,7 @@ from transformer.decoding.beam import Beam
 from transformer.decoding.ensemble import joined
 from transformer.decoding.shallow_fusion import Fused
 from transformer.layers.embedding import Embedding
-from transformer.layers.module import Functional, Precision
+from transformer.layers.functional_module import Functional, Precision
 from transformer.models.model import Aux, Cache, Model, Variables
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import Input, Interface

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from transformer.axes import RULES, Placement
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
+from transformer.logical_axes import RULES, Placement
 from transformer.models.model import by_path
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import Interface

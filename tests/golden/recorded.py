@@ -12,7 +12,7 @@ from tests.golden.arrangements import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
 from transformer.huggingface.convert import read_folder
 from transformer.huggingface.parameter_conversion import from_tensors, plan, shapes_of
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, PyTree
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import Interface

@@ -17,7 +17,7 @@ from transformer.config import UserError
 from transformer.data.images import Normalization
 from transformer.huggingface.convert import read_folder, write_folder
 from transformer.huggingface.preprocessor import read_preprocessor, written_preprocessor
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import build, model_config
 from transformer.tasks.registry import task_config

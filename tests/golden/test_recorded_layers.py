@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.module import Functional
+from transformer.layers.functional_module import Functional
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
-from transformer.layers.stateful_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
 
 RENEW = (
     "the values recorded from PyTorch are not reached. Weights and inputs are PyTorch's own, so a change of a layer's "

@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.huggingface.conversion_spec import UNPUBLISHED_FIELDS
 from transformer.huggingface.convert import FAMILIES, Foreign, read_folder, write_folder
 from transformer.huggingface.parameter_conversion import plan, shapes_of
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import build, model_config
 

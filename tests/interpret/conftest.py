@@ -15,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformer.data.tokenizers.pieces import byte_characters
 from transformer.huggingface.convert import FAMILIES
 from transformer.huggingface.parameter_conversion import plan, shapes_of, to_tensors
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.registry import build, model_config
 
 END = "<|endoftext|>"

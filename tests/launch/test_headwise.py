@@ -92,7 +92,7 @@ def test_commands_are_named_in_one_place(root: Path) -> None:
     """Messages are built from `command_words`: what stands in a text of the code is not what everybody has started."""
     allowed = {
         "transformer/installation.py",
-        "transformer/exports.py",  # the advice to work in a clone
+        "transformer/module_registry.py",  # the advice to work in a clone
         "transformer/costs/support.py",  # pages of the documentation
         "launch/projects.py",
         "launch/clusters/training.py",  # of another machine, which may have a checkout

@@ -22,7 +22,6 @@ from transformer.attention import (
     captured_at,
     one_layer,
 )
-from transformer.axes import RULES, resolve
 from transformer.config import UserError
 from transformer.layers.attention_cell import (
     Alignment,
@@ -33,11 +32,12 @@ from transformer.layers.attention_cell import (
     Projection,
     scan_steps,
 )
-from transformer.layers.beams import as_rows, by_example, repeat_rows
+from transformer.layers.beam_rows import as_rows, by_example, repeat_rows
+from transformer.layers.functional_module import Builder, Functional, Module
 from transformer.layers.initialization import RecurrentInitialization
-from transformer.layers.module import Builder, Functional, Module
-from transformer.layers.padding import real_lengths, real_positions, target_lengths
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
+from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
+from transformer.logical_axes import RULES, resolve
 
 B, K, Q, WIDTH, MEMORY = 3, 5, 4, 4, 6
 LENGTHS = np.int32([5, 2, 0])

@@ -18,7 +18,7 @@ from transformer.attention import AttentionSpec, Backend, attend
 from transformer.benchmarks.layer_kinds import KINDS
 from transformer.costs.flops import count_products
 from transformer.layers.convolution import Convolution1D, Padding, Window
-from transformer.layers.module import Functional
+from transformer.layers.functional_module import Functional
 
 Layer = Callable[[int, int], tuple[Callable[..., Any], tuple[Any, ...]]]
 

@@ -10,9 +10,9 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
-from transformer.axes import RULES, resolve
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
-from transformer.layers.module import Functional
+from transformer.layers.functional_module import Functional
+from transformer.logical_axes import RULES, resolve
 
 B, T, INPUTS, OUTPUTS = 3, 7, 2, 3
 LENGTHS = np.int32([7, 4, 0])

@@ -9,8 +9,8 @@ from tests import programs
 from transformer.attention import AxisKind
 from transformer.config import UserError
 from transformer.costs.flops import count_products
+from transformer.layers.functional_module import Functional
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
-from transformer.layers.module import Functional
 
 CONFIG = GridEncoderConfig(channels=(4, 6), strides=(2, 3), blocks=1)
 

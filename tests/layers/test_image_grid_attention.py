@@ -6,8 +6,8 @@ import numpy as np
 
 from tests import programs
 from transformer.attention import Capture
+from transformer.layers.functional_module import Functional
 from transformer.layers.image_grid_attention import GridAttention
-from transformer.layers.module import Functional
 
 CHANNELS, ROWS, COLUMNS = 8, 3, 2
 

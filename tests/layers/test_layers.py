@@ -12,15 +12,15 @@ from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
-from transformer.axes import placed
-from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
+from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear, product
-from transformer.layers.module import Functional
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers, drop
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
+from transformer.logical_axes import placed
 from transformer.training.partitioning import ShardingConfig, make_placement
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from transformer.config import UserError, from_config
 from transformer.costs.flops import forward_flops
+from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig, LowRank, Projection, merged
-from transformer.layers.module import Builder, Functional, Module, Precision
 from transformer.models import registry
 from transformer.models.model import Model, Variables, by_path
 from transformer.models.task_interface import Interface

@@ -10,10 +10,9 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
-from transformer.axes import RULES, resolve
 from transformer.config import UserError
+from transformer.layers.functional_module import Functional
 from transformer.layers.initialization import RecurrentInitialization
-from transformer.layers.module import Functional
 from transformer.layers.recurrent import (
     Cell,
     CellState,
@@ -23,6 +22,7 @@ from transformer.layers.recurrent import (
     RecurrentStack,
     SkipConnections,
 )
+from transformer.logical_axes import RULES, resolve
 
 B, T, INPUTS, WIDTH = 4, 5, 3, 4
 # A whole row, a short one, one position, and a row that only fills the batch.

@@ -10,10 +10,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, Projection, scan_steps
+from transformer.layers.batch_and_spectral_norm import BatchNorm
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
-from transformer.layers.module import Builder, Functional, Module
+from transformer.layers.functional_module import Builder, Functional, Module
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
-from transformer.layers.stateful_norm import BatchNorm
 from transformer.training.partitioning import ShardingConfig, make_placement, traced_on
 
 B, T, INPUTS, WIDTH = 8, 6, 3, 8

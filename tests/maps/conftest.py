@@ -10,7 +10,7 @@ import pytest
 from transformer.attention.capture import Top, evenly_spaced, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import wav
-from transformer.layers.audio import RATE
+from transformer.layers.log_mel import RATE
 from transformer.maps.capture_plan import StoredMaps, Tiers, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels, Link

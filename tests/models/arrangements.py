@@ -10,8 +10,8 @@ import numpy as np
 from tests.oracles import transformer as oracle
 from transformer.attention.scores import Score
 from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
-from transformer.layers.module import Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Positions, Scale, TransformerConfig

@@ -10,7 +10,7 @@ import pytest
 from tests.models.arrangements import BEGIN, PAD, VOCABULARY, Arrangement, build, cover, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 
 COVER = cover()
 # `make test` takes every kind of positions once, the families in turn; `make slow` takes the others.

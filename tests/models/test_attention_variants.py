@@ -12,7 +12,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.attention.statistics import STATISTICS
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model
 from transformer.models.task_interface import Input, Interface

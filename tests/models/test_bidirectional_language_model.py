@@ -11,7 +11,7 @@ from tests.models.running import random_variables
 from tests.oracles import recurrent as oracle
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import recurrent_decoder
 from transformer.models.bidirectional_language_model import FAMILY, BidirectionalLanguageModelConfig
 from transformer.models.model import Model, Variables

@@ -11,7 +11,7 @@ from tests.models.test_convolutional import random_variables
 from tests.oracles import convolutional as oracle
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.bytenet_decoder import ByteNetDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import CONTINUATION, Input, Interface

@@ -19,7 +19,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.bytenet import ByteNetConfig
 from transformer.models.convs2s import SITE, ConvS2SConfig
 from transformer.models.model import Model, Variables

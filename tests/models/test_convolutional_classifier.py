@@ -11,8 +11,8 @@ from tests import programs
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.module import Precision
 from transformer.models import registry
 from transformer.models.convolutional_classifier import ConvolutionalClassifierConfig, site_name
 from transformer.models.model import Model

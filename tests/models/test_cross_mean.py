@@ -8,7 +8,7 @@ from tests.models.arrangements import lively
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Cross, Positions
 from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig, build
 from transformer.models.model import Model

@@ -15,7 +15,7 @@ from transformer.attention.scores import Score
 from transformer.attention.spec import Backend
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder

@@ -13,11 +13,11 @@ import pytest
 from tests.models.arrangements import lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
-from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionJoin, Positions
+from transformer.logical_axes import LOGICAL_AXES, RULES, resolve
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.task_interface import Input, Interface

@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.costs.sizes import active_parameters
 from transformer.huggingface.convert import express
-from transformer.layers.experts import ExpertsConfig
+from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.decoder import DecoderConfig

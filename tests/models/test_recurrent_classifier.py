@@ -15,7 +15,7 @@ from transformer.attention import Capture, Score
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.elmo import ElmoConfig
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_classifier import FAMILY, SITE, Pooling, RecurrentClassifierConfig

@@ -15,7 +15,7 @@ from transformer.attention import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_decoder import SITE, Memory, RecurrentDecoderConfig, build

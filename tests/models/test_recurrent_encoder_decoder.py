@@ -18,8 +18,8 @@ from transformer.attention import Capture, Normalizer, Score
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.attention_cell import Extent, Projection
+from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
-from transformer.layers.module import Precision
 from transformer.layers.recurrent import Cell, Direction, SkipConnections
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError, to_config
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.models import registry
 from transformer.models.decoder import DecoderConfig

@@ -12,7 +12,7 @@ from tests.oracles import transformer as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model
 from transformer.models.regression_decoder import RegressionDecoderConfig

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import pytest
 
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.encoder import Head
 from transformer.models.model import count_parameters

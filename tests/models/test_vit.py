@@ -10,8 +10,8 @@ import pytest
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
+from transformer.layers.functional_module import Functional, Precision
 from transformer.layers.grid_positions import GridPositions, GridTable
-from transformer.layers.module import Functional, Precision
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
 from transformer.models.model_family import Size

@@ -18,7 +18,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.huggingface.convert import read_folder, write_folder
 from transformer.huggingface.safetensors_files import open_folder
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Positions
 from transformer.models.model import Model, Variables, by_path, count_parameters
 from transformer.models.registry import build, model_config

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.contract import View

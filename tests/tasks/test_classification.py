@@ -12,7 +12,7 @@ import pytest
 from tests import programs
 from transformer.attention import Axis, Capture, Site
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.classification import Classification, encoded, matthews, report

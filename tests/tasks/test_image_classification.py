@@ -11,7 +11,7 @@ import pytest
 
 from transformer.attention import Capture
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.contract import Request, View

@@ -15,7 +15,7 @@ from tests.tasks.test_translation import CONFIG, PAD, PAIRS
 from transformer.attention import Normalizer
 from transformer.config import UserError
 from transformer.data.tokenizers.training import train_bpe
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.tasks.contract import View

@@ -8,9 +8,9 @@ import pytest
 
 from tests.studies.tiny import BASE
 from transformer.config import UserError, flatten
-from transformer.exports import Exports
 from transformer.models.published_sizes import PUBLISHED as SIZES
 from transformer.models.registry import FAMILIES, model_config
+from transformer.module_registry import Exports
 from transformer.overrides import Group, find, leaves
 from transformer.tasks.registry import TASKS, task_config
 from transformer.training.config import resolve, schema_of, show, with_overrides

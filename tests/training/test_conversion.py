@@ -10,7 +10,7 @@ from tests.data.test_image_datasets import png
 from tests.training.written_run import write_run
 from transformer.config import UserError
 from transformer.huggingface.convert import FAMILIES, read_folder, write_folder
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config

@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.training.test_partitioning import LENGTH, ROWS, VOCABULARY, abstract_state, batch_of, numbers, on, two_steps
-from transformer.axes import RULES, Placement, place, placed
 from transformer.config import UserError
-from transformer.layers.module import Builder, Functional, Module
+from transformer.layers.functional_module import Builder, Functional, Module
+from transformer.logical_axes import RULES, Placement, place, placed
 from transformer.models.model import Aux, Model, by_path
 from transformer.training.partitioning import (
     ShardingConfig,

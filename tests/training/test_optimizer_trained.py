@@ -8,7 +8,7 @@ import pytest
 
 from tests.training.test_step import SGD, Regression, batch_of, gradient, steps
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, by_path
 from transformer.models.task_interface import Input, Interface

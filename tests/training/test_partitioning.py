@@ -13,10 +13,10 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.golden import make_specs
-from transformer.axes import Placement
 from transformer.config import UserError, from_config
 from transformer.costs.compiler import topology_devices
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
+from transformer.logical_axes import Placement
 from transformer.models import decoder
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build

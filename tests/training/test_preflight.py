@@ -13,7 +13,7 @@ from tests.contracts import memory
 from transformer.attention import STATISTICS, Capture
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux, Model
 from transformer.models.task_interface import Input, Interface
 from transformer.tasks.contract import Evaluation, LossAux, Report

@@ -7,11 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.arguments import is_array, shown
-from transformer.attention.backends import CallShape, Variant, choose, interpreted, log_choice
-from transformer.attention.blockwise import LogitForm, LogitTerms, log_sum_blockwise
-from transformer.attention.capture import Capture, Captured, capture_products, capture_weights, check_capture
-from transformer.attention.checks import (
+from transformer.attention.argument_checks import is_array, shown
+from transformer.attention.attend_checks import (
     check_call,
     check_choices,
     check_keys,
@@ -19,15 +16,18 @@ from transformer.attention.checks import (
     check_queries,
     check_weights,
 )
-from transformer.attention.fields import pytree, static
+from transformer.attention.backends import CallShape, Variant, choose, interpreted, log_choice
+from transformer.attention.blockwise import LogitForm, LogitTerms, log_sum_blockwise
+from transformer.attention.capture import Capture, Captured, capture_products, capture_weights, check_capture
 from transformer.attention.kernels import attend_products, log_sum_products
 from transformer.attention.masks import Mask, clear_keys, clear_queries, dense, query_positions
 from transformer.attention.normalizers import Reweighting, gaussian, log_sum_exp, normalize
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
-from transformer.attention.reference import traced_by_definition
+from transformer.attention.pytree_dataclass import pytree, static
+from transformer.attention.reference_mode import traced_by_definition
 from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score, ScoreFunction, function_of, repeat_heads
-from transformer.attention.sharded import Program, attend_sharded, shards_of
+from transformer.attention.sharded_attention import Program, attend_sharded, shards_of
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
 
 
@@ -147,8 +147,8 @@ def attend(
     the query sees, [B, H, Q], differentiable, and minus infinity for a query that sees none: two calls on parts of the
     keys are combined by it, and exp(s_k - log_sum_exp) are the softmax's weights.
 
-    Traced for a placement (`transformer.axes`), it is sharded over the mesh as `shards_of` says, and gives what one
-    device would.
+    Traced for a placement (`transformer.logical_axes`), it is sharded over the mesh as `shards_of` says, and gives what
+    one device would.
 
     Raises:
         ValueError: For arrays, masks or heads that do not fit each other, for a combination that the named backend, or

@@ -16,9 +16,9 @@ from transformer.attention.masks import FACTS, NEEDS, Mask, lacking
 from transformer.attention.normalizers import SAMPLERS, Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import SCORES, Score
-from transformer.attention.sharded import Shards
+from transformer.attention.sharded_attention import Shards
 from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
-from transformer.axes import SequenceParallel
+from transformer.logical_axes import SequenceParallel
 
 _logger = logging.getLogger(__name__)
 

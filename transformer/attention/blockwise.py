@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.blocks import Keys, Queries, Values
-from transformer.attention.fields import array, pytree
+from transformer.attention.component import Keys, Queries, Values
 from transformer.attention.masks import LOGIT_AXES, Mask, cut, query_positions, visible
 from transformer.attention.positions import PositionScheme
+from transformer.attention.pytree_dataclass import array, pytree
 from transformer.attention.scores import grouped_products
 
 # Rows and columns of one block. On a CPU a block of every head of a few examples fits the last cache; larger blocks

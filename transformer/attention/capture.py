@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.arguments import MAP, check_array, shown
+from transformer.attention.argument_checks import MAP, check_array, shown
 from transformer.attention.blockwise import (
     BLOCK,
     LogitBlock,
@@ -21,8 +21,8 @@ from transformer.attention.blockwise import (
     over_queries,
     weights_again,
 )
-from transformer.attention.fields import pytree, static
 from transformer.attention.masks import Mask, check_mask, look_up, query_positions, visible
+from transformer.attention.pytree_dataclass import pytree, static
 from transformer.attention.scores import repeat_heads
 from transformer.attention.statistics import Cells, Expectation, Mass, Reduction, Rows, Statistic
 

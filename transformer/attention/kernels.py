@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.attention.blocks import Keys, Queries, Values
 from transformer.attention.blockwise import (
     BLOCK,
     LogitForm,
@@ -17,6 +16,7 @@ from transformer.attention.blockwise import (
     log_sum_blockwise,
     output_blockwise,
 )
+from transformer.attention.component import Keys, Queries, Values
 from transformer.attention.masks import Mask, dense, query_positions, visible
 from transformer.attention.spec import Backend
 

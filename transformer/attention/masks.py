@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.arguments import MAP, is_array, shown
-from transformer.attention.fields import array, pytree, static
+from transformer.attention.argument_checks import MAP, is_array, shown
+from transformer.attention.pytree_dataclass import array, pytree, static
 
 LOGIT_AXES = ("batch", "heads", "queries", "keys")
 _SIDES = (("batch", "queries"), ("batch", "keys"))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer.attention.arguments import MAP, check_array, check_member
+from transformer.attention.argument_checks import MAP, check_array, check_member
 from transformer.attention.masks import check_allowed
 from transformer.attention.rng import draw_array
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.blocks import Block, Keys, Logits, Queries, Sizes, Weight, normal, xavier_uniform, zeros
-from transformer.attention.fields import array, pytree, static
+from transformer.attention.component import Block, Keys, Logits, Queries, Sizes, Weight, normal, xavier_uniform, zeros
+from transformer.attention.pytree_dataclass import array, pytree, static
 
 
 class Combination(enum.Enum):

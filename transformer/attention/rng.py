@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt16
 
-from transformer.axes import divided
+from transformer.logical_axes import divided
 
 # The rate is realized to 1 part in this many: half the random bits that a float32 draw would take.
 _PARTS = 2**16

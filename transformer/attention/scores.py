@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.arguments import check_positive
-from transformer.attention.blocks import AnyArray, Block, Keys, Logits, Queries, Sizes, Weight, xavier_uniform, zeros
-from transformer.attention.fields import pytree
+from transformer.attention.argument_checks import check_positive
+from transformer.attention.component import AnyArray, Block, Keys, Logits, Queries, Sizes, Weight, xavier_uniform, zeros
+from transformer.attention.pytree_dataclass import pytree
 
 Prepared = Float[Array, "B K _ _"]
 Shapes = dict[str, tuple[int, ...]]

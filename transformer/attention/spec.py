@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import NamedTuple
 
-from transformer.attention.arguments import check_member, check_positive
+from transformer.attention.argument_checks import check_member, check_positive
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.rng import check_rate

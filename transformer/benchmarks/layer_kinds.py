@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from transformer.attention.masks import Mask
 from transformer.attention.spec import Backend
 from transformer.costs.flops import count_products
-from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.convolution import Convolution1D, Padding, Window
-from transformer.layers.module import Functional, Params
+from transformer.layers.functional_module import Functional, Params
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentLayer
 from transformer.layers.transformer_config import TransformerConfig
 

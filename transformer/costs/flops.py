@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from transformer.attention.reference import by_definition
-from transformer.layers.module import Precision
+from transformer.attention.reference_mode import by_definition
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.model_family import Size
 from transformer.models.registry import build

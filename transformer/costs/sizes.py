@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.costs.flops import training_flops_a_token
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.model import count_parameters
 from transformer.models.registry import build, model_config, sizes

@@ -13,7 +13,7 @@ from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.axes import SequenceParallel
+from transformer.logical_axes import SequenceParallel
 
 HEAD = """# What each attention backend takes
 

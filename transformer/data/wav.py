@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.signal import resample_poly
 
 from transformer.config import UserError
-from transformer.layers.audio import RATE
+from transformer.layers.log_mel import RATE
 
 MOST_SECONDS = 600
 _LARGEST = 2**15 - 1

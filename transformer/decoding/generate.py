@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.decoding.constraints import Constraints, Prompt
 from transformer.decoding.shallow_fusion import Fused
-from transformer.layers.beams import repeat_rows
+from transformer.layers.beam_rows import repeat_rows
 from transformer.models.model import Inputs, Model, Variables
 
 # A position that was never attended to counts as if it had been by this much: the penalty stays finite.

@@ -24,7 +24,7 @@ from transformer.huggingface.parameter_conversion import (
 )
 from transformer.huggingface.safetensors_files import FLOATS, Tensor
 from transformer.json_files import read_object
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import PyTree, by_path
 from transformer.models.task_interface import Interface

@@ -15,14 +15,14 @@ from transformer.attention.masks import Mask, dense, predicted_center
 from transformer.attention.normalizers import Normalizer, Reweighting, Weights, gaussian, normalize
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.spec import Parameters
-from transformer.axes import place
 from transformer.config import Config, Count, Heads, Positive, UserError
 from transformer.layers.attention_parameters import TrainedScore
-from transformer.layers.beams import as_rows, by_example, queries_as_rows
+from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role, ScoreInitialization
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Module
-from transformer.layers.padding import real_positions
+from transformer.layers.sequence_lengths import real_positions
+from transformer.logical_axes import place
 
 PyTree = Any
 Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment | None]"]

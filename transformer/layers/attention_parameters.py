@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.attention.blocks import Sizes, Weight
+from transformer.attention.component import Sizes, Weight
 from transformer.attention.positions import PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import ScoreInitialization
-from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import TransformerConfig
 
 

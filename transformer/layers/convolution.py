@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.axes import place
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.linear import product
-from transformer.layers.module import Builder, Module
-from transformer.layers.padding import real_positions
+from transformer.layers.sequence_lengths import real_positions
+from transformer.logical_axes import place
 
 
 class Padding(enum.Enum):

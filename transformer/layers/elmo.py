@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Config, LayersIfAny, Positive
 from transformer.layers.embedding import Embedding
-from transformer.layers.module import Builder, Module
-from transformer.layers.padding import real_positions
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.sequence_lengths import real_positions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import UserError
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.linear import product
-from transformer.layers.module import Builder, Module
 
 
 def rows_for(tokens: int, rows: int | None) -> int:

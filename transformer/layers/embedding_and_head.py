@@ -6,12 +6,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.positions import sinusoidal
 from transformer.attention.rng import dropout
-from transformer.axes import place
 from transformer.layers.embedding import Embedding, LearnedPositions
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear, product
-from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import PositionJoin, Positions, TransformerConfig
+from transformer.logical_axes import place
 
 
 class Bias(Module):

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import jax
 from jaxtyping import Array, Float
 
-from transformer.axes import place
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Module
+from transformer.logical_axes import place
 
 
 class Activation(enum.Enum):

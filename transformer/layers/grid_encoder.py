@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Config, LayersIfAny, Positive, UserError
 from transformer.layers.convolution import Convolution2D, Window
-from transformer.layers.module import Builder, Module
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.norm import LayerNorm
 
 _KERNEL = 3

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from transformer.attention.positions import sinusoids
 from transformer.config import UserError
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
-from transformer.layers.module import Builder, Module
 
 
 class GridPositions(enum.Enum):

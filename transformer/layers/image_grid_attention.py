@@ -13,10 +13,10 @@ from transformer.attention.normalizers import softmax
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.attention.spec import AttentionSpec
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Module
 
 _SPEC = AttentionSpec(INNER_PRODUCT)
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.blocks import Initializer, Weight, normal, xavier_uniform, zeros
+from transformer.attention.component import Initializer, Weight, normal, xavier_uniform, zeros
 
 
 class Initialization(enum.Enum):

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.normalizers import normalize
 from transformer.attention.scores import function_of
 from transformer.attention.spec import AttentionSpec
-from transformer.axes import divided
+from transformer.logical_axes import divided
 
 KeysAndValues = tuple[Float[Array, "..."], Float[Array, "..."]]
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.axes import divided
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
-from transformer.layers.module import Builder, Module
+from transformer.logical_axes import divided
 
 Axes = tuple[tuple[str, int], ...]
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer.attention.blocks import normal
+from transformer.attention.component import normal
 from transformer.config import Config, Count, PositiveAmount, UserError
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.linear import Linear, product
-from transformer.layers.module import Builder, Module
 
 # The name beneath a projection of what is beside its kernel.
 NAME = "lora"

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.layers.module import Builder, Module
+from transformer.layers.functional_module import Builder, Module
 
 
 class Norm(enum.Enum):

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.blocks import Initializer
+from transformer.attention.component import Initializer
 from transformer.attention.rng import dropout
-from transformer.axes import place
 from transformer.config import Config, Layers, Positive, Rate, UserError
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import RecurrentInitialization, Role
 from transformer.layers.linear import product
-from transformer.layers.module import Builder, Module
-from transformer.layers.padding import real_positions
+from transformer.layers.sequence_lengths import real_positions
+from transformer.logical_axes import place
 
 
 class Cell(enum.Enum):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.rng import dropout
-from transformer.layers.module import Module
+from transformer.layers.functional_module import Module
 from transformer.layers.norm import LayerNorm, RmsNorm
 
 Sublayer = Callable[[jax.Array, Any], tuple[jax.Array, Any]]

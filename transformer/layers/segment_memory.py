@@ -15,7 +15,7 @@ from transformer.attention.capture import Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
-from transformer.layers.block import Block, BlockAux, BlockCapture, LayerContext, interleave_periods
+from transformer.layers.transformer_block import Block, BlockAux, BlockCapture, LayerContext, interleave_periods
 
 TOKENS = Axis("tokens")
 # The keys of a model that has a memory: its positions first, then those of the segment.

@@ -6,20 +6,20 @@ import math
 from typing import Any, ClassVar
 
 from transformer.attention.backends import Variant, unsupported
-from transformer.attention.blocks import Sizes
+from transformer.attention.component import Sizes
 from transformer.attention.positions import SCHEMES, Position, PositionScheme
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend, why_incompatible
-from transformer.axes import Placement, SequenceParallel
 from transformer.config import Amount, Config, Count, Heads, Positive, PositiveAmount, Rate, UserError
 from transformer.layers.embedding import rows_for
-from transformer.layers.experts import ExpertsConfig
 from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Builder
 from transformer.layers.initialization import Initialization
 from transformer.layers.lora import LoraConfig, Projection
-from transformer.layers.module import Builder
+from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.norm import LayerNorm, Norm, RmsNorm
 from transformer.layers.residual import NormPlacement
+from transformer.logical_axes import Placement, SequenceParallel
 
 
 class Positions(enum.Enum):

@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.blocks import Sizes, normal, zeros
 from transformer.attention.capture import Capture, Captured
-from transformer.attention.fields import array, pytree
+from transformer.attention.component import Sizes, normal, zeros
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
+from transformer.attention.pytree_dataclass import array, pytree
 from transformer.layers.attention_parameters import TrainedPositions
-from transformer.layers.block import Block, LayerContext
+from transformer.layers.functional_module import Builder
 from transformer.layers.lora import adapted
-from transformer.layers.module import Builder
 from transformer.layers.segment_memory import joined
+from transformer.layers.transformer_block import Block, LayerContext
 from transformer.layers.transformer_config import TransformerConfig
 
 # The order of keys that nobody sees, and of queries that see nothing.

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.rng import dropout
 from transformer.config import Config, Layers, Positive, Rate
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_positions
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model
 from transformer.models.model_family import Family
 from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDecoderConfig

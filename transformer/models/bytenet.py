@@ -6,14 +6,14 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.axes import place
 from transformer.config import Amount, Count, Positive, Rate
-from transformer.layers.beams import as_rows, by_example
+from transformer.layers.beam_rows import as_rows, by_example
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
 from transformer.layers.initialization import Initialize
-from transformer.layers.module import Builder, Functional, Precision, unstacked
-from transformer.layers.padding import real_lengths, real_positions, target_lengths
+from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
+from transformer.logical_axes import place
 from transformer.models.dilated_convolutions import (
     Carry,
     DilatedConfig,

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.config import Positive, UserError
-from transformer.layers.beams import repeat_rows
+from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
 from transformer.layers.initialization import Initialize
-from transformer.layers.module import Builder, Functional, Precision, unstacked
 from transformer.models.dilated_convolutions import (
     Carry,
     DilatedConfig,

@@ -10,10 +10,10 @@ from transformer.attention.capture import Capture, Captured, capture_at, capture
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Config, Positive, Rate, UserError
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import LayerNorm
 from transformer.models.model import Aux, Inputs, Model, Stateless
 from transformer.models.model_family import Family

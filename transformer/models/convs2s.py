@@ -14,15 +14,15 @@ from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.attention.spec import AttentionSpec
-from transformer.axes import place
 from transformer.config import Config, Layers, Positive, Rate
-from transformer.layers.beams import as_rows, by_example, queries_as_rows
+from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.embedding import Embedding, LearnedPositions, rows_for
+from transformer.layers.functional_module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
 from transformer.layers.initialization import Initialization, Initialize, Role
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision, layer_of, scan, unstacked
-from transformer.layers.padding import real_lengths, real_positions, target_lengths
+from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
+from transformer.logical_axes import place
 from transformer.models.model import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import TRANSLATION, Interface, check_length

@@ -9,13 +9,13 @@ from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import Amount, Heads, Layers, Positive, Rate
-from transformer.layers.beams import repeat_rows
-from transformer.layers.block import outputs_of_each_layer, run_layers, with_window
+from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_block import outputs_of_each_layer, run_layers, with_window
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
 from transformer.models.model import Aux, Cache, Inputs, Model
 from transformer.models.model_family import Family

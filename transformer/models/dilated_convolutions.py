@@ -10,14 +10,14 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.rng import dropout
-from transformer.axes import place
 from transformer.config import Config, Positive, Rate, UserError
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Builder, Module, layer_of, scan
 from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Module, layer_of, scan
 from transformer.layers.norm import LayerNorm
+from transformer.logical_axes import place
 from transformer.models.model import Aux, Cache, Inputs, PyTree, Stateless
 
 

@@ -12,10 +12,10 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.padding import real_lengths
+from transformer.layers.sequence_lengths import real_lengths
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import Family

@@ -10,11 +10,18 @@ from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
 from transformer.config import Layers, UserError
-from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.block import BlockAux, Memory, outputs_of_each_layer, run_layers, stack_by_layer, with_window
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialize, deepnorm_encoder_decoder
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_lengths, target_lengths
+from transformer.layers.multi_head_attention import MultiHeadAttention
+from transformer.layers.sequence_lengths import real_lengths, target_lengths
+from transformer.layers.transformer_block import (
+    BlockAux,
+    Memory,
+    outputs_of_each_layer,
+    run_layers,
+    stack_by_layer,
+    with_window,
+)
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model
 from transformer.models.model_family import Family

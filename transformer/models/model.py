@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
-from transformer.layers.module import Functional, Module
+from transformer.layers.functional_module import Functional, Module
 
 PyTree = Any
 Inputs = Mapping[str, jax.Array | np.ndarray]

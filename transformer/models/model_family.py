@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.axes import Placement
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
+from transformer.logical_axes import Placement
 from transformer.models.model import Model
 from transformer.models.task_interface import Input, Interface, Modality, Signature
 
@@ -67,8 +67,8 @@ class Family:
         config: The dataclass of its `config.model` section.
         build: Makes the model from the config, the task's interface and the precision.
         signatures: The inputs and outputs that the family can be trained on.
-        logical_axes: Logical axes of its parameters that `transformer.axes` does not know, each with the mesh axes
-            along which it is sharded (none: replicated).
+        logical_axes: Logical axes of its parameters that `transformer.logical_axes` does not know, each with the mesh
+            axes along which it is sharded (none: replicated).
         sizes: Its published sizes by name, for the key `config.model.size`.
         check_placement: Raises UserError for a placement on devices that the model does not support, before anything
             is traced; None if every placement is supported.

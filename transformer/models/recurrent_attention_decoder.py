@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.capture import Capture, Captured, capture_at, capture_weights, captured_at, one_layer
 from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionMemory, scan_steps
-from transformer.layers.beams import repeat_rows
+from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding import Embedding
+from transformer.layers.functional_module import Builder
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder
-from transformer.layers.padding import target_lengths
+from transformer.layers.sequence_lengths import target_lengths
 from transformer.models.model import Aux, Cache, Inputs, PyTree, Stateless
 from transformer.models.task_interface import Interface
 

@@ -16,10 +16,10 @@ from transformer.config import Config, Count, Layers, Positive, Rate
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_positions
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, Inputs, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import CLASSIFICATION, Interface

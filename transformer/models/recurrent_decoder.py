@@ -15,15 +15,15 @@ from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, Count, Layers, Positive, Rate, UserError
 from transformer.layers.attention_cell import scan_steps
-from transformer.layers.beams import repeat_rows
+from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.embedding_and_head import ClassHead
+from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.padding import real_positions
+from transformer.layers.lstmn import Tape, TapeLayer
 from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
-from transformer.layers.state_history import Tape, TapeLayer
+from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, Cache, Inputs, Model, Stateless
 from transformer.models.model_family import Family
 from transformer.models.task_interface import CLASSIFICATION, CONTINUATION, FINE_TUNING, Interface, scores_tokens
@@ -35,7 +35,7 @@ class Memory(enum.Enum):
     """What a layer keeps of its past.
 
     state: the last state alone. tape: all states, which each step attends to in place of the last (Cheng et al. 2016,
-    LSTMN; transformer.layers.state_history), of an LSTM.
+    LSTMN; transformer.layers.lstmn), of an LSTM.
     """
 
     STATE = "state"

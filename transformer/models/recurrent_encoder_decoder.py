@@ -16,13 +16,13 @@ from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import Config, Count, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, Extent, Projection
-from transformer.layers.beams import repeat_rows
+from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, ScoreInitialization
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_lengths
 from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
+from transformer.layers.sequence_lengths import real_lengths
 from transformer.models.model import Aux, Inputs, Model, PyTree
 from transformer.models.model_family import Family
 from transformer.models.recurrent_attention_decoder import (

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import UserError, choice, from_config, to_config
-from transformer.exports import Exports
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Model
 from transformer.models.model_family import Family, Size
 from transformer.models.published_sizes import PUBLISHED
 from transformer.models.task_interface import Interface
+from transformer.module_registry import Exports
 
 FAMILIES = Exports("transformer.models", "FAMILY", Family, "config.model.family")
 

@@ -14,13 +14,13 @@ from transformer.attention.api import attend
 from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.axes import place
 from transformer.config import Config, Items, Positive, UserError
+from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics
 from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
+from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.image_grid_attention import stack_glimpses
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision
-from transformer.layers.stateful_norm import BatchNorm, BatchStatistics
+from transformer.logical_axes import place
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import Family
 from transformer.models.task_interface import FEW_SHOTS, NUMBERS, Interface

@@ -12,8 +12,16 @@ from transformer.attention.capture import Capture, Captured, capture_at
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention_parameters import SharedPositions
-from transformer.layers.beams import repeat_rows
-from transformer.layers.block import (
+from transformer.layers.beam_rows import repeat_rows
+from transformer.layers.embedding_and_head import TokenEnds
+from transformer.layers.functional_module import Builder, Module, unstacked
+from transformer.layers.initialization import DeepNorm
+from transformer.layers.kv_cache import KeysAndValues, first_ancestors, ring_of, sharing, with_own
+from transformer.layers.lora import adapted
+from transformer.layers.mixture_of_experts import ExpertsConfig
+from transformer.layers.norm import LayerNorm, RmsNorm
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_block import (
     Block,
     BlockAux,
     BlockCapture,
@@ -26,14 +34,6 @@ from transformer.layers.block import (
     step_layers,
     with_window,
 )
-from transformer.layers.embedding_and_head import TokenEnds
-from transformer.layers.experts import ExpertsConfig
-from transformer.layers.initialization import DeepNorm
-from transformer.layers.kv_cache import KeysAndValues, first_ancestors, ring_of, sharing, with_own
-from transformer.layers.lora import adapted
-from transformer.layers.module import Builder, Module, unstacked
-from transformer.layers.norm import LayerNorm, RmsNorm
-from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Stateless
 

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.capture import Capture
 from transformer.attention.positions import Position
 from transformer.config import Count, UserError
-from transformer.layers.block import BlockAux, LayerContext, run_layers, stack_by_layer, with_window
-from transformer.layers.module import Functional, Precision
+from transformer.layers.functional_module import Functional, Precision
 from transformer.layers.segment_memory import TOKENS, behind, by_example, of_layers, read_on, remembered
+from transformer.layers.transformer_block import BlockAux, LayerContext, run_layers, stack_by_layer, with_window
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
 from transformer.models.model import Aux, Inputs, Model

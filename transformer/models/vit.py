@@ -14,17 +14,17 @@ from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.axes import Placement
 from transformer.config import Amount, Config, Heads, Layers, Positive, Rate, UserError
 from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.layers.initialization import Initialization, Initialize, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
-from transformer.layers.module import Builder, Functional, Precision
 from transformer.layers.norm import Norm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, blocks_of, check_ring
+from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import Family, Size
 from transformer.models.task_interface import PICTURE_CLASSIFICATION, Interface

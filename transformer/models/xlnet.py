@@ -12,13 +12,13 @@ from transformer.attention.positions import Position
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Site
 from transformer.config import Amount, Count, Heads, Layers, Positive, Rate, UserError
-from transformer.layers.block import LayerContext, interleave_periods, run_layers, with_window
 from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm
-from transformer.layers.module import Builder, Functional, Precision
-from transformer.layers.padding import real_positions
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import TOKENS, by_example, filled, key_axis, of_layers, remembered
+from transformer.layers.sequence_lengths import real_positions
+from transformer.layers.transformer_block import LayerContext, interleave_periods, run_layers, with_window
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.model import Aux, Inputs, Model

@@ -14,7 +14,7 @@ from transformer.tasks.contract import Evaluation, Task
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import ALIGNED, Split, encode, words_of
 from transformer.tasks.translation_metrics import alignment_evaluation
-from transformer.text import split_lines
+from transformer.text_lines import split_lines
 
 
 def read_aligned(

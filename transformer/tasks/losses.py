@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.axes import placement
+from transformer.logical_axes import placement
 
 # The default number of logits held at once: half a GiB of float32.
 LOGITS_AT_ONCE = 2**27

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError, from_config
-from transformer.exports import Exports
+from transformer.module_registry import Exports
 from transformer.tasks.contract import Task, TaskSpec
 
 TASKS = Exports("transformer.tasks", "TASK", TaskSpec, "config.task.name")

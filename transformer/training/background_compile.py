@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.axes import Placement
 from transformer.data.batches import Source
+from transformer.logical_axes import Placement
 from transformer.runs.exit_codes import Stopped
 from transformer.tasks.contract import Batch
 from transformer.training.partitioning import batch_sharding

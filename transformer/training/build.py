@@ -12,9 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
-from transformer.axes import Placement
 from transformer.config import UserError
 from transformer.costs.flops import UncountableError, training_flops
+from transformer.logical_axes import Placement
 from transformer.models import registry as models
 from transformer.models.model import Model, by_path
 from transformer.tasks import registry as tasks

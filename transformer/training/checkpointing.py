@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.axes import Placement
+from transformer.logical_axes import Placement
 from transformer.runs.checkpoint_files import named_leaves
 from transformer.runs.exit_codes import NotFinite
 from transformer.training.rollback import passed_batches

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from transformer.config import RunConfig, UserError, flatten, from_config, hash_of, to_config
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapsConfig
 from transformer.models import registry as models
 from transformer.models.registry import change_size, depart_from_size, fill

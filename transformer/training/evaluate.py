@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture, Captured
-from transformer.axes import Placement
+from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import MapsConfig, Plan, StoredMaps, Tiers, make_plan
 from transformer.models.model import Model, with_average
 from transformer.runs.preemption import ProgressMonitor

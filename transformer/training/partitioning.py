@@ -11,8 +11,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
 from transformer.config import Above, Config, UserError, choice, nearest
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
 from transformer.models.model import Model, by_path
 from transformer.models.task_interface import Interface
 from transformer.tasks.contract import Batch
@@ -24,7 +24,7 @@ MEGABYTE = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class ShardingConfig(Config, path="config.sharding"):
-    """The mesh and the rules that place arrays on it (transformer.axes).
+    """The mesh and the rules that place arrays on it (transformer.logical_axes).
 
     `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: the
     remaining devices. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.axes import Placement
 from transformer.config import UserError, to_config
 from transformer.costs.chips import peak_flops
 from transformer.data.batches import Source
+from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import StoredMaps
 from transformer.models.model import count_parameters
 from transformer.runs.directory import as_texts

@@ -13,7 +13,7 @@ from experiments.attention_probes import by_family as corpora
 from experiments.attention_probes.task import TASK, MarkedTexts, MarkedTextsConfig, Reads, hits_of, interface_of, read
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.maps.head_roles import Role, Rows, read_heads
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config

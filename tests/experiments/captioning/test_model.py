@@ -17,9 +17,9 @@ from tests.oracles.places import places, softmax
 from transformer.attention import STATISTICS, Capture, normalizers
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
-from transformer.layers.module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import Input, Interface, Modality

@@ -16,8 +16,8 @@ from experiments.captioning.task import Captions, CaptionsConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.sites import Values
 from transformer.config import UserError
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import NO_CELL, cells_of, mass_within

@@ -10,8 +10,8 @@ import pytest
 from experiments.handshake_rl.model import FAMILY, SITE, Reading, RecurrentQNetworkConfig
 from tests.oracles import recurrent as oracle
 from transformer.attention.capture import Capture
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import Input, Interface, Modality
 

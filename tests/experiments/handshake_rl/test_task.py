@@ -15,8 +15,8 @@ from experiments.handshake_rl.world import observe
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import UserError
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.module import Precision
 from transformer.models.model import by_path
 from transformer.tasks.contract import View
 

@@ -14,7 +14,7 @@ from experiments.instruction_following.task import WORDS, Walking, WalkingConfig
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.contract import Request, View

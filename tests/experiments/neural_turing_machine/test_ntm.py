@@ -18,7 +18,7 @@ from tests.oracles import turing as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.task_interface import BITS, Input, Interface, Modality

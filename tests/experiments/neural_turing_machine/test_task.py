@@ -12,7 +12,7 @@ from experiments.neural_turing_machine.task import Algorithms, read, report
 from tests import programs
 from transformer.attention import Capture
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.contract import Request, View

@@ -11,7 +11,7 @@ from experiments.point_clouds.model import POOLED, Pooling, SetTransformerConfig
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model
 from transformer.models.task_interface import POINT_CLASSIFICATION, Input, Interface, Modality

@@ -15,7 +15,7 @@ from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import Interface

@@ -14,7 +14,7 @@ from experiments.pointer_networks.model import FAMILY, SITE, PointerConfig
 from experiments.pointer_networks.task import Planar, PlanarConfig, PointOrder, batch_of
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import RecurrentConfig
 from transformer.models.task_interface import END
 from transformer.tasks.contract import Request, View

@@ -10,8 +10,8 @@ from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
 from experiments.scene_text.task import TextPictures, TextPicturesConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.config import UserError
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import mass_within

@@ -14,7 +14,7 @@ from experiments.speech.synthetic_speech import Voice
 from transformer.config import UserError
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
-from transformer.layers.audio import RATE
+from transformer.layers.log_mel import RATE
 
 TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(1000) / RATE)).astype(np.float32)
 

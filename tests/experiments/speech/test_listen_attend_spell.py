@@ -14,8 +14,8 @@ from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.audio import HearingConfig, heard
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
+from transformer.layers.log_mel import HearingConfig, heard
 from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import Input, Interface, Modality

@@ -20,8 +20,8 @@ from tests.experiments.speech.test_listen_attend_spell import (
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.audio import HearingConfig, heard
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
+from transformer.layers.log_mel import HearingConfig, heard
 from transformer.models.model import Model
 
 CONFIG = SpeechTransformerConfig(

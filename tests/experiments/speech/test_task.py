@@ -27,8 +27,8 @@ from experiments.speech.task import (
 from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.data.wav import read_wav, wav
-from transformer.layers.audio import RATE
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
+from transformer.layers.log_mel import RATE
 from transformer.models.model import Variables
 from transformer.tasks.contract import Request, Sentences, View
 from transformer.tasks.registry import task_config

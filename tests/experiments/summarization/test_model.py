@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.decoding.beam import Beam
 from transformer.decoding.generate import Tokens, generate
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import COPYING, TRANSLATION, Input, Interface

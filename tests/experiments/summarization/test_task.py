@@ -11,7 +11,7 @@ from experiments.summarization.data import KINDS, is_held_out, summary
 from experiments.summarization.task import UNKNOWN, Summaries, SummariesConfig, Unseen
 from transformer.attention import Capture
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import FAMILIES
 from transformer.models.task_interface import COPYING, TRANSLATION

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.model_family import Family
 from transformer.models.task_interface import ANSWERING, Input, Interface, Modality

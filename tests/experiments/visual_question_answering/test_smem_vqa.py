@@ -27,10 +27,10 @@ from tests.oracles.places import places, softmax
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
+from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import ImageReadout
-from transformer.layers.module import Precision
 
 CONFIGS = {
     "one hop": SpatialMemoryConfig(width=4, hops=1, picture=SMALL),

@@ -22,8 +22,8 @@ from tests.oracles import recurrent as oracle
 from tests.oracles.places import places, softmax
 from transformer.attention import Capture
 from transformer.costs.flops import forward_flops
+from transformer.layers.functional_module import Precision
 from transformer.layers.image_grid_attention import ImageReadout
-from transformer.layers.module import Precision
 from transformer.layers.recurrent import RecurrentConfig
 
 

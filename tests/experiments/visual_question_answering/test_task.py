@@ -14,7 +14,7 @@ from tests import programs
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.capture import Captured
 from transformer.config import UserError
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config

@@ -13,7 +13,7 @@ import jax
 from transformer.benchmarks.programs.process import measured
 from transformer.benchmarks.random_tokens import RandomTask, RandomTokens
 from transformer.data.batches import Source
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
 from transformer.training.initial_state import init_state

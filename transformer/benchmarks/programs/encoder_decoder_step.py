@@ -9,7 +9,7 @@ from typing import Any
 from transformer.benchmarks.programs.decoder_step import measure
 from transformer.benchmarks.programs.process import measured
 from transformer.benchmarks.random_tokens import RandomPairs
-from transformer.layers.module import Precision
+from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.benchmarks.programs.process import measured
-from transformer.layers.module import Functional
+from transformer.layers.functional_module import Functional
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 
 

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from transformer.attention.masks import Mask
 from transformer.benchmarks.programs.decoder_step import OPTIMIZER, stepping
 from transformer.benchmarks.programs.process import measured
-from transformer.layers.attention import MultiHeadAttention
 from transformer.layers.embedding import Embedding
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.module import Functional
+from transformer.layers.functional_module import Functional
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.tasks.losses import token_loss

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from transformer.config import UserError
 from transformer.data.datasets.user_files import read_text, refuse_empty
 from transformer.data.labeled_texts import Labeled
-from transformer.text import split_lines
+from transformer.text_lines import split_lines
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from transformer.config import UserError
 from transformer.data.datasets.user_files import is_hidden
 from transformer.json_files import read_object
-from transformer.text import split_lines
+from transformer.text_lines import split_lines
 
 INFO = "dataset_info.json"
 """The file that makes a folder a prepared TFDS set."""

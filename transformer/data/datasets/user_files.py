@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.json_files import as_object, parse, read_regular
-from transformer.text import printable, split_lines
+from transformer.terminal import printable
+from transformer.text_lines import split_lines
 
 SPLITS = ("train", "validation", "test")
 # Of twenty parts of the examples one validates and one tests.

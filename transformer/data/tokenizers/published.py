@@ -12,7 +12,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
 from transformer.json_files import read_object
-from transformer.text import split_lines
+from transformer.text_lines import split_lines
 
 _END_OF_TEXT = "<|endoftext|>"
 _BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}

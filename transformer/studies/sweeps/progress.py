@@ -18,7 +18,7 @@ from transformer.runs.records import Metric, last_step, reached, read_last_recor
 from transformer.storage.locate import storage_of
 from transformer.studies.sweeps.trial_store import Ledger, State
 from transformer.studies.sweeps.trials import Trial
-from transformer.text import drawn_on, printable
+from transformer.terminal import drawn_on, printable
 
 _RANK = {state: rank for rank, state in enumerate(("done", "running", "pruned", "diverged", "failed", "pending"))}
 _STYLES = {"done": "green", "running": "cyan", "pruned": "dim", "diverged": "yellow", "failed": "red", "pending": "dim"}

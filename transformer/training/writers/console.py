@@ -10,7 +10,7 @@ import rich.console
 import rich.progress
 
 from transformer.maps.capture_plan import StoredMaps
-from transformer.text import drawn_on, printable
+from transformer.terminal import drawn_on, printable
 from transformer.training.writers.contract import NullSink, Number, Sample
 
 # Shorter names for the metrics that every line has.

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
-from tests.attention import cells
-from tests.attention.cells import Cell, Sizes
-from tests.attention.test_support import CPU, KEY, cotangents_of, expected_of
+from tests.attention import support_cases as support
+from tests.attention.support_cases import Cell, Sizes
+from tests.attention.test_backend_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import algebra
 from transformer.attention.api import attend
 from transformer.attention.backends import BACKENDS, CallShape, Variant, choose, unsupported
@@ -23,11 +23,11 @@ from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
-from transformer.attention.sharded import shards_of
+from transformer.attention.sharded_attention import shards_of
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction
-from transformer.axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 from transformer.costs.support import masks_of_the_table
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 RING, GATHER = SequenceParallel.RING, SequenceParallel.GATHER
 EVERYTHING = RULES["sp+tp"]
@@ -132,7 +132,7 @@ def request_of(case: Case, **options: Any) -> Capture:
     """Statistics, one of which knows the examples one by one, and some rows of some heads."""
     periods = [None if example % 2 else 3 + example for example in range(case.sizes.batch)]
     rows, heads = (case.sizes.queries - 1, 1), (0, case.sizes.heads - 1)
-    statistics = (*cells.STATISTICS, induction(*periods))
+    statistics = (*support.STATISTICS, induction(*periods))
     return Capture(("here",), **{"heads": heads, "rows": rows, "statistics": statistics} | options)
 
 
@@ -143,7 +143,7 @@ def program(case: Case, here: Placement | None, capture: Capture | None) -> Call
         request = capture and dataclasses.replace(capture, observe=observe)
 
         def forward(arrays: Any) -> tuple[Any, Any]:
-            output, attended = cells.call(case.cell, arrays, mask, key=KEY, train=True, capture=request)
+            output, attended = support.call(case.cell, arrays, mask, key=KEY, train=True, capture=request)
             return output, attended.captured
 
         with contextlib.nullcontext() if here is None else placed(here):
@@ -154,8 +154,8 @@ def program(case: Case, here: Placement | None, capture: Capture | None) -> Call
 
 
 def inputs_of(case: Case) -> tuple[Any, Mask, Any]:
-    arrays = cells.arrays_of(case.cell.combination, case.sizes)
-    mask = cells.mask_of(cells.facts_of(case.cell.combination, case.sizes))
+    arrays = support.arrays_of(case.cell.combination, case.sizes)
+    mask = support.mask_of(support.facts_of(case.cell.combination, case.sizes))
     return jax.tree.map(jnp.asarray, (arrays, mask, cotangents_of(case.sizes).output))
 
 

@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Key
 
-from transformer.attention.blocks import Initializer
+from transformer.attention.component import Initializer
 from transformer.config import Config, UserError
 from transformer.layers.initialization import Initialize, Role
 
@@ -68,7 +68,12 @@ class Builder:
         return other
 
     def parameter(self, initializer: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
-        """One trainable array whose dimensions carry the logical names `axes` (transformer.axes, or the family's own).
+        """Make one trainable array.
+
+        Args:
+            initializer: Its distribution.
+            shape: Its shape.
+            axes: The logical name of each dimension (`transformer.logical_axes`, or the family's own).
 
         Raises:
             ValueError: If there are more or fewer names than dimensions.

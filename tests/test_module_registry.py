@@ -13,9 +13,9 @@ import pytest
 
 from launch import cli, evaluate, sizes, train
 from transformer.config import UserError
-from transformer.exports import Exports, import_projects
 from transformer.models import registry
 from transformer.models.model_family import Family
+from transformer.module_registry import Exports, import_projects
 from transformer.tasks.registry import TASKS
 from transformer.training.config import schema_of
 from transformer.trust import check_trusted

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.axes import LOGICAL_AXES, RULES, resolve
 from transformer.layers.feed_forward import Activation, FeedForward
+from transformer.layers.functional_module import Builder, Functional, Module, Precision, scan
 from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Functional, Module, Precision, scan
+from transformer.logical_axes import LOGICAL_AXES, RULES, resolve
 
 WIDTH, LAYERS = 8, 4
 

@@ -1,6 +1,6 @@
 """What the stages of attention refuse, each by itself, and what attend() refuses of the kinds of its arguments.
 
-The cases run in a process of their own, `python -m tests.attention.test_checks_of_stages`, as test_checks says.
+The cases run in a process of their own, `python -m tests.attention.test_stage_checks`, as test_attend_checks says.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.attention.test_checks import (
+from tests.attention.test_attend_checks import (
     FITTING,
     K_SHAPE,
     LOGITS,
@@ -331,7 +331,7 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture(scope="module")
 def outcomes(root: Path) -> dict[str, tuple[str, str] | None]:
-    return outcomes_of("test_checks_of_stages", root)
+    return outcomes_of("test_stage_checks", root)
 
 
 @pytest.mark.parametrize("name", CASES)

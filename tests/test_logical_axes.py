@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from transformer.axes import LOGICAL_AXES, MESH_AXES, RULES, Placement, place, placed, resolve
+from transformer.logical_axes import LOGICAL_AXES, MESH_AXES, RULES, Placement, place, placed, resolve
 
 WHOLE: tuple[str, ...] = ()
 

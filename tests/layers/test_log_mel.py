@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError, from_config
-from transformer.layers.audio import HearingConfig, SpecAugmentConfig, heard, log_mel, normed, spec_augment
+from transformer.layers.log_mel import HearingConfig, SpecAugmentConfig, heard, log_mel, normed, spec_augment
 
 RENEW = (
     "the spectrograms recorded from transformers are not reached: a change of the features' definition is a fault. "

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.attention import cells
-from tests.attention.cells import Cell
-from tests.attention.test_support import cover, faults_of, faults_of_all
+from tests.attention import support_cases as support
+from tests.attention.support_cases import Cell
+from tests.attention.test_backend_support import cover, faults_of, faults_of_all
 from transformer.attention.backends import Variant
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import Position
@@ -37,5 +37,5 @@ def test_at_the_users_level_every_normalizer_is_the_oracles(normalizer: Normaliz
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA], ids=lambda choice: choice.value)
 def test_at_the_users_level_a_pairwise_cover_is_the_oracles(backend: Backend) -> None:
-    everywhere = [cell for cell in cells.supported() if cell.backend not in (Backend.SPLASH, Backend.CUDNN)]
+    everywhere = [cell for cell in support.supported() if cell.backend not in (Backend.SPLASH, Backend.CUDNN)]
     assert faults_of_all([cell for cell in cover(everywhere, 2) if cell.backend is backend], LEVEL) == []

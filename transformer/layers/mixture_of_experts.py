@@ -11,18 +11,18 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.blocks import Initializer, zeros
 from transformer.attention.capture import Capture, Captured, capture_weights
+from transformer.attention.component import Initializer, zeros
 from transformer.attention.masks import Mask
-from transformer.attention.reference import traced_by_definition
+from transformer.attention.reference_mode import traced_by_definition
 from transformer.attention.rng import draw_array
-from transformer.axes import place, placement
 from transformer.config import Amount, Config, Count, Positive, PositiveAmount, UserError
 from transformer.layers.feed_forward import FeedForward
+from transformer.layers.functional_module import Builder, Module, Params, one_by_one
 from transformer.layers.initialization import Role
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Module, Params, one_by_one
-from transformer.layers.padding import real_positions
+from transformer.layers.sequence_lengths import real_positions
+from transformer.logical_axes import place, placement
 
 # Below it a deviation counts as this much, so that the gradient of a quotient by it stays finite.
 _LEAST_DEVIATION = 1e-6

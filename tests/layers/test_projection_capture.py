@@ -10,8 +10,8 @@ import pytest
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
-from transformer.layers.attention import MultiHeadAttention
-from transformer.layers.module import Functional
+from transformer.layers.functional_module import Functional
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Positions, TransformerConfig
 
 Q, WIDTH, HEADS = 6, 16, 4

@@ -12,16 +12,16 @@ from transformer.attention.api import attend
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import SCHEMES, Position, PositionScheme, scheme_of
+from transformer.attention.projection_capture import Projected, with_vectors
 from transformer.attention.scores import SCORES
 from transformer.attention.spec import Parameters
-from transformer.attention.vectors import Projected, with_vectors
-from transformer.axes import place
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import Role
 from transformer.layers.kv_cache import KeysAndValues, own, read_rings, slot_positions, write_slot, writers
 from transformer.layers.linear import Linear
-from transformer.layers.module import Builder, Module
 from transformer.layers.transformer_config import Biases, Cross, TransformerConfig
+from transformer.logical_axes import place
 
 # The name by which a rematerialization policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"

@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.attention.arguments import MAP, check_array, check_floats, check_heads, check_member, is_array, shown
+from transformer.attention.argument_checks import (
+    MAP,
+    check_array,
+    check_floats,
+    check_heads,
+    check_member,
+    is_array,
+    shown,
+)
 from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import SCHEMES, Position, PositionScheme

@@ -18,7 +18,7 @@ from transformer.data.datasets.text_files import read_files
 from transformer.data.datasets.user_files import read_fields, read_lines
 from transformer.data.tokenizers.published import wordpiece
 from transformer.tasks.aligned_texts import read_aligned
-from transformer.text import split_lines
+from transformer.text_lines import split_lines
 
 # What str.splitlines, text mode or a database of Unicode takes for the end of a line; within a line of ours.
 NO_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.attention import cells
-from tests.attention.cells import Cell, Sizes
+from tests.attention import support_cases as support
+from tests.attention.support_cases import Cell, Sizes
 from tests.oracles import algebra
 from transformer.attention.api import attend, read
 from transformer.attention.backends import (
@@ -68,9 +68,9 @@ def cotangents_of(sizes: Sizes) -> Cotangents:
 
 def expected_of(combination: Variant, sizes: Sizes) -> Expected:
     """Slopes are central differences along two random directions of each array."""
-    arrays, facts = cells.arrays_of(combination, sizes), cells.facts_of(combination, sizes)
+    arrays, facts = support.arrays_of(combination, sizes), support.facts_of(combination, sizes)
     arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
-    kind = cells.kind_of(combination)
+    kind = support.kind_of(combination)
     evaluation = training = algebra.attention(kind, arrays, facts)
     sampler_key, shape = KEY, evaluation.logits.shape
     if "dropout" in combination.facts:
@@ -99,8 +99,8 @@ def everything(cell: Cell, arrays: Any, mask: Mask, cotangents: Cotangents) -> t
     """In training: output and log-probabilities, their gradients, and what was captured."""
 
     def forward(arrays: Any) -> tuple[Any, Any]:
-        capture = cells.request(cells.sizes_of(cell.backend))
-        output, attended = cells.call(cell, arrays, mask, key=KEY, train=True, capture=capture)
+        capture = support.request(support.sizes_of(cell.backend))
+        output, attended = support.call(cell, arrays, mask, key=KEY, train=True, capture=capture)
         return (output, attended.log_prob), attended.captured
 
     values, pull_back, captured = jax.vjp(forward, arrays, has_aux=True)
@@ -110,7 +110,7 @@ def everything(cell: Cell, arrays: Any, mask: Mask, cotangents: Cotangents) -> t
 
 def evaluated(cell: Cell, arrays: Any, mask: Mask) -> jax.Array:
     """The output in evaluation alone."""
-    return cells.call(cell, arrays, mask)[0]
+    return support.call(cell, arrays, mask)[0]
 
 
 def faults_of(cell: Cell, level: int | None = None) -> list[str]:
@@ -118,11 +118,11 @@ def faults_of(cell: Cell, level: int | None = None) -> list[str]:
 
     `level`: of XLA's optimizations, at which whole programs are then compiled.
     """
-    sizes = cells.sizes_of(cell.backend)
+    sizes = support.sizes_of(cell.backend)
     expected = expected_of(cell.combination, sizes)
-    arrays = jax.tree.map(jnp.asarray, cells.arrays_of(cell.combination, sizes))
+    arrays = jax.tree.map(jnp.asarray, support.arrays_of(cell.combination, sizes))
     cotangents = jax.tree.map(jnp.asarray, cotangents_of(sizes))
-    mask = cells.mask_of(expected.facts)
+    mask = support.mask_of(expected.facts)
     tolerance = 1e-6 * max(1, np.abs(expected.training.logits).max())
     faults: list[str] = []
 
@@ -143,10 +143,10 @@ def faults_of(cell: Cell, level: int | None = None) -> list[str]:
             compare("output in evaluation", output_of(cell, arrays, mask), expected.evaluation.output)
         decoding = dataclasses.replace(cell.combination, facts=cell.combination.facts | {"query_offset"})
         if "causal" in decoding.facts and unsupported(cell.backend, decoding) is None:
-            one, facts = cells.last_query(arrays, expected.facts)
-            decoded = output_of(cell, one, cells.mask_of(facts))
+            one, facts = support.last_query(arrays, expected.facts)
+            decoded = output_of(cell, one, support.mask_of(facts))
             compare("decoded output", decoded, expected.evaluation.output[:, -1:])
-    request = cells.request(sizes)
+    request = support.request(sizes)
     compare("captured rows", captured.weights, expected.training.weights[:, request.heads][:, :, request.rows])
     means = captured.means()
     for name, (mean, count) in algebra.statistics(expected.training, expected.facts).items():
@@ -198,18 +198,18 @@ SUPPORTED = [(backend, score) for backend, takes in BACKENDS.items() for score i
 def test_every_supported_cell_is_the_oracles(backend: Backend, score: Score) -> None:
     if backend is Backend.CUDNN:
         pytest.skip(str(unfit(backend, CPU)))
-    chosen = [cell for cell in cells.supported() if (cell.backend, cell.combination.score) == (backend, score)]
+    chosen = [cell for cell in support.supported() if (cell.backend, cell.combination.score) == (backend, score)]
     assert faults_of_all(chosen) == []
 
 
 @pytest.mark.parametrize(
     "backend",
-    # tests/attention/test_optimized.py has cells of the two others, compiled as users compile them.
+    # test_attention_at_default_optimization.py has cells of the two others, compiled as users compile them.
     [Backend.EINSUM, *(pytest.param(other, marks=pytest.mark.slow) for other in (Backend.BLOCKWISE, Backend.XLA))],
     ids=lambda choice: choice.value,
 )
 def test_cells_with_each_choice_are_the_oracles(backend: Backend) -> None:
-    chosen = cover([cell for cell in cells.supported() if cell.backend is backend], 1)
+    chosen = cover([cell for cell in support.supported() if cell.backend is backend], 1)
     # Some of them, and one whose weights are dropped; `make slow` takes every cell there is.
     dropped = [cell for cell in chosen if "dropout" in cell.combination.facts]
     assert faults_of_all({*chosen[::7], *dropped[:1]}) == []
@@ -237,16 +237,16 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, name: str, fa
 
 def test_splash_cells_are_the_oracles() -> None:
     # The kernel, run without its TPU, is slow: a cell of each score, position and kind of mask.
-    interpreted = [cell for cell in cells.supported() if cell.backend is Backend.SPLASH][::60]
+    interpreted = [cell for cell in support.supported() if cell.backend is Backend.SPLASH][::60]
     assert faults_of_all(interpreted) == []
 
 
 def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
-    chosen = [cell for cell in cells.supported() if cell.backend is Backend.CUDNN]
+    chosen = [cell for cell in support.supported() if cell.backend is Backend.CUDNN]
     assert chosen
     fitting = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16")
     for cell in chosen:
-        spec = cells.spec_of(cell)
+        spec = support.spec_of(cell)
         assert choose(spec, cell.combination, fitting) is Backend.CUDNN
         for change, says in (
             ({"platform": "cpu"}, "needs an NVIDIA GPU; the platform is cpu"),
@@ -263,11 +263,11 @@ def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:
 @pytest.mark.parametrize("normalizer", [Normalizer.HARD, Normalizer.STRAIGHT_THROUGH], ids=lambda choice: choice.value)
 def test_a_sample_has_the_gradient_that_its_kind_promises(normalizer: Normalizer) -> None:
     cell = Cell(Backend.EINSUM, Variant(normalizer=normalizer, facts=frozenset({"causal"})))
-    arrays, facts = (make(cell.combination, cells.TINY) for make in (cells.arrays_of, cells.facts_of))
-    arrays, mask = jax.tree.map(jnp.asarray, arrays), cells.mask_of(facts)
+    arrays, facts = (make(cell.combination, support.TINY) for make in (support.arrays_of, support.facts_of))
+    arrays, mask = jax.tree.map(jnp.asarray, arrays), support.mask_of(facts)
 
     def gradients(cell: Cell) -> Any:
-        cotangents = cotangents_of(cells.TINY)._replace(log_prob=np.zeros((2, 6, 5), np.float32))
+        cotangents = cotangents_of(support.TINY)._replace(log_prob=np.zeros((2, 6, 5), np.float32))
         with jax.default_matmul_precision("highest"), jax.disable_jit():
             return everything(cell, arrays, mask, jax.tree.map(jnp.asarray, cotangents))[1]
 
@@ -279,7 +279,7 @@ def test_a_sample_has_the_gradient_that_its_kind_promises(normalizer: Normalizer
         np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-6 * (normalizer is not Normalizer.HARD))
     assert np.abs(found["v"] - softmax["v"]).max() > 0.1
     with pytest.raises(TypeError, match=f"normalizer={normalizer.value} draws a sample"):
-        cells.call(cell, arrays, mask, train=True)
+        support.call(cell, arrays, mask, train=True)
 
 
 # 11 divides the number of choices of nothing: in every eleventh combination any two choices meet that meet anywhere.
@@ -314,15 +314,15 @@ def test_every_unsupported_cell_is_refused_with_its_name_and_the_nearest_that_is
             assert message.endswith(f"; {others}; nearest here: {near}")
             assert "einsum" in able
     taken = set(chosen)
-    assert refused == len(BACKENDS) * len(chosen) - sum(cell.combination in taken for cell in cells.supported())
+    assert refused == len(BACKENDS) * len(chosen) - sum(cell.combination in taken for cell in support.supported())
 
 
 def test_attend_itself_refuses_a_sample_of_the_unsupported_cells() -> None:
     every = [Cell(*pair) for pair in itertools.product(BACKENDS, combinations()) if unsupported(*pair) is not None]
     for cell in every[::211]:
-        arrays, facts = (make(cell.combination, cells.TINY) for make in (cells.arrays_of, cells.facts_of))
+        arrays, facts = (make(cell.combination, support.TINY) for make in (support.arrays_of, support.facts_of))
         with pytest.raises(ValueError, match=r"has no meaning: |does not take ") as caught:
-            cells.call(cell, jax.tree.map(jnp.asarray, arrays), cells.mask_of(facts), train=True, key=KEY)
+            support.call(cell, jax.tree.map(jnp.asarray, arrays), support.mask_of(facts), train=True, key=KEY)
         assert str(cell.combination) in str(caught.value)
 
 
@@ -346,7 +346,7 @@ def meaningful() -> list[Variant]:
 
 @pytest.mark.parametrize("at", MACHINES.values(), ids=MACHINES)
 def test_auto_is_exact_for_whatever_means_something(at: CallShape) -> None:
-    taken = set(cells.supported())
+    taken = set(support.supported())
     for combination in meaningful():
         chosen = choose(AUTO, combination, at)
         assert Cell(chosen, combination) in taken

@@ -12,8 +12,8 @@ from transformer.attention.normalizers import normalize
 from transformer.attention.spec import Parameters
 from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
+from transformer.layers.functional_module import Builder, Module
 from transformer.layers.initialization import RecurrentInitialization
-from transformer.layers.module import Builder, Module
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 
 _SCORE = AttentionCellConfig.score

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from transformer.layers.module import Builder, Module
+from transformer.layers.functional_module import Builder, Module
 
 
 class BatchStatistics(NamedTuple):

@@ -1,7 +1,7 @@
 """What attention refuses: bad input is told at trace time, by the argument's name and both shapes or the value.
 
-The cases run in one process of their own, `python -m tests.attention.test_checks`: here the types of every signature
-are checked before our own words are reached.
+The cases run in one process of their own, `python -m tests.attention.test_attend_checks`: here the types of every
+signature are checked before our own words are reached.
 """
 
 import dataclasses
@@ -358,7 +358,7 @@ def fault(case: Case, found: tuple[str, str] | None) -> str | None:
 
 @pytest.fixture(scope="module")
 def outcomes(root: Path) -> dict[str, tuple[str, str] | None]:
-    return outcomes_of("test_checks", root)
+    return outcomes_of("test_attend_checks", root)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,10 +11,10 @@ from jax.test_util import check_grads
 from tests import programs
 from tests.oracles import experts as oracle
 from transformer.attention.capture import Capture
-from transformer.layers import experts as layer
-from transformer.layers.experts import Experts, ExpertsConfig, route, squared_variation
+from transformer.layers import mixture_of_experts as layer
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.module import Builder, Functional, Precision
+from transformer.layers.functional_module import Builder, Functional, Precision
+from transformer.layers.mixture_of_experts import Experts, ExpertsConfig, route, squared_variation
 
 BATCH, LENGTH, WIDTH, HIDDEN, COUNT, CHOSEN = 3, 11, 4, 6, 5, 2
 POSITIONS = BATCH * LENGTH

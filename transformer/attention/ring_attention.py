@@ -20,8 +20,8 @@ from transformer.attention.blockwise import (
     in_types_of,
     reachable,
 )
-from transformer.attention.fields import axes_of
 from transformer.attention.masks import of_part
+from transformer.attention.pytree_dataclass import axes_of
 
 
 class Ring(NamedTuple):

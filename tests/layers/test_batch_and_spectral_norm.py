@@ -9,9 +9,9 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
+from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
+from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
-from transformer.layers.module import Functional
-from transformer.layers.stateful_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
 
 WIDTH = 3
 NORM = Functional(lambda builder: BatchNorm(WIDTH, momentum=0.3, epsilon=1e-3, builder=builder))

@@ -162,7 +162,7 @@ SPLASH_CASES: dict[str, tuple[Shape, dict[str, Any]]] = {
         for pair in PAIRS
     },
 }
-# Between them two sizes of heads and two kinds of masks; some cells of test_support.py have the others.
+# Between them two sizes of heads and two kinds of masks; some cells of test_backend_support.py have the others.
 QUICK = ("lengths_segments",)
 
 

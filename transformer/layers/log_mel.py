@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.axes import place
 from transformer.config import Config, Count, Positive, Range, UserError
-from transformer.layers.padding import real_positions
+from transformer.layers.sequence_lengths import real_positions
+from transformer.logical_axes import place
 
 RATE = 8000
 """Samples a second of all sound here; what was recorded at another rate is read at this one."""

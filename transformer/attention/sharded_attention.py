@@ -1,7 +1,8 @@
 """Attention on a mesh: how a call is sharded, and softmax of products as each device's own program on its own part.
 
 Where examples and heads alone are sharded no device needs another. Where positions are, keys and values travel around
-a ring (`ring.py`) or are gathered. What is captured each device computes of its own rows, and small sums are added up.
+a ring (`ring_attention.py`) or are gathered. What is captured each device computes of its own rows, and small sums are
+added up.
 """
 
 import dataclasses
@@ -25,12 +26,12 @@ from transformer.attention.capture import (
     select_heads,
     statistics_from_products,
 )
-from transformer.attention.fields import axes_of
 from transformer.attention.kernels import attend_products, log_sum_products, splash_kernel
 from transformer.attention.masks import of_part
-from transformer.attention.ring import Ring, attend_in_ring
+from transformer.attention.pytree_dataclass import axes_of
+from transformer.attention.ring_attention import Ring, attend_in_ring
 from transformer.attention.spec import Backend
-from transformer.axes import SequenceParallel, placement
+from transformer.logical_axes import SequenceParallel, placement
 
 
 class Shards(NamedTuple):

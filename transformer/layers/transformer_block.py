@@ -11,15 +11,15 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, Captured
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
-from transformer.axes import place
-from transformer.layers.attention import OUTPUT_NAME, MultiHeadAttention
-from transformer.layers.beams import as_rows, by_example, queries_as_rows
-from transformer.layers.experts import Balance, Experts
+from transformer.layers.beam_rows import as_rows, by_example, queries_as_rows
 from transformer.layers.feed_forward import FeedForward
+from transformer.layers.functional_module import Builder, Module, Params, entry, layer_of, scan, unstacked
 from transformer.layers.kv_cache import KeysAndValues, fill_ring
-from transformer.layers.module import Builder, Module, Params, entry, layer_of, scan, unstacked
+from transformer.layers.mixture_of_experts import Balance, Experts
+from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.residual import Drops, NormPlacement, Residual, apply_sublayers
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
+from transformer.logical_axes import place
 
 # Where the vectors between layers lie.
 BLOCK_AXES = ("batch", "length", None)

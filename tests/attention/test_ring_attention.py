@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from transformer.attention.ring import Ring
+from transformer.attention.ring_attention import Ring
 
 LENGTH = 48
 

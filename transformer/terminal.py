@@ -1,4 +1,4 @@
-"""Text: its lines, and text on a terminal, where what a stranger's file holds is shown and never obeyed."""
+"""Safe output to a terminal: control characters of foreign text are shown, never obeyed."""
 
 import contextlib
 import sys
@@ -52,16 +52,3 @@ def shown_safely() -> Iterator[None]:
 def drawn_on(stream: TextIO) -> TextIO:
     """The stream for who moves the cursor on a terminal and makes printable what comes from elsewhere."""
     return stream.raw if isinstance(stream, Terminal) else stream
-
-
-def split_lines(text: str) -> list[str]:
-    r"""The lines of a text, without their ends: as many as it has "\n", and one more where its end has none.
-
-    Not `str.splitlines`, and no file opened as text: these also cut at characters that stand inside of a line, such as
-    U+2028, U+0085, a form feed or a lone carriage return, and so line n of one file meets another line of the next.
-    A carriage return in front of "\n" belongs to the line's end.
-    """
-    lines = text.split("\n")
-    if not lines[-1]:
-        del lines[-1]
-    return [line.removesuffix("\r") for line in lines]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.axes import Placement, placed
-from transformer.layers.experts import Experts, ExpertsConfig
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.module import Builder, Functional
+from transformer.layers.functional_module import Builder, Functional
+from transformer.layers.mixture_of_experts import Experts, ExpertsConfig
+from transformer.logical_axes import Placement, placed
 from transformer.training.partitioning import ShardingConfig, by_examples, make_placement
 
 ROWS, LENGTH, WIDTH, HIDDEN, COUNT = 16, 4, 8, 12, 4
