@@ -1,7 +1,25 @@
 """What every page is made of."""
 
-from transformer.maps.report.page import FOLDER, SCRIPTS
-from transformer.pages.template import script_of, without_comments
+import importlib.resources
+import posixpath
+import re
+from collections import Counter
+
+import pytest
+
+from transformer.maps.report import page as report
+from transformer.pages.template import strip_comments
+from transformer.studies.ablations import page as ablation
+from transformer.studies.sweeps import page as sweep
+
+BUNDLES = {
+    "report": (report.FOLDER, report.ENTRY),
+    "served report": (report.FOLDER, report.ENTRY, report.LIVE_RELOAD),
+    "ablation": (ablation.FOLDER, ablation.ENTRY),
+    "sweep": (ablation.FOLDER, sweep.ENTRY),
+}
+IMPORT = re.compile(r'^import (?:\{([^}]*)\} from )?"([^"]*)";$', re.MULTILINE)
+EXPORT = re.compile(r"^export (?:async function|function|const|let|class) (\w+)", re.MULTILINE)
 
 
 def test_comments_on_lines_of_their_own_go_and_nothing_else_does():
@@ -18,16 +36,53 @@ const half = 1 / 2;
   act(`/* text */`, a / b); /* stays */
 const half = 1 / 2;
 """
-    assert without_comments(script) == expected
+    assert strip_comments(script) == expected
 
 
-def test_a_page_carries_its_scripts_without_their_comments():
-    own = FOLDER.joined(SCRIPTS)
-    whole = script_of(own)
-    lines = [line.strip() for line in whole.split("\n")]
-    assert not [line for line in lines if line.startswith(("//", "/*", "* ", "*/"))]
-    # What is left stands in its order.
-    rest = iter(lines)
-    kept = [line.strip() for line in without_comments(own).split("\n")]
-    assert all(line in rest for line in kept)
-    assert len(kept) > 1500
+@pytest.fixture(scope="module", params=BUNDLES)
+def bundle(request) -> str:
+    folder, *entries = BUNDLES[request.param]
+    return folder.bundle(*entries)
+
+
+def modules() -> dict[str, str]:
+    """Every JavaScript module of the package by its path in it."""
+    root = importlib.resources.files("transformer")
+    folders = ("pages", "maps/report/web", "studies/web")
+    files = [(folder, file) for folder in folders for file in root.joinpath(*folder.split("/")).iterdir()]
+    return {f"{folder}/{file.name}": file.read_text("utf-8") for folder, file in files if file.name.endswith(".js")}
+
+
+def test_a_bundle_has_no_comments_imports_or_exports(bundle):
+    lines = [line.strip() for line in bundle.split("\n")]
+    assert not [line for line in lines if line.startswith(("//", "/*", "* ", "*/", "import ", "export "))]
+
+
+def test_no_two_modules_of_a_bundle_define_the_same_name(bundle):
+    names = re.findall(r"^(?:async function|function|const|let|class) (\w+)", bundle, re.MULTILINE)
+    assert len(names) > 100
+    assert not [name for name, count in Counter(names).items() if count > 1]
+
+
+def test_a_bundle_has_each_module_whole_and_after_what_it_imports():
+    folder, *entries = BUNDLES["served report"]
+    lines = folder.bundle(*entries).split("\n")
+    for path, text in modules().items():
+        if path.startswith(folder.path):
+            kept = strip_comments(IMPORT.sub("", text)).replace("export ", "").strip("\n").split("\n")
+            start = lines.index(kept[0]) if lines.count(kept[0]) == 1 else None
+            assert start is None or lines[start : start + len(kept)] == kept, path
+    assert lines.index("const data = readPageData();") < lines.index("const state = {")
+
+
+def test_every_import_names_an_export_and_every_module_is_on_a_page():
+    texts = modules()
+    exports = {path: set(EXPORT.findall(text)) for path, text in texts.items()}
+    imported = {posixpath.join(folder.path, entry) for folder, *entries in BUNDLES.values() for entry in entries}
+    for path, text in texts.items():
+        assert text.count("\nimport ") == len(IMPORT.findall(text)), path
+        for names, specifier in IMPORT.findall(text):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(path), specifier))
+            imported.add(target)
+            assert {name.strip() for name in names.split(",") if name.strip()} <= exports[target], (path, specifier)
+    assert imported == set(texts)

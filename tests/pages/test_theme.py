@@ -1,33 +1,36 @@
 """The files of the pages, without a browser: both pages hold the kit once, and no style is of something else."""
 
+import importlib.resources
 import re
 
 import pytest
 
 from transformer.maps.report import page as report
-from transformer.pages.template import SCRIPTS, SHARED, STYLES, Folder, drawn_page, fill, still_page
+from transformer.pages.template import (
+    SHARED,
+    STYLES,
+    AssetFolder,
+    fill_template,
+    render_scripted_page,
+    render_static_page,
+)
 from transformer.studies.ablations import page as study
 
 PAGES = {
-    "maps": (
-        report.FOLDER,
-        report.STYLES,
-        (*report.SCRIPTS, report.FOLLOWING),
-        ("report.html", "waiting_for_run.html"),
-    ),
-    "study": (study.FOLDER, study.STYLES, study.SCRIPTS, ("ablation.html",)),
+    "maps": (report.FOLDER, report.STYLES, ("report.html", "waiting_for_run.html")),
+    "study": (study.FOLDER, study.STYLES, ("ablation.html",)),
 }
 SET_BY_SCRIPT = {"heads", "across"}  # variables
 
 
 @pytest.fixture(scope="module", params=PAGES)
-def own(request) -> tuple[Folder, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def own(request) -> tuple[AssetFolder, tuple[str, ...], tuple[str, ...]]:
     return PAGES[request.param]
 
 
 def test_every_variable_of_a_style_is_set(own):
     folder, styles, *_ = own
-    style = SHARED.joined(STYLES) + folder.joined(styles)
+    style = SHARED.join(STYLES) + folder.join(styles)
     assert set(re.findall(r"var\(--([\w-]+)", style)) <= set(re.findall(r"--([\w-]+):", style)) | SET_BY_SCRIPT
 
 
@@ -43,30 +46,34 @@ def classes(style: str) -> set[str]:
     return {name for selector in re.findall(r"([^{}]+)\{", rules) for name in re.findall(r"\.([a-z][\w-]*)", selector)}
 
 
-def words(folder: Folder, names: tuple[str, ...]) -> set[str]:
-    return set(re.findall(r"[a-z][\w-]*", folder.joined(names)))
+def words(folder: AssetFolder, bodies: tuple[str, ...]) -> set[str]:
+    """Every lowercase word of the scripts and bodies of a folder."""
+    files = importlib.resources.files("transformer").joinpath(*folder.path.split("/")).iterdir()
+    scripts = sorted(file.name for file in files if file.name.endswith(".js"))
+    assert scripts
+    return set(re.findall(r"[a-z][\w-]*", folder.join((*scripts, *bodies))))
 
 
 def test_every_class_of_a_style_is_given_by_its_page():
-    kit = words(SHARED, (*SCRIPTS, "body.html"))
-    used = {name: words(folder, (*scripts, *bodies)) for name, (folder, _, scripts, bodies) in PAGES.items()}
+    shared = words(SHARED, ("body.html",))
+    used = {name: words(folder, bodies) for name, (folder, _, bodies) in PAGES.items()}
     numbered = {f"{name}-{number}" for name in ("arm", "dash") for number in range(8)}
-    for name, (folder, styles, *_) in PAGES.items():
-        assert classes(folder.joined(styles)) <= used[name] | kit | numbered
-    assert classes(SHARED.joined(STYLES)) <= kit | numbered | set.union(*used.values())
+    for name, (folder, styles, _) in PAGES.items():
+        assert classes(folder.join(styles)) <= used[name] | shared | numbered
+    assert classes(SHARED.join(STYLES)) <= shared | numbered | set.union(*used.values())
 
 
 def test_what_is_filled_in_is_never_searched_for_places():
-    assert fill("{{a}} {{b}}", {"a": "{{b}}", "b": "<"}) == "{{b}} <"
-    page = drawn_page("{{data}} <b>", "{{body}}", "a {}", "let a;", {"text": "</script>{{script}}"})
+    assert fill_template("{{a}} {{b}}", {"a": "{{b}}", "b": "<"}) == "{{b}} <"
+    page = render_scripted_page("{{data}} <b>", "{{body}}", "a {}", "let a;", {"text": "</script>{{script}}"})
     assert "<title>{{data}} &lt;b&gt;</title>" in page
     assert page.count("let a;") == 1
     assert page.count("</script>") == 2
 
 
 def test_only_a_served_page_may_ask_and_only_its_own_server():
-    assert "connect-src" not in drawn_page("a", "", "", "let a;", {})
-    assert "connect-src 'self';" in drawn_page("a", "", "", "let a;", {}, version="1")
-    still = still_page("a", "", "", seconds=2)
+    assert "connect-src" not in render_scripted_page("a", "", "", "let a;", {})
+    assert "connect-src 'self';" in render_scripted_page("a", "", "", "let a;", {}, version="1")
+    still = render_static_page("a", "", "", refresh_seconds=2)
     assert "script" not in still
     assert '<meta http-equiv="refresh" content="2">' in still

@@ -1,11 +1,11 @@
 // The colors of the theme, and one hue from nothing to everything: luminance alone carries a value, so it reads
 // without color vision.
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-let ramp = { more: rampColors("ramp"), less: rampColors("less") };
+export const dark = matchMedia("(prefers-color-scheme: dark)");
+export let ramp = { more: rampColors("ramp"), less: rampColors("less") };
 
 /** Call `act` whenever the color scheme has changed, behind the ramp. */
-function onNewScheme(act) {
+export function onNewScheme(act) {
   dark.addEventListener("change", () => {
     ramp = { more: rampColors("ramp"), less: rampColors("less") };
     act();
@@ -13,7 +13,7 @@ function onNewScheme(act) {
 }
 
 /** A color of the theme, "#rrggbb", in the scheme that holds now; its variable is light-dark(#..., #...). */
-function themeColor(name) {
+export function themeColor(name) {
   const value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
   return value.match(/#[0-9a-f]{6}/g).at(dark.matches ? -1 : 0);
 }
@@ -22,15 +22,15 @@ function themeColor(name) {
  * A value as [red, green, blue]; its root runs evenly along the ramp, so that faint ones show. A negative value takes
  * a second ramp of the same luminance: its sign is marked by shape too wherever there is room.
  */
-const colorOf = (value) => (value < 0 ? ramp.less : ramp.more)[colorIndex(value)];
+export const colorOf = (value) => (value < 0 ? ramp.less : ramp.more)[colorIndex(value)];
 
-const colorIndex = (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value))));
+export const colorIndex = (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value))));
 
 /** As `colorOf`, for a style. */
-const css = (value) => `rgb(${colorOf(value).join(" ")})`;
+export const css = (value) => `rgb(${colorOf(value).join(" ")})`;
 
 /** The 256 colors between the five stops of a ramp of the theme. */
-function rampColors(name) {
+export function rampColors(name) {
   const stops = [0, 1, 2, 3, 4].map((stop) => toLab(themeColor(`${name}-${stop}`)));
   return Array.from({ length: 256 }, (_, index) => {
     const place = (index / 255) * (stops.length - 1);
@@ -55,7 +55,7 @@ function toLab(hex) {
   ];
 }
 
-function fromLab([lightness, a, b]) {
+export function fromLab([lightness, a, b]) {
   const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
   const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;

@@ -2,26 +2,30 @@
 // of a page's own folder are joined into one module in the order that template.py and the page's Python give; each
 // uses what the ones before it define. `page` is what a page says of itself to whatever it hands out.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const page = { name: "", words: "", legend: () => [] };
+export const page = { name: "", words: "", legend: () => [] };
+
+/** What Python wrote into the page: the facts that `scripted_page` was called with. */
+export function readPageData() {
+  return JSON.parse(byId("data").textContent);
+}
 
 /** The element with this id. */
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
 /** The entry of a plain object that the object itself has: a key may be called "constructor". */
-const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
+export const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
 
 /** A new HTML element; strings among its children become text, never markup. */
-function make(tag, attributes = {}, ...children) {
+export function make(tag, attributes = {}, ...children) {
   return furnish(document.createElement(tag), attributes, children);
 }
 
 /** A new SVG element, as `make`. */
-function draw(tag, attributes = {}, ...children) {
+export function draw(tag, attributes = {}, ...children) {
   return furnish(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-function furnish(element, attributes, children) {
+export function furnish(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
   }
@@ -30,14 +34,14 @@ function furnish(element, attributes, children) {
 }
 
 /** A button of the small kind. */
-function smallButton(words, act, attributes = {}) {
+export function smallButton(words, act, attributes = {}) {
   const button = make("button", { type: "button", class: "small-button", ...attributes }, words);
   button.addEventListener("click", act);
   return button;
 }
 
 /** Fill a group with buttons, one of which is chosen: [[value, words], ...]. A redraw keeps the focus. */
-function fillSegments(group, choices, chosen, choose) {
+export function fillSegments(group, choices, chosen, choose) {
   const focused = [...group.children].indexOf(document.activeElement);
   const buttons = choices.map(([value, words]) => {
     const button = make("button", { type: "button", "aria-pressed": String(value === chosen) }, words);
@@ -49,12 +53,12 @@ function fillSegments(group, choices, chosen, choose) {
 }
 
 /** Show the tip beside a place of the window, with these words in it. */
-function showTip(x, y, ...words) {
+export function showTip(x, y, ...words) {
   byId("tip").replaceChildren(...words);
   placeTip(x, y);
 }
 
-function placeTip(x, y) {
+export function placeTip(x, y) {
   const tip = byId("tip");
   tip.hidden = false;
   // Against the far edge the tip stands on the other side of the place; it never leaves the window.
@@ -63,18 +67,18 @@ function placeTip(x, y) {
   tip.style.transform = `translate(${left}px, ${Math.max(4, y - tip.offsetHeight - 16)}px)`;
 }
 
-function hideTip() {
+export function hideTip() {
   byId("tip").hidden = true;
 }
 
 /** Say what keeps the page from being drawn. */
-function tellProblem(words) {
+export function tellProblem(words) {
   byId("problem").textContent = words;
   byId("problem").hidden = false;
 }
 
 /** Call `act` in the next frame whenever the width of the window has changed. */
-function onNewWidth(act) {
+export function onNewWidth(act) {
   let [width, waiting] = [innerWidth, null];
   addEventListener("resize", () => {
     if (width === innerWidth) return;

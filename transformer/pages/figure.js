@@ -1,6 +1,10 @@
 // Figures: one SVG each, drawn anew whenever a choice, the width or the color scheme changes. What can be read off a
 // figure are its stops: places with words, reached with the pointer or with the arrow keys.
 
+import { draw, furnish, hideTip, make, showTip, smallButton } from "./dom.js";
+import { saveFigure } from "./figure_export.js";
+import { PLOT } from "./scales.js";
+
 const figures = [];
 let keyed = null; // the figure that the arrow keys read
 
@@ -11,7 +15,7 @@ let keyed = null; // the figure that the arrow keys read
  * or null, where nothing of it is to be seen now. `legend` is nodes under the title, `table()` its numbers as rows,
  * `act(value)` is called where a stop is clicked or Enter is pressed on it.
  */
-function addFigure(place, { id, title, note = "", legend = null, table = null, act = null, paint }) {
+export function addFigure(place, { id, title, note = "", legend = null, table = null, act = null, paint }) {
   const name = make("strong", { id: `${id}-name` }, title);
   const kinds = table ? ["png", "svg", "csv"] : ["png", "svg"];
   const saving = kinds.map((kind) => {
@@ -31,7 +35,7 @@ function addFigure(place, { id, title, note = "", legend = null, table = null, a
   return figure;
 }
 
-function redraw(figure, width = figure.element.clientWidth) {
+export function redraw(figure, width = figure.element.clientWidth) {
   // In a closed fold it has no width; it is drawn once that is opened.
   if (!width) return;
   const painted = figure.paint(width);
@@ -47,13 +51,13 @@ function redraw(figure, width = figure.element.clientWidth) {
 }
 
 /** All widths are read before anything is drawn: in turns the page would be laid out once a figure. */
-function redrawAll() {
+export function redrawAll() {
   const widths = figures.map(({ element }) => element.clientWidth);
   figures.forEach((figure, index) => redraw(figure, widths[index]));
 }
 
 /** Mark a value of the horizontal axis by a line. */
-function markFigure(figure, value) {
+export function markFigure(figure, value) {
   figure.marked = value;
   if (!figure.frame) return;
   const { atX, box } = figure.frame;
@@ -104,7 +108,7 @@ function stopUnder(figure, event) {
 }
 
 /** Mark a stop and say its words; null marks none. */
-function point(figure, at, event = null) {
+export function point(figure, at, event = null) {
   figure.at = at;
   if (!figure.pointer) return;
   if (at === null) {

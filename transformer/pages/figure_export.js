@@ -1,5 +1,11 @@
 // What is seen, as files: a drawing as SVG and PNG that need no page, numbers as CSV.
 
+import { themeColor } from "./color_scale.js";
+import { draw, furnish, make, page } from "./dom.js";
+import { point } from "./figure.js";
+import { shorten, visible } from "./formatting.js";
+import { label, sampleParts, seenText, widthOf } from "./plot_marks.js";
+
 // What a drawing takes from the style of the page, so that it looks alike alone.
 const INLINED = [
   ...["fill", "fill-opacity", "opacity", "paint-order"],
@@ -10,7 +16,7 @@ const MARGIN = 16;
 const LARGEST_SIDE = 8000; // pixels of a PNG
 
 /** Hand a file to the person, named by the page and by these parts. */
-function handOut(blob, parts, kind) {
+export function handOut(blob, parts, kind) {
   const words = [page.name, ...parts].filter(Boolean).map((part) => visible(part));
   const name = words.map((part) => part.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)).join("_");
   const link = make("a", { download: `${name}.${kind}` });
@@ -20,14 +26,14 @@ function handOut(blob, parts, kind) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-function saveFigure(figure, kind) {
+export function saveFigure(figure, kind) {
   const { id, title, svg, file = id, legend = page.legend() } = figure;
   if (kind === "csv") return handOutTable(figure.table(), [file]);
   point(figure, null);
   return handOutDrawing(standalone(svg, { title, words: page.words, legend }).drawing, [file], kind);
 }
 
-async function handOutDrawing(drawing, parts, kind) {
+export async function handOutDrawing(drawing, parts, kind) {
   const text = new XMLSerializer().serializeToString(drawing);
   if (kind === "svg") return handOut(new Blob([text, "\n"], { type: "image/svg+xml" }), parts, "svg");
   const image = new Image();
@@ -45,7 +51,7 @@ async function handOutDrawing(drawing, parts, kind) {
  * A drawing as one that needs no page: { drawing, body }, the body being the group of what `svg` and `parts` draw.
  * Above it stand a title, words in small print, and the series of `legend`: [[look, name], ...].
  */
-function standalone(svg, { title, words, legend = [], parts = [], least = 0, below = 0 }) {
+export function standalone(svg, { title, words, legend = [], parts = [], least = 0, below = 0 }) {
   const width = Math.max(least, Number(svg.getAttribute("width"))) + 2 * MARGIN;
   const room = Math.floor((width - 2 * MARGIN) / 6);
   const heads = [
@@ -97,7 +103,7 @@ function inlineStyle(drawing) {
   }
 }
 
-function handOutTable(rows, parts) {
+export function handOutTable(rows, parts) {
   const text = rows.map((row) => `${row.map(cellText).join(",")}\r\n`);
   handOut(new Blob(["\ufeff", ...text], { type: "text/csv" }), parts, "csv");
 }

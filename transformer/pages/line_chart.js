@@ -1,5 +1,11 @@
 // Lines of several series over a common axis: the middle as a line, a band from low to high around it.
 
+import { draw } from "./dom.js";
+import { addFigure } from "./figure.js";
+import { brief, counted, isNumber, visible, worded } from "./formatting.js";
+import { cross, label, marker, tipHead, tipRow, widthOf } from "./plot_marks.js";
+import { frameOf, linearScale, logScale, PLOT, roomFor, sameValue, worthLog } from "./scales.js";
+
 const MARKED_ALL = 16; // a line of more points than these has a few markers, placed differently for each series
 const CROSS_ROOM = 29; // what a cross and its count take in the lane of what diverged
 
@@ -9,7 +15,7 @@ const CROSS_ROOM = 29; // what a cross and its count take in the lane of what di
  * level: a value that a line across marks, or null, by the words levelName }. `nearest`: where a series has no point,
  * its nearest is read.
  */
-function addLines(place, { look, height = 250, tell, nearest = false, ...figure }) {
+export function addLines(place, { look, height = 250, tell, nearest = false, ...figure }) {
   const paint = (width) => paintLines(width, height, look(), { tell, nearest });
   return addFigure(place, { ...figure, paint, table: () => rowsOfLines(look()) });
 }
@@ -71,7 +77,7 @@ function bandsOf({ look, points }, { atX, atY }) {
   });
 }
 
-function lineOf({ look, points }, { atX, atY }, number = 0, count = 1) {
+export function lineOf({ look, points }, { atX, atY }, number = 0, count = 1) {
   const parts = [];
   for (const stretch of stretches(points)) {
     const d = `M${stretch.map(({ x, middle }) => `${tenths(atX(x))} ${tenths(atY(middle))}`).join("L")}`;
@@ -132,7 +138,7 @@ function readRow({ name, look, points }, value, nearWords) {
 }
 
 /** Of how many seeds a value is, and how many runs it does not hold because they diverged. */
-const runsWords = (diverged, n) => `${counted(n, "seed")}${diverged > 0 ? `, ${diverged} diverged` : ""}`;
+export const runsWords = (diverged, n) => `${counted(n, "seed")}${diverged > 0 ? `, ${diverged} diverged` : ""}`;
 
 function describeLines(series, xName, yName) {
   const ends = series.map(({ name, points }) => {

@@ -1,21 +1,24 @@
 // What stands on a figure: text, markers, crosses, the bar of a ramp. A series is told from others by its look,
 //   { ink: classes that give its color and dash, shape: the number of its marker, null for a line alone }
 
+import { draw, make } from "./dom.js";
+import { shorten, visible } from "./formatting.js";
+
 /** Text in a figure, as it can be seen and as any XML can hold it. */
-const seenText = (words) =>
+export const seenText = (words) =>
   visible(String(words))
     .toWellFormed()
     .replace(/[\ufffe\uffff]/g, "\ufffd");
-const label = (words, x, y, attributes = {}) =>
+export const label = (words, x, y, attributes = {}) =>
   draw("text", { x: x.toFixed(1), y: y.toFixed(1), ...attributes }, seenText(words));
 
 /** About how wide a label of the axes is. */
-const widthOf = (words) => 6.4 * Array.from(String(words)).length;
+export const widthOf = (words) => 6.4 * Array.from(String(words)).length;
 
 const polygon = (points) => `M${points.map(([x, y]) => `${x.toFixed(2)} ${y.toFixed(2)}`).join("L")}Z`;
 
 // By the number of a look's shape; of an upright cross the corners of one quarter, turned four times.
-const SHAPES = [
+export const SHAPES = [
   (x, y, r) => `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
   (x, y, r) => corners(x, y, 1.2 * r, 4, 45),
   (x, y, r) => corners(x, y, 1.35 * r, 3, 0),
@@ -39,11 +42,11 @@ function corners(x, y, size, count, turn) {
 }
 
 /** The marker of a look, about 2 r wide. */
-const marker = ({ ink, shape }, x, y, r = 3.6) =>
+export const marker = ({ ink, shape }, x, y, r = 3.6) =>
   draw("path", { class: `marker ${ink}`, d: SHAPES[shape ?? 0](x, y, r) });
 
 /** A cross where a run diverged. */
-const cross = (x, y, r = 3.6, attributes = {}) =>
+export const cross = (x, y, r = 3.6, attributes = {}) =>
   draw("path", {
     class: "cross",
     d: `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`,
@@ -51,19 +54,19 @@ const cross = (x, y, r = 3.6, attributes = {}) =>
   });
 
 /** The line and the marker of a look, for a drawing. */
-function sampleParts(look) {
+export function sampleParts(look) {
   const line = draw("line", { class: `stroke ${look.ink}`, x1: 0, x2: 30, y1: 6, y2: 6 });
   return look.shape === null ? [line] : [line, marker(look, 15, 6)];
 }
 
 /** The same beside a name. */
-function sampleOf(look) {
+export function sampleOf(look) {
   const size = { class: "sample", width: 30, height: 12, "aria-hidden": "true", focusable: "false" };
   return draw("svg", size, ...sampleParts(look));
 }
 
 /** The bar that says which color is which value; marks are [share of its width, words]. */
-function rampBar(left, top, width, colorAt, marks) {
+export function rampBar(left, top, width, colorAt, marks) {
   const parts = 66;
   const step = width / parts;
   // Each lies over the edge of the one before: seams would show as stripes.
@@ -78,17 +81,17 @@ function rampBar(left, top, width, colorAt, marks) {
 }
 
 /** The same as a legend beside a heading, under its name. */
-function showRamp(place, name, colorAt, marks) {
+export function showRamp(place, name, colorAt, marks) {
   const size = { class: "ramp", width: 132, height: 24, role: "img", "aria-label": `scale: ${name}` };
   const bar = draw("svg", size, ...rampBar(0, 0, size.width, colorAt, marks));
   place.replaceChildren(make("span", { class: "ramp-name" }, name), bar);
 }
 
 /** The first line of a tip. */
-const tipHead = (words) => make("div", { class: "tip-head" }, words);
+export const tipHead = (words) => make("div", { class: "tip-head" }, words);
 
 /** A row of a tip: a series' sample and name, then what it has. */
-function tipRow(look, name, value, more = "") {
+export function tipRow(look, name, value, more = "") {
   const title = make("span", { class: "arm-name" }, shorten(visible(name), 28));
   return make("div", { class: "tip-row" }, sampleOf(look), title, make("b", {}, value), make("i", {}, more));
 }

@@ -1,10 +1,14 @@
 // Scales { ticks: [[value, words]], share(value): where a value lies, 0 to 1 }, and the axes that show them.
 
-const PLOT = { right: 14, top: 12, bottom: 36 };
+import { draw } from "./dom.js";
+import { compact, minus } from "./formatting.js";
+import { label, widthOf } from "./plot_marks.js";
+
+export const PLOT = { right: 14, top: 12, bottom: 36 };
 const LOG_WORTH = 40; // largest over smallest value from which on a logarithmic scale shows more
 
 /** About `count` round values that reach from `low` to `high` or a little beyond. */
-function niceTicks(low, high, count) {
+export function niceTicks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999) * power;
@@ -14,7 +18,7 @@ function niceTicks(low, high, count) {
 }
 
 /** Values with their words on an axis, in as many digits as it takes to tell one from the next. */
-function tickWords(values) {
+export function tickWords(values) {
   for (let digits = 3; ; digits++) {
     const words = values.map((value) => minus(compact(value, digits)));
     if (digits === 15 || new Set(words).size === new Set(values).size) return values.map((v, at) => [v, words[at]]);
@@ -22,7 +26,7 @@ function tickWords(values) {
 }
 
 /** A linear scale with round ticks; it ends at a tick, or `tight` at the largest value. */
-function linearScale(values, count = 4, { tight = false } = {}) {
+export function linearScale(values, count = 4, { tight = false } = {}) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (low >= 0 && low < 0.35 * high) low = 0;
   if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 20, high + Math.abs(high) / 20];
@@ -35,11 +39,11 @@ function linearScale(values, count = 4, { tight = false } = {}) {
   };
 }
 
-const worthLog = (values, ratio = LOG_WORTH) =>
+export const worthLog = (values, ratio = LOG_WORTH) =>
   values.every((value) => value > 0) && Math.max(...values) > ratio * Math.min(...values);
 
 /** A logarithmic scale over positive values: ticks at 1, 2, 5 where it is short, at powers of ten where it is long. */
-function logScale(values) {
+export function logScale(values) {
   const positive = values.filter((value) => value > 0);
   let [low, high] = [Math.log10(Math.min(...positive)), Math.log10(Math.max(...positive))];
   if (high - low < 0.3) [low, high] = [low - 0.15, high + 0.15];
@@ -58,13 +62,13 @@ function logScale(values) {
   };
 }
 
-const sameValue = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
+export const sameValue = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
 
 /** Room on the left for the labels of a vertical axis and its name. */
-const roomFor = (ticks) => Math.ceil(Math.max(18, ...ticks.map(([, words]) => widthOf(words)))) + 26;
+export const roomFor = (ticks) => Math.ceil(Math.max(18, ...ticks.map(([, words]) => widthOf(words)))) + 26;
 
 /** Grid, labels and names of two axes around a box { left, right, top, bottom }, and where values lie in it. */
-function frameOf(box, x, y, names) {
+export function frameOf(box, x, y, names) {
   const atX = (value) => box.left + (box.right - box.left) * x.share(value);
   const atY = (value) => box.bottom - (box.bottom - box.top) * y.share(value);
   const parts = [...rowsOf(box, y, atY), ...columnsOf(box, x, atX)];
@@ -74,7 +78,7 @@ function frameOf(box, x, y, names) {
 }
 
 /** The name of a vertical axis. */
-const upright = (words, x, y) =>
+export const upright = (words, x, y) =>
   label(words, x, y, { class: "axis-name", "text-anchor": "middle", transform: `rotate(-90 ${x} ${y})` });
 
 function rowsOf(box, { ticks }, atY) {

@@ -1,133 +1,156 @@
-"""One closed HTML file a page: the theme and the chart kit of this folder, and what a page adds to them."""
+"""HTML pages as one closed file each: document template, styles, bundled JavaScript modules and embedded data."""
 
 import base64
 import hashlib
 import html
 import importlib.resources
 import json
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 STYLES = ("theme.css", "charts.css")
-# In the order in which they run: each file sees what the ones before it define.
-SCRIPTS = (
-    "dom.js",
-    "formatting.js",
-    "color_scale.js",
-    "plot_marks.js",
-    "scales.js",
-    "figure.js",
-    "line_chart.js",
-    "figure_export.js",
-)
-
-
 _COMMENT = re.compile(r"^ *(?://.*|/\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+_IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"(\.[^"]*)";\n', re.MULTILINE)
 
 
-class Folder(NamedTuple):
-    """Where a page's own files lie: a package and a folder in it."""
+class AssetFolder(NamedTuple):
+    """A folder of HTML, CSS and JavaScript files in this package, such as `maps/report/web`."""
 
-    package: str
-    name: str
+    path: str
 
     def read(self, name: str) -> str:
-        """The text of one of the files."""
-        return importlib.resources.files(self.package).joinpath(self.name, name).read_text(encoding="utf-8")
+        """Return the text of one file."""
+        return _read(posixpath.join(self.path, name))
 
-    def joined(self, names: Iterable[str]) -> str:
-        """The texts of several files, one after another."""
+    def join(self, names: Iterable[str]) -> str:
+        """Return the texts of several files, one after another."""
         return "\n".join(map(self.read, names))
 
+    def bundle(self, *entries: str) -> str:
+        """Return these JavaScript modules and all that they import as one module, each after what it imports.
 
-SHARED = Folder("transformer", "pages")
+        Imports are relative paths of named exports, without `as`; names at the top level are unique in a bundle.
+        Comments on lines of their own are left out.
+        """
+        modules: dict[str, str] = {}
+        for entry in entries:
+            _add_module(posixpath.join(self.path, entry), modules)
+        script = "\n".join(modules.values())
+        return strip_comments(re.sub(r"^export ", "", _IMPORT.sub("", script), flags=re.MULTILINE))
 
 
-def style_of(own: str = "") -> str:
-    """The theme, and behind it a page's own style."""
-    return f"{SHARED.joined(STYLES)}\n{own}"
+SHARED = AssetFolder("pages")
 
 
-def script_of(own: str) -> str:
-    """The chart kit, and behind it a page's own script, without comments."""
-    return without_comments(f"{SHARED.joined(SCRIPTS)}\n{own}")
+def _read(path: str) -> str:
+    return importlib.resources.files("transformer").joinpath(*path.split("/")).read_text(encoding="utf-8")
 
 
-def without_comments(script: str) -> str:
-    """A script without the comments that stand on lines of their own, which every page would carry.
+def _add_module(path: str, modules: dict[str, str]) -> None:
+    """Add a module to `modules`, a map from path to text, after those that it imports; imports may be cyclic."""
+    if path in modules:
+        return
+    text = modules[path] = _read(path)
+    for specifier in _IMPORT.findall(text):
+        _add_module(posixpath.normpath(posixpath.join(posixpath.dirname(path), specifier)), modules)
+    modules[path] = modules.pop(path)  # behind its imports
+
+
+def join_styles(own: str = "") -> str:
+    """Return the style sheets that all pages share, followed by a page's own."""
+    return f"{SHARED.join(STYLES)}\n{own}"
+
+
+def strip_comments(script: str) -> str:
+    """Return a script without the comments that stand on lines of their own, to keep pages small.
 
     No template literal of several lines may have such a line.
     """
     return _COMMENT.sub("", script)
 
 
-def digest(text: str) -> str:
-    """How a content security policy names a script or a style that it admits."""
+def csp_hash(text: str) -> str:
+    """Return the hash by which a content security policy admits an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-def escaped(text: str) -> str:
-    """Any text as HTML, also one that UTF-8 cannot hold."""
+def escape_html(text: str) -> str:
+    """Escape text for HTML; characters that UTF-8 cannot encode become "?"."""
     return html.escape(text.encode("utf-8", "replace").decode())
 
 
-def embedded(facts: Mapping[str, Any]) -> str:
-    """Facts as JSON inside an element: ASCII alone and no "<", so that nothing in them can end it."""
-    text = json.dumps(facts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+def embed_json(data: Mapping[str, Any]) -> str:
+    """Return data as ASCII JSON without "<", so that nothing in it can close the element that holds it."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
-def fill(template: str, parts: Mapping[str, str]) -> str:
-    """The template with its places {{name}} filled, in one pass: inserted text is not searched for places."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+def fill_template(template: str, values: Mapping[str, str]) -> str:
+    """Replace each {{name}} of a template by its value, in one pass: values are not searched for placeholders."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
 
 
-def still_page(title: str, body: str, style: str, seconds: int) -> str:
-    """A page without a script, which its browser asks for again after some seconds."""
-    return _framed(title, body, style, head=_again_after(seconds))
+def render_static_page(title: str, body: str, style: str, refresh_seconds: int) -> str:
+    """Return a page without a script, which the browser reloads every `refresh_seconds`."""
+    return _render_document(title, body, style, head=_refresh(refresh_seconds))
 
 
-def _again_after(seconds: int | None) -> str:
+def _refresh(seconds: int | None) -> str:
     return "" if seconds is None else f'<meta http-equiv="refresh" content="{seconds}">'
 
 
-def drawn_page(
+def render_scripted_page(
     title: str,
     body: str,
     style: str,
     script: str,
-    facts: Mapping[str, Any],
+    data: Mapping[str, Any],
     *,
-    first: str = "",
-    later: str = "",
+    before_script: str = "",
+    after_script: str = "",
     version: str | None = None,
-    again: int | None = None,
+    refresh_seconds: int | None = None,
 ) -> str:
-    """A page that its script draws from `facts` and from the elements `first` and `later`, before and behind it.
+    """Return a page that its script draws from `data` and from further elements that hold data.
 
-    With a `version` the script may ask the server that gave the page out, and no other. With `again` the browser reads
-    the page itself anew after so many seconds.
+    Args:
+        title: Title of the document.
+        body: HTML that the script fills.
+        style: CSS.
+        script: One JavaScript module, as `AssetFolder.bundle` returns it.
+        data: What the script reads with `readPageData()`.
+        before_script: Elements that the script needs at once.
+        after_script: Elements that may still load while the script runs.
+        version: Version of a served page; its script may then ask the server for a newer one.
+        refresh_seconds: Interval at which the browser reloads the page, or None for never.
     """
-    parts = {"body": body, "data": embedded(facts), "first": first, "script": script, "later": later}
-    # A figure becomes a PNG by way of an image that is made of its own text, and sounds lie in it as text: no other
-    # image or sound can come in.
-    admitted = f"script-src '{digest(script)}'; img-src data:; media-src data:; "
-    if version is None:
-        return _framed(title, fill(SHARED.read("body.html"), parts), style, admitted, head=_again_after(again))
-    attributes = f' data-version="{escaped(version)}"'
-    admitted += "connect-src 'self'; "
-    return _framed(title, fill(SHARED.read("body.html"), parts), style, admitted, attributes)
+    parts = {
+        "body": body,
+        "data": embed_json(data),
+        "before_script": before_script,
+        "script": script,
+        "after_script": after_script,
+    }
+    # Exporting a figure as PNG loads its SVG as an image, and audio is embedded as text: both are data URLs.
+    policy = f"script-src '{csp_hash(script)}'; img-src data:; media-src data:; "
+    attributes = ""
+    if version is not None:
+        attributes = f' data-version="{escape_html(version)}"'
+        policy += "connect-src 'self'; "
+    content = fill_template(SHARED.read("body.html"), parts)
+    return _render_document(title, content, style, policy, attributes, head=_refresh(refresh_seconds))
 
 
-def _framed(title: str, body: str, style: str, admitted: str = "", attributes: str = "", head: str = "") -> str:
-    policy = f"default-src 'none'; {admitted}style-src '{digest(style)}'; base-uri 'none'; form-action 'none'"
+def _render_document(title: str, body: str, style: str, policy: str = "", attributes: str = "", head: str = "") -> str:
+    policy = f"default-src 'none'; {policy}style-src '{csp_hash(style)}'; base-uri 'none'; form-action 'none'"
     parts = {
         "attributes": attributes,
         "policy": policy,
         "head": head,
-        "title": escaped(title),
+        "title": escape_html(title),
         "style": style,
         "body": body,
     }
-    return fill(SHARED.read("document.html"), parts)
+    return fill_template(SHARED.read("document.html"), parts)

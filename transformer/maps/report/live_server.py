@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.pages.template import Folder, escaped, fill, still_page, style_of
+from transformer.pages.template import AssetFolder, escape_html, fill_template, join_styles, render_static_page
 from transformer.runs.directory import RunDirectory
 from transformer.storage.contract import Version
 from transformer.storage.locate import locate, storage_of
@@ -197,6 +197,6 @@ def awaited(run_directory: Path) -> str | None:
 def _waiting_page(run_directory: Path, awaited: str) -> Shown:
     """A page without a script, which the browser reloads by itself."""
     title = run_directory.resolve().name
-    parts = {"title": escaped(title), "awaited": escaped(awaited)}
-    body = fill(Folder("transformer.maps.report", "web").read("waiting_for_run.html"), parts)
-    return Shown(still_page(f"{title} · attention", body, style_of(), seconds=2).encode(), "waiting")
+    parts = {"title": escape_html(title), "awaited": escape_html(awaited)}
+    body = fill_template(AssetFolder("maps/report/web").read("waiting_for_run.html"), parts)
+    return Shown(render_static_page(f"{title} · attention", body, join_styles(), refresh_seconds=2).encode(), "waiting")

@@ -13,12 +13,12 @@ from transformer.maps.report.payload import Block, PagePayload, least_size, page
 from transformer.maps.report.role_descriptions import summary
 from transformer.maps.report.run_data import first_view, leaves, read_curves, read_samples, thin
 from transformer.maps.store import MapStore
-from transformer.pages.template import Folder, drawn_page, script_of, style_of
+from transformer.pages.template import AssetFolder, join_styles, render_scripted_page
 from transformer.runs.directory import RunDirectory
 from transformer.storage.locate import locate, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
-FOLDER = Folder("transformer.maps.report", "web")
+FOLDER = AssetFolder("maps/report/web")
 STYLES = (
     "head_grid.css",
     "head_roles.css",
@@ -28,37 +28,8 @@ STYLES = (
     "head_history.css",
     "images.css",
 )
-# In the order in which they run: each file sees what the ones before it define.
-SCRIPTS = (
-    "map_data.js",
-    "canvas_pixels.js",
-    "tokens.js",
-    "head_statistics.js",
-    "head_roles.js",
-    "head_grid.js",
-    "axes.js",
-    "attention_heatmap.js",
-    "audio_player.js",
-    "marginals.js",
-    "image_overlay.js",
-    "token_highlights.js",
-    "image_strip.js",
-    "attention_lines.js",
-    "samples.js",
-    "value_weighted.js",
-    "neuron_view.js",
-    "head_export.js",
-    "captions.js",
-    "comparison.js",
-    "keyboard_help.js",
-    "metric_curves.js",
-    "config_table.js",
-    "head_curve.js",
-    "head_history.js",
-    "attention_distance.js",
-    "report.js",
-)
-FOLLOWING = "live_reload.js"  # only in a page that is served
+ENTRY = "report.js"
+LIVE_RELOAD = "live_reload.js"  # only in a served page
 
 
 def write_report(
@@ -320,17 +291,16 @@ def _against(directory: Path, store: MapStore, other: MapStore) -> dict[str, Any
 
 
 def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
-    script = FOLDER.joined((*SCRIPTS, *([] if version is None else [FOLLOWING])))
     first, later = _parted(facts, blocks)
     other = f" minus {facts['against']['title']}" if facts["against"] else ""
-    return drawn_page(
+    return render_scripted_page(
         f"{facts['title']}{other} · attention",
         FOLDER.read("report.html"),
-        style_of(FOLDER.joined(STYLES)),
-        script_of(script),
+        join_styles(FOLDER.join(STYLES)),
+        FOLDER.bundle(ENTRY, *([] if version is None else [LIVE_RELOAD])),
         facts,
-        first=_elements(first),
-        later=_elements(later),
+        before_script=_elements(first),
+        after_script=_elements(later),
         version=version,
     )
 

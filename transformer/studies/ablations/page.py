@@ -3,24 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.pages.template import Folder, drawn_page, script_of, style_of
+from transformer.pages.template import AssetFolder, join_styles, render_scripted_page
 
-FOLDER = Folder("transformer.studies", "web")
+FOLDER = AssetFolder("studies/web")
 STYLES = ("study.css", "arms.css")
-# In the order in which they run: each file sees what the ones before it define.
-SCRIPTS = (
-    "panels_and_tables.js",
-    "arms.js",
-    "comparison_table.js",
-    "paired_seeds.js",
-    "hyperparameter_sensitivity.js",
-    "hyperparameter_heatmap.js",
-    "training_curves.js",
-    "initial_gradients.js",
-    "arm_configs.js",
-    "runs_table.js",
-    "ablation.js",
-)
+ENTRY = "ablation.js"
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -28,10 +15,10 @@ def render(result: Mapping[str, Any]) -> str:
 
     A panel whose data the result does not have is left out.
     """
-    return drawn_page(
+    return render_scripted_page(
         f"{result['question'] or result['name']} · ablation",
         FOLDER.read("ablation.html"),
-        style_of(FOLDER.joined(STYLES)),
-        script_of(FOLDER.joined(SCRIPTS)),
+        join_styles(FOLDER.join(STYLES)),
+        FOLDER.bundle(ENTRY),
         result,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transformer.pages.template import drawn_page, script_of, style_of
+from transformer.pages.template import join_styles, render_scripted_page
 from transformer.storage.locate import storage_of
 from transformer.studies.ablations.page import FOLDER
 from transformer.studies.sweeps.progress import Row
@@ -13,19 +13,19 @@ from transformer.studies.sweeps.trials import Trial
 
 NAME = "sweep.html"
 STYLES = ("study.css", "sweep.css")
-SCRIPTS = ("panels_and_tables.js", "trials.js", "parallel_coordinates.js", "sweep.js")
-_AGAIN = 10  # seconds until a page of a running sweep is read again
+ENTRY = "sweep.js"
+_REFRESH_SECONDS = 10  # of the page of a running sweep
 
 
 def render(result: Mapping[str, Any]) -> str:
     """The page of a result of `transformer.studies.sweeps.results.result_of`."""
-    return drawn_page(
+    return render_scripted_page(
         f"{result['name']} · sweep",
         FOLDER.read("sweep.html"),
-        style_of(FOLDER.joined(STYLES)),
-        script_of(FOLDER.joined(SCRIPTS)),
+        join_styles(FOLDER.join(STYLES)),
+        FOLDER.bundle(ENTRY),
         result,
-        again=_AGAIN if result["state"] == "running" else None,
+        refresh_seconds=_REFRESH_SECONDS if result["state"] == "running" else None,
     )
 
 

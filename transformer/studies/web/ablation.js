@@ -1,5 +1,19 @@
 // The page put together: the bar of the arms, the panels, and what makes all figures be drawn anew.
 
+import { byId, make, smallButton } from "../../pages/dom.js";
+import { redrawAll } from "../../pages/figure.js";
+import { showConfigs } from "./arm_configs.js";
+import { hiddenArms, named, slots } from "./arms.js";
+import { showArms, showHeader } from "./comparison_table.js";
+import { showMap } from "./hyperparameter_heatmap.js";
+import { showTuned } from "./hyperparameter_sensitivity.js";
+import { showGradients } from "./initial_gradients.js";
+import { data } from "./page_data.js";
+import { showForest, showSeeds } from "./paired_seeds.js";
+import { openPage } from "./panels_and_tables.js";
+import { showCells } from "./runs_table.js";
+import { showBands, showHeads } from "./training_curves.js";
+
 function showLegend() {
   const bar = byId("legend");
   const buttons = data.arms.map(({ name }) => {

@@ -1,6 +1,12 @@
 // What differs between the arms, in full, and what they share.
 
-function showConfigs() {
+import { make } from "../../pages/dom.js";
+import { brief, counted, visible, worded } from "../../pages/formatting.js";
+import { named } from "./arms.js";
+import { data } from "./page_data.js";
+import { addPanel, fold, makeTable, scrolling } from "./panels_and_tables.js";
+
+export function showConfigs() {
   const same =
     "Keys that are neither named nor tuned are equal in all arms; with a seed every arm reads the same batches in the " +
     "same order.";

@@ -1,5 +1,14 @@
 // What was asked, the verdict, and the table of the arms behind it.
 
+import { byId, make, own } from "../../pages/dom.js";
+import { brief, counted, isNumber, spaced, visible, worded } from "../../pages/formatting.js";
+import { named, severalTasks } from "./arms.js";
+import { data } from "./page_data.js";
+import {
+  addPanel, commandLine, decimalsFor, exact, fixed, fold, intervalOf, line, makeTable, percent, scrolling, shortKey,
+  signedFixed, small, taskName, tunedKeys, tunedWords,
+} from "./panels_and_tables.js";
+
 const comparisonOf = (name, task = null) => data.comparisons.find((each) => each.arm === name && each.task === task);
 
 const VERDICTS = {
@@ -9,7 +18,7 @@ const VERDICTS = {
   "not said": ["?", "not said"],
 };
 
-function showHeader() {
+export function showHeader() {
   const about = data.about ?? {};
   byId("name").textContent = data.name ? `· ${visible(data.name)}` : "";
   byId("question").textContent = visible(data.question || data.name);
@@ -258,7 +267,7 @@ function tasksTable() {
   return [fold("Each task by itself", table)];
 }
 
-function showArms() {
+export function showArms() {
   const by = spaced(data.chosen_by);
   const how = [`${spaced(data.reported)}, ${data.better} is better`];
   if (tunedKeys().length) how.push(`${tunedKeys().map(shortKey).join(" and ")} chosen by ${by} for each arm`);

@@ -1,6 +1,17 @@
 // The map of two tuned keys: a heat map an arm, on one scale for all of them.
 
-function showMap() {
+import { css } from "../../pages/color_scale.js";
+import { draw, make, own } from "../../pages/dom.js";
+import { addFigure } from "../../pages/figure.js";
+import { brief, compact, isNumber, minus, shorten, spaced, visible } from "../../pages/formatting.js";
+import { runsWords } from "../../pages/line_chart.js";
+import { label, marker, rampBar, tipHead, widthOf } from "../../pages/plot_marks.js";
+import { sameValue, tickWords, upright } from "../../pages/scales.js";
+import { armRow, lookOf, shownArms } from "./arms.js";
+import { data } from "./page_data.js";
+import { addPanel, lowerIsBetter, shortKey, tunedKeys, tunedWords } from "./panels_and_tables.js";
+
+export function showMap() {
   const maps = data.arms.filter(({ map }) => map);
   if (!maps.length) return;
   const { x_key, y_key } = maps[0].map;

@@ -1,6 +1,17 @@
 // The tuned values: how much an arm depends on each, the map of two of them, and how often it diverged.
 
-function showTuned() {
+import { draw, make, own } from "../../pages/dom.js";
+import { addFigure } from "../../pages/figure.js";
+import { brief, counted, isNumber, shorten, spaced, visible, worded } from "../../pages/formatting.js";
+import { addLines } from "../../pages/line_chart.js";
+import { label, marker, tipHead } from "../../pages/plot_marks.js";
+import { linearScale, logScale, PLOT, sameValue } from "../../pages/scales.js";
+import { armRow, armSeries, lookOf, shownArms } from "./arms.js";
+import { data } from "./page_data.js";
+import { intervalBar } from "./paired_seeds.js";
+import { addPanel, percent, shortKey, tunedWords } from "./panels_and_tables.js";
+
+export function showTuned() {
   const keys = [...new Set(data.arms.flatMap((arm) => (arm.sensitivity ?? []).map(({ key }) => key)))];
   const tried = keys.filter((key) => data.arms.some((arm) => (sensitivityOf(arm, key)?.points.length ?? 0) > 1));
   const place = make("div", { class: tried.length > 1 ? "trio" : "pair" });

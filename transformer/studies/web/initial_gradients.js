@@ -1,6 +1,13 @@
 // Gradients at the first step, before anything is learned: layer by layer, for stacks of several depths.
 
-function showGradients() {
+import { make } from "../../pages/dom.js";
+import { brief, counted, isNumber, visible } from "../../pages/formatting.js";
+import { addLines } from "../../pages/line_chart.js";
+import { armSeries, named, shownArms } from "./arms.js";
+import { data } from "./page_data.js";
+import { addPanel, exact, fixed, line, makeTable, scrolling } from "./panels_and_tables.js";
+
+export function showGradients() {
   const measured = data.about?.initial_gradients;
   if (!measured?.stacks?.length) return;
   const panel = addPanel("gradients", "Gradients at initialization", visible(measured.how));

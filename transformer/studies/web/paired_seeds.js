@@ -1,9 +1,18 @@
 // Every seed: its values in an arm and in the reference joined; and above all, the paired differences with their interval.
 
+import { byId, draw, make } from "../../pages/dom.js";
+import { addFigure, redrawAll } from "../../pages/figure.js";
+import { brief, counted, isNumber, shorten, spaced, visible } from "../../pages/formatting.js";
+import { cross, label, marker, tipHead, widthOf } from "../../pages/plot_marks.js";
+import { linearScale, logScale, PLOT, roomFor, upright, worthLog } from "../../pages/scales.js";
+import { armClass, armNamed, armRow, hiddenArms, lookOf, severalTasks, shownArms } from "./arms.js";
+import { data } from "./page_data.js";
+import { addPanel, chooser, lowerIsBetter, taskName } from "./panels_and_tables.js";
+
 const pairing = { task: data.tasks[0] };
 const ROW = 28;
 
-function showSeeds() {
+export function showSeeds() {
   const place = make("div", {});
   const note =
     "A line joins one seed's value in the reference with its value in an arm; both read the same data in the same order.";
@@ -25,7 +34,7 @@ function showSeeds() {
 }
 
 /** The answer at a glance, above all words: every difference with its interval. */
-function showForest() {
+export function showForest() {
   if (!data.comparisons.some(({ differences }) => differences?.length)) return;
   addFigure(byId("forest"), {
     id: "differences",
@@ -235,7 +244,7 @@ function drawDifference({ arm, differences, interval, difference, n }, y, atX, p
 }
 
 /** A bar with ends, on its side. */
-const intervalBar = (arm, low, high, y) =>
+export const intervalBar = (arm, low, high, y) =>
   draw("path", {
     class: `interval-bar ${armClass(arm)}`,
     d: `M${low} ${y}H${high}M${low} ${y - 4}V${y + 4}M${high} ${y - 4}V${y + 4}`,

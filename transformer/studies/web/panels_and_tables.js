@@ -1,15 +1,21 @@
 // Numbers, tables and panels of a study's page. The files of this folder stand behind those of transformer/pages in one
 // module, in the order that page.py or sweep_page.py gives. `data.tuned` are the values of each tuned key.
 
+import { onNewScheme } from "../../pages/color_scale.js";
+import { byId, make, onNewWidth, smallButton, tellProblem } from "../../pages/dom.js";
+import { redrawAll } from "../../pages/figure.js";
+import { isNumber, minus, readable, spaced, visible, worded } from "../../pages/formatting.js";
+import { data } from "./page_data.js";
+
 const MOST_DECIMALS = 6;
-const lowerIsBetter = data.better === "lower";
+export const lowerIsBetter = data.better === "lower";
 
 // --- numbers ---
 
 const fixedFormats = new Map();
 
 /** A number with so many decimals; a dash where there is none. */
-function fixed(value, decimals) {
+export function fixed(value, decimals) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);
   // What is too small for as many decimals as are ever given is written as a power of ten.
@@ -21,11 +27,11 @@ function fixed(value, decimals) {
   return minus(fixedFormats.get(decimals).format(value));
 }
 
-const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
-const signedFixed = (value, decimals) => (isNumber(value) && value > 0 ? "+" : "") + fixed(value, decimals);
+export const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
+export const signedFixed = (value, decimals) => (isNumber(value) && value > 0 ? "+" : "") + fixed(value, decimals);
 
 /** As many decimals as the narrowest of some intervals needs to show two digits of its half. */
-function decimalsFor(intervals, values = []) {
+export function decimalsFor(intervals, values = []) {
   const halves = intervals.filter(Boolean).map(([low, high]) => (high - low) / 2);
   const sizes = halves.some((half) => half > 0) ? halves : values.filter(isNumber).map((value) => Math.abs(value) / 50);
   const least = Math.min(...sizes.filter((size) => size > 0));
@@ -33,28 +39,28 @@ function decimalsFor(intervals, values = []) {
 }
 
 /** A number in a table, exact in what the element holds, rounded in what is seen. */
-const exact = (value, words) =>
+export const exact = (value, words) =>
   isNumber(value) ? make("data", { value: String(value) }, words) : make("span", { class: "none" }, "–");
 
 /** "[0.12, 0.34]", both ends exact underneath; nothing where there is no interval. */
-function intervalOf(interval, decimals, write = fixed) {
+export function intervalOf(interval, decimals, write = fixed) {
   if (!interval) return [];
   const [low, high] = interval.map((end) => exact(end, write(end, decimals)));
   return [make("span", { class: "interval" }, "[", low, ", ", high, "]")];
 }
 
-const taskName = (task) => (task === "" ? "the task" : visible(String(task)));
+export const taskName = (task) => (task === "" ? "the task" : visible(String(task)));
 
 /** The last part of a dotted key, or the whole of it where another tuned key ends alike. */
-function shortKey(key) {
+export function shortKey(key) {
   const last = String(key).split(".").at(-1);
   const alike = tunedKeys().filter((other) => other.split(".").at(-1) === last);
   return spaced(alike.length > 1 ? key : last);
 }
 
-const tunedKeys = () => Object.keys(data.tuned ?? {});
+export const tunedKeys = () => Object.keys(data.tuned ?? {});
 
-const tunedWords = (value) =>
+export const tunedWords = (value) =>
   isNumber(value) && value !== 0 && Math.abs(value) < 0.01 ? value.toExponential().replace("e+", "e") : worded(value);
 
 // --- elements ---
@@ -63,13 +69,13 @@ const tunedWords = (value) =>
 const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 /** The command that writes the page of the heads of a run in a directory, beside those of `against`; `trust` is quoted already. */
-const mapsCommand = (directory, trust, against) =>
+export const mapsCommand = (directory, trust, against) =>
   `${data.maps_command ?? data.about.maps_command} --workdir=${quoted(directory)}` +
   (against ? ` --against=${quoted(against)}` : "") +
   (trust ? ` ${trust}` : "");
 
 /** One of many, chosen from a list: [[value, words], ...]. */
-function chooser(name, choices, chosen, choose) {
+export function chooser(name, choices, chosen, choose) {
   const select = make("select", {}, ...choices.map(([value, words]) => make("option", { value }, words)));
   select.value = chosen;
   select.addEventListener("change", () => choose(select.value));
@@ -77,7 +83,7 @@ function chooser(name, choices, chosen, choose) {
 }
 
 /** A button that copies a text. */
-function copyButton(text, words = "copy") {
+export function copyButton(text, words = "copy") {
   const act = async () => {
     button.textContent = (await copied(text)) ? "copied" : "not allowed";
     setTimeout(() => (button.textContent = words), 1600);
@@ -87,10 +93,10 @@ function copyButton(text, words = "copy") {
 }
 
 /** Paths in commands are as the study's own command gave them, so relative ones begin where it was given. */
-const COMMANDS_RUN_FROM = "Run the commands in the folder where the study was started.";
+export const COMMANDS_RUN_FROM = "Run the commands in the folder where the study was started.";
 
 /** A command that can be read and copied. */
-const commandLine = (command) => make("p", { class: "command" }, make("code", {}, command), copyButton(command));
+export const commandLine = (command) => make("p", { class: "command" }, make("code", {}, command), copyButton(command));
 
 async function copied(text) {
   try {
@@ -109,7 +115,7 @@ async function copied(text) {
 }
 
 /** Draw the page, and its figures anew wherever there is another width or another color scheme. */
-function openPage(show) {
+export function openPage(show) {
   try {
     show();
   } catch (error) {
@@ -122,7 +128,7 @@ function openPage(show) {
 }
 
 /** A panel of the page: its heading, a note under it, and its content. */
-function addPanel(id, title, note, ...content) {
+export function addPanel(id, title, note, ...content) {
   const heading = make("h2", { id: `${id}-title` }, title);
   const words = note ? [make("p", { class: "note" }, note)] : [];
   const head = make("div", { class: "panel-head" }, heading);
@@ -132,17 +138,17 @@ function addPanel(id, title, note, ...content) {
 }
 
 /** Content behind a fold. */
-const fold = (title, ...content) => make("details", {}, make("summary", {}, title), ...content);
+export const fold = (title, ...content) => make("details", {}, make("summary", {}, title), ...content);
 
-const scrolling = (...content) => make("div", { class: "scroll" }, ...content);
-const line = (...content) => make("div", {}, ...content);
-const small = (...content) => make("div", { class: "small" }, ...content);
+export const scrolling = (...content) => make("div", { class: "scroll" }, ...content);
+export const line = (...content) => make("div", {}, ...content);
+export const small = (...content) => make("div", { class: "small" }, ...content);
 
 /**
  * A table from columns { head, title, cell(row) -> nodes }; on a narrow page each row becomes a card that names its
  * cells, so a cell without content is marked and left out of it.
  */
-function makeTable(caption, columns, rows, attributes = {}) {
+export function makeTable(caption, columns, rows, attributes = {}) {
   const head = columns.map(({ head, title }) => make("th", { scope: "col", title }, head));
   const body = rows.map((row) => {
     const cells = columns.map(({ head, cell }, index) => {

@@ -1,7 +1,16 @@
 // Parallel coordinates (Inselberg 1985): an upright axis a key and one for the metric, a line a trial. An axis is
 // { name, ticks: [[share of its height, words]], at(trial): the trial's share, or null }.
 
-function showParallel() {
+import { draw, make, own } from "../../pages/dom.js";
+import { addFigure } from "../../pages/figure.js";
+import { counted, isNumber, shorten, spaced } from "../../pages/formatting.js";
+import { label, widthOf } from "../../pages/plot_marks.js";
+import { linearScale, logScale, sameValue, worthLog } from "../../pages/scales.js";
+import { data } from "./page_data.js";
+import { addPanel, shortKey, tunedKeys, tunedWords } from "./panels_and_tables.js";
+import { ofMetric, rankOf, trialLines } from "./trials.js";
+
+export function showParallel() {
   if (!tunedKeys().length) return;
   const note =
     "A line is a trial: it crosses each axis at the value that the trial has there, and ends at what it reached. The " +

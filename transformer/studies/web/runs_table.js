@@ -1,5 +1,14 @@
 // Every run: what it was, how it ended, and the commands that show its heads and that train it again.
 
+import { make, own, smallButton } from "../../pages/dom.js";
+import { handOut, handOutTable } from "../../pages/figure_export.js";
+import { brief, isNumber, spaced, visible, worded } from "../../pages/formatting.js";
+import { armNamed, named, severalTasks } from "./arms.js";
+import { data } from "./page_data.js";
+import {
+  addPanel, COMMANDS_RUN_FROM, copyButton, exact, line, mapsCommand, shortKey, tunedKeys, tunedWords,
+} from "./panels_and_tables.js";
+
 const sorting = { column: null, descending: false };
 
 /** The columns of the runs: their heads, and the value by which a column sorts. */
@@ -28,7 +37,7 @@ function stateOf({ arm, task, directory, state }) {
     : [words];
 }
 
-function showCells() {
+export function showCells() {
   const columns = cellColumns();
   const head = columns.map(({ head }, index) => {
     const button = make("button", { type: "button", class: "sort" }, head);

@@ -1,5 +1,17 @@
 // The page of a sweep put together: how far it is, the best trial, what each key matters, and every trial's curve.
 
+import { byId, draw, make, own } from "../../pages/dom.js";
+import { addFigure, redrawAll } from "../../pages/figure.js";
+import { brief, counted, isNumber, shorten, spaced, visible } from "../../pages/formatting.js";
+import { label, widthOf } from "../../pages/plot_marks.js";
+import { frameOf, linearScale, logScale, PLOT, roomFor, worthLog } from "../../pages/scales.js";
+import { data } from "./page_data.js";
+import {
+  addPanel, commandLine, exact, mapsCommand, openPage, percent, shortKey, tunedKeys, tunedWords,
+} from "./panels_and_tables.js";
+import { showParallel } from "./parallel_coordinates.js";
+import { showTrials, trialLines, trialNamed } from "./trials.js";
+
 function showHead() {
   byId("question").textContent = visible(data.name);
   byId("state").textContent = data.state === "done" ? "" : `· ${data.state}`;

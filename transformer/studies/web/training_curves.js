@@ -1,10 +1,19 @@
 // Over training: the metrics as bands over the seeds, and what heads do.
 
+import { make, own } from "../../pages/dom.js";
+import { redraw } from "../../pages/figure.js";
+import { isNumber, spaced, visible } from "../../pages/formatting.js";
+import { addLines } from "../../pages/line_chart.js";
+import { linearScale, worthLog } from "../../pages/scales.js";
+import { bandSeries } from "./arms.js";
+import { data } from "./page_data.js";
+import { addPanel, chooser } from "./panels_and_tables.js";
+
 // From this ratio on the end of a curve is flattened by its beginning.
 const CURVE_LOG_WORTH = 6;
 const banding = { metric: null, logarithmic: false };
 
-function showBands() {
+export function showBands() {
   const metrics = [...new Set(data.arms.flatMap(({ bands }) => Object.keys(bands ?? {})))].filter((metric) =>
     data.arms.some(({ bands }) => own(bands, metric)?.steps.length),
   );
@@ -59,7 +68,7 @@ const STATISTICS = {
   sink: "Weight on the first token (sink)",
 };
 
-function showHeads() {
+export function showHeads() {
   const statistics = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(heads ?? {})))];
   const pairs = statistics.flatMap((statistic) => {
     const sites = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(own(heads, statistic) ?? {})))];

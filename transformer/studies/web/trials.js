@@ -1,11 +1,20 @@
 // The trials of a sweep: their colors by how good they are, the one that is read, and their table. `data` is what
 // transformer/studies/sweeps/results.py describes; the trials come best first.
 
+import { css } from "../../pages/color_scale.js";
+import { draw, make, own, page } from "../../pages/dom.js";
+import { brief, isNumber, spaced, visible } from "../../pages/formatting.js";
+import { tipHead } from "../../pages/plot_marks.js";
+import { data } from "./page_data.js";
+import {
+  addPanel, COMMANDS_RUN_FROM, copyButton, exact, lowerIsBetter, makeTable, shortKey, small, tunedKeys, tunedWords,
+} from "./panels_and_tables.js";
+
 Object.assign(page, { name: data.name, words: visible(data.name), legend: () => [] });
 
 const measured = data.trials.filter(({ value, state }) => isNumber(value) && state !== "diverged" && state !== "failed");
-const ofMetric = measured.map(({ value }) => value);
-const rankOf = new Map(
+export const ofMetric = measured.map(({ value }) => value);
+export const rankOf = new Map(
   [...measured]
     .sort((a, b) => (lowerIsBetter ? a.value - b.value : b.value - a.value))
     .map(({ name }, index, all) => [name, all.length > 1 ? index / (all.length - 1) : 0]),
@@ -15,7 +24,7 @@ let read = null; // the name of the trial that is read
 /** The strength of a trial's color: the best in the strongest, what has no value in none. */
 const strokeOf = ({ name }) => (rankOf.has(name) ? css((1 - 0.85 * rankOf.get(name)) ** 2) : null);
 
-const trialNamed = (name) => data.trials.find((trial) => trial.name === name);
+export const trialNamed = (name) => data.trials.find((trial) => trial.name === name);
 
 /** A line of a trial through some places, thick where it is read or the best. */
 function trialLine(trial, places) {
@@ -29,7 +38,7 @@ function trialLine(trial, places) {
  * The lines of trials and the stops at their places, read from `reach` pixels on: `placesOf(trial)` is [[x, y], ...].
  * The best are drawn last, above the others, and read first.
  */
-function trialLines(trials, reach, placesOf) {
+export function trialLines(trials, reach, placesOf) {
   const drawn = trials.map((trial) => [trial, placesOf(trial)]).filter(([, places]) => places.length > 1);
   return {
     lines: drawn.map(([trial, places]) => trialLine(trial, places)).reverse(),
@@ -54,7 +63,7 @@ function trialWords(trial) {
   return [tipHead(step), make("div", {}, `${spaced(data.metric)} `, value), ...said];
 }
 
-function showTrials() {
+export function showTrials() {
   const columns = [
     { head: "trial", cell: (trial) => make("code", { "data-trial": trial.name }, visible(trial.name.slice(0, 8))) },
     { head: "state", cell: ({ state }) => make("span", { class: `state ${visible(state)}` }, visible(state)) },

@@ -1,10 +1,18 @@
 // How far each head looks on a picture: its distance against its layer, as in figure 7 of Dosovitskiy et al. (2021).
 
+import { draw, make } from "../../../pages/dom.js";
+import { addFigure, redraw } from "../../../pages/figure.js";
+import { counted } from "../../../pages/formatting.js";
+import { marker, tipHead } from "../../../pages/plot_marks.js";
+import { frameOf, linearScale, PLOT, roomFor } from "../../../pages/scales.js";
+import { endsOf, headName, measured, nearestColumn, tableOf } from "./head_statistics.js";
+import { data } from "./page_data.js";
+
 const DISTANCE = "distance_in_pixels";
 let far = null; // what is drawn: the figure, the table of its site, the column of the step, and the chosen head
 
 /** Draw the distances of the site that `state` names into `place`; `choose({ layer, head })` where a dot is picked. */
-async function drawDistances(place, state, choose) {
+export async function drawDistances(place, state, choose) {
   const known = data.history.sites[state.site].tables.some(
     ({ source, names }) => source === "mean" && names.includes(DISTANCE),
   );

@@ -1,18 +1,29 @@
 // One head, large: names on both axes, known links, and what the row or the column under the pointer is.
 // Positions are those of the sequences; cells are those of the plane that is drawn, which may be pooled.
 
+import { draw, make } from "../../../pages/dom.js";
+import { axisOf, spectrogramOf, tickAt, ticksOf } from "./axes.js";
+import { paintPlane } from "./canvas_pixels.js";
+import { columnProfile, rowProfile } from "./marginals.js";
+import { quieted } from "./tokens.js";
+
 const LARGEST_CELL = 46;
-const LABEL_ROOM = 11; // pixels that a label needs
+export const LABEL_ROOM = 11; // pixels that a label needs
 const ROW_ROOM = 15; // pixels from one row's label to the next
 const SLANTED_ROOM = 17; // pixels along the axis: so far apart slanted labels do not run into each other
-const LABEL_LENGTH = 16; // characters
+export const LABEL_LENGTH = 16; // characters
 const SLANT = 52; // degrees
-const PROFILE = 58;
+export const PROFILE = 58;
 const FEW = 40; // positions that are worth more room than their cells would have as squares
 const STRIP = 44; // a spectrogram along an axis
 const FONT = "12.5px";
 const HOLLOW_FROM = 0.02; // a smaller difference has no sign that matters
-let sheet = null;
+export let sheet = null;
+
+/** Forget what is drawn, because something else has taken its place. */
+export function clearHeatmap() {
+  sheet = null;
+}
 
 /**
  * Draw the head that `state` names into `place`.
@@ -21,7 +32,7 @@ let sheet = null;
  * on a click, one of them null. Returns the function that highlights positions: (query, key) => nothing. The elements
  * are made anew only where sizes change: a step repaints them.
  */
-function drawDetail(place, shown, state, look, hold) {
+export function drawDetail(place, shown, state, look, hold) {
   const plane = shown.detail;
   const { queries, keys, queryBlock, keyBlock } = plane;
   const name = [state.site, state.example, queries, keys, queryBlock, keyBlock, state.links];
@@ -164,7 +175,7 @@ function paintCells({ canvas, plane, box, signed }, causal) {
 }
 
 /** The holes of cells whose value is negative: a difference is read without color too. */
-function hollows(plane, box) {
+export function hollows(plane, box) {
   const inset = Math.max(1, Math.round(Math.min(box.wide, box.tall) / 4));
   const [width, height] = [box.wide, box.tall].map((side) => side - box.gap - 2 * inset);
   if (Math.min(width, height) < 1) return [];
@@ -177,7 +188,7 @@ function hollows(plane, box) {
   return holes;
 }
 
-const middle = (cell, size) => (cell + 0.5) * size;
+export const middle = (cell, size) => (cell + 0.5) * size;
 
 function queryLabel(tick, box) {
   const [x, y] = [box.left - box.aside - 8, box.top + middle(tick.cell, box.tall) + 4];
@@ -190,7 +201,7 @@ function keyLabel(tick, box) {
   return tickLabel(tick, { transform: `translate(${x + 2} ${y}) rotate(${-SLANT})` });
 }
 
-function tickLabel(tick, attributes) {
+export function tickLabel(tick, attributes) {
   const special = /^<.*>$/s.test(tick.token ?? "") ? " special" : "";
   const element = draw("text", { class: `token${tick.tick ? " number" : ""}${special}`, ...attributes });
   element.append(...quieted(tick.text, (start) => draw("tspan", { class: "word-start" }, start)));
@@ -255,7 +266,7 @@ function goldLinks(links, box) {
 }
 
 /** The cell of a position, null for none. */
-const cellOf = (position, block) => (position === null ? null : Math.floor(position / block));
+export const cellOf = (position, block) => (position === null ? null : Math.floor(position / block));
 
 function highlightCells(queryPosition, keyPosition) {
   const { plane, box, labels, axes } = sheet;

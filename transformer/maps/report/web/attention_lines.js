@@ -3,6 +3,19 @@
 // `state.lines` says that it is drawn in place of the map, `state.also` which heads stand beside the chosen one, and
 // `state.tokens` which queries are summed up: lines of the others are left out, and the bars are the sum.
 
+import { dark, fromLab } from "../../../pages/color_scale.js";
+import { byId, draw, make, smallButton } from "../../../pages/dom.js";
+import { standalone } from "../../../pages/figure_export.js";
+import { shorten } from "../../../pages/formatting.js";
+import { label, widthOf } from "../../../pages/plot_marks.js";
+import { cellOf, clearHeatmap, middle, tickLabel } from "./attention_heatmap.js";
+import { axisOf, cellName, ticksOf } from "./axes.js";
+import { strongest } from "./captions.js";
+import { contextWords } from "./head_export.js";
+import { named } from "./head_grid.js";
+import { mapsShown } from "./map_data.js";
+import { data } from "./page_data.js";
+
 const LEAST_LINE = 0.02; // a lighter line would not be seen
 const MOST_LINES = 700; // at once: a browser without a graphics card strokes them in some 20 milliseconds
 const BINS = 512;
@@ -10,10 +23,10 @@ const SHADES = 12; // lines of a head are stroked in so many groups of like weig
 const STRAND = { highest: 24, depth: 660, label: 13, bars: 64, gap: 8 };
 const BAR_INK = 0.85;
 const GOLDEN = 137.5; // degrees between the hues of neighboring heads: never alike
-let strands = null;
+export let strands = null;
 
 /** The heads whose lines are drawn, in their order. */
-function strandHeads({ head, also, site, view }) {
+export function strandHeads({ head, also, site, view }) {
   if (view === "rollout") return [head];
   const many = data.sites[site].heads.length;
   return [...new Set([head, ...also])].filter((each) => each < many).sort((a, b) => a - b);
@@ -27,7 +40,7 @@ function headColor(head, alpha = 1) {
 }
 
 /** What `shown` has of every head that is drawn: [[head, plane], ...]. */
-const strandPlanes = (state, shown) =>
+export const strandPlanes = (state, shown) =>
   Promise.all(
     strandHeads(state).map(async (head) => [
       head,
@@ -51,14 +64,14 @@ function toggledHead(state, head) {
 }
 
 /** All heads of the layer, or the chosen one alone where all are drawn. */
-function toggledAll(state) {
+export function toggledAll(state) {
   const { heads } = data.sites[state.site];
   const all = strandHeads(state).length === heads.length;
   return { lines: true, also: all ? [] : heads.map((_, head) => head).filter((head) => head !== state.head) };
 }
 
 /** With the query added to the sum, or taken from it. */
-const toggledToken = ({ tokens }, query) => ({
+export const toggledToken = ({ tokens }, query) => ({
   tokens: tokens.includes(query) ? tokens.filter((each) => each !== query) : [...tokens, query],
 });
 
@@ -66,7 +79,7 @@ const toggledToken = ({ tokens }, query) => ({
  * Draw the lines of `shown.planes` into `place`; `look` and `hold` as in `drawDetail`, `choose(changes)` where a head or
  * a token is picked. Returns the function that highlights positions. The elements are made anew only where sizes change.
  */
-function drawStrands(place, shown, state, look, hold, choose) {
+export function drawStrands(place, shown, state, look, hold, choose) {
   const { queries, keys, queryBlock, keyBlock } = shown.detail;
   const name = [
     state.site,
@@ -81,7 +94,7 @@ function drawStrands(place, shown, state, look, hold, choose) {
   ].join(" ");
   if (strands?.name !== name || !place.contains(strands.svg)) {
     strands = { name, ...buildStrands(place, shown, state, look, hold, choose) };
-    sheet = null;
+    clearHeatmap();
   }
   Object.assign(strands, { planes: shown.planes, signed: shown.signed, summed: summedQueries(state, shown.detail) });
   strands.causal = shown.site.causal;
@@ -254,7 +267,7 @@ function barsOf({ planes, box, sums: { rows } }) {
 }
 
 /** The lines that are seen as a drawing that needs no page: names, lines, bars, and the colors of its heads. */
-function strandsDrawing() {
+export function strandsDrawing() {
   const { box, planes, site, svg } = strands;
   const key = planes.length > 1 ? headKey(planes, site, box) : { parts: [], below: 0 };
   const { drawing, body } = standalone(svg, {
@@ -304,7 +317,7 @@ function headKey(planes, site, box) {
 }
 
 /** What the lines say, in words. */
-function readStrands() {
+export function readStrands() {
   const { axes, planes, sums } = strands;
   const { asked, key, rows, signed, least } = sums;
   const plane = planes[0][1];
@@ -331,7 +344,7 @@ function readStrands() {
 }
 
 /** The buttons of the heads, each in its color. */
-function drawStrandHeads(place, state, choose) {
+export function drawStrandHeads(place, state, choose) {
   place.hidden = !state.lines || state.view === "rollout";
   if (place.hidden) return;
   const site = data.sites[state.site];

@@ -1,9 +1,13 @@
 // The sound that frames were cut from, to be played: while it plays, the frame that is heard is the column pointed at.
 
+import { make } from "../../../pages/dom.js";
+import { axisOf } from "./axes.js";
+import { whenParsed } from "./map_data.js";
+
 let player = null;
 
 /** Draw the player of the example's sound into `place`; returns what highlights positions, which does nothing here. */
-function drawPlayer(place, shown, state, look) {
+export function drawPlayer(place, shown, state, look) {
   const axes = ["key", "query"].map((side) => axisOf(shown.site, side, state.example));
   const side = axes.findIndex((axis) => axis.sound);
   place.hidden = side < 0;

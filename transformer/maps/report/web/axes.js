@@ -1,21 +1,29 @@
 // What the positions of an axis are: how they are called, where their labels stand, what they were cut from.
 
+import { make } from "../../../pages/dom.js";
+import { readable, shorten, visible } from "../../../pages/formatting.js";
+import { niceTicks } from "../../../pages/scales.js";
+import { LABEL_LENGTH, LABEL_ROOM } from "./attention_heatmap.js";
+import { pixelTables } from "./canvas_pixels.js";
+import { block } from "./map_data.js";
+import { data } from "./page_data.js";
+
 /** One side of a map on one example: `axisOf(site, "query" or "key", example)`. */
-function axisOf(site, side, example) {
+export function axisOf(site, side, example) {
   const name = site[side];
   const index = Object.keys(data.axes).indexOf(name);
   return { ...data.axes[name], name, index, tokens: data.tokens[name][example], example };
 }
 
 /** The seconds at which a frame begins. */
-const secondsOf = (axis, position) => axis.offset + (position - axis.leading) * axis.stride;
+export const secondsOf = (axis, position) => axis.offset + (position - axis.leading) * axis.stride;
 
-const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.leading;
+export const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.leading;
 
-const seconds = (axis, value) => `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
+export const seconds = (axis, value) => `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
 
 /** A position in words; of those that are written alike each has its number. */
-function positionName(axis, position, length = 30) {
+export function positionName(axis, position, length = 30) {
   return bareName(axis, position, length) + numberAmongEqual(axis, position);
 }
 
@@ -25,14 +33,14 @@ function bareName(axis, position, length) {
 }
 
 /** " (3)" for the third position where its token stands at another one as well, else "". */
-function numberAmongEqual(axis, position) {
+export function numberAmongEqual(axis, position) {
   const token = axis.tokens[position];
   const alone = isFrame(axis, position) || axis.tokens.indexOf(token) === axis.tokens.lastIndexOf(token);
   return alone ? "" : ` (${readable(position + 1)})`;
 }
 
 /** A cell in words: one position, or the range that it stands for. */
-function cellName(axis, cell, block, length = 30) {
+export function cellName(axis, cell, block, length = 30) {
   const [first, last] = rangeOf(axis, cell, block);
   if (first === last) return positionName(axis, first, length);
   if (isFrame(axis, first))
@@ -42,13 +50,13 @@ function cellName(axis, cell, block, length = 30) {
 }
 
 /** The first and the last position of a cell. */
-const rangeOf = (axis, cell, block) => [
+export const rangeOf = (axis, cell, block) => [
   cell * block,
   Math.max(cell * block, Math.min(axis.tokens.length, (cell + 1) * block) - 1),
 ];
 
 /** The labels of an axis that fit when a cell is so many pixels: [{ cell, text, token, tick }]. */
-function ticksOf(axis, cells, block, cell, room) {
+export function ticksOf(axis, cells, block, cell, room) {
   if (axis.kind === "frames") return timeTicks(axis, cells, block, cell);
   if (block > 1) return numberTicks(axis, cells, block, cell);
   const every = Math.ceil(room / cell);
@@ -69,7 +77,7 @@ function tokenTick(axis, cell) {
 }
 
 /** The label that a cell gets while it is pointed at. */
-function tickAt(axis, cell, block) {
+export function tickAt(axis, cell, block) {
   if (block === 1 && !isFrame(axis, cell)) return tokenTick(axis, cell);
   if (isFrame(axis, cell * block)) return { cell, text: seconds(axis, secondsOf(axis, cell * block)), tick: true };
   const [first, last] = rangeOf(axis, cell, block);
@@ -103,7 +111,7 @@ function numberTicks(axis, cells, block, cell) {
 }
 
 /** What an axis was cut from, as canvases: one, or one for each query; null where the page has nothing of it. */
-async function picturesOf(axis) {
+export async function picturesOf(axis) {
   if (!axis.picture) return null;
   const [, , rows, columns] = axis.picture;
   const bytes = await block(`picture-${axis.index}-${axis.example}`);
@@ -121,7 +129,7 @@ async function picturesOf(axis) {
 }
 
 /** The spectrogram of an example's own frames, low frequencies below, loud dark on light and light on dark. */
-async function spectrogramOf(axis) {
+export async function spectrogramOf(axis) {
   if (!axis.spectrogram) return null;
   const [bins, times, longest] = axis.spectrogram;
   const bytes = await block(`spectrogram-${axis.index}-${axis.example}`);

@@ -1,9 +1,12 @@
 // Planes of weights as pixels, in the ramp of the color scheme that holds now.
 
+import { colorIndex, css, ramp, rampColors } from "../../../pages/color_scale.js";
+import { minus } from "../../../pages/formatting.js";
+
 let tables = null;
 
 /** Colors as a canvas holds its pixels: by the upper half of a number's bits, and those of sound. */
-function pixelTables() {
+export function pixelTables() {
   if (tables?.ramp === ramp) return tables;
   const byBits = new Uint32Array(1 << 16);
   const value = new Float32Array(1);
@@ -23,7 +26,7 @@ function pixelsOf(colors) {
 }
 
 /** Fill a canvas with one pixel for each cell of a plane; what a causal mask hides stays empty. */
-function paintPlane(canvas, plane, causal) {
+export function paintPlane(canvas, plane, causal) {
   const { queries, keys, values, queryBlock, keyBlock } = plane;
   if (canvas.width !== keys || canvas.height !== queries || !canvas.image) {
     Object.assign(canvas, { width: Math.max(1, keys), height: Math.max(1, queries) });
@@ -46,10 +49,10 @@ function paintPlane(canvas, plane, causal) {
 }
 
 /** Whether a causal mask hides a whole cell of a plane. */
-const hides = (plane, causal, query, key) => causal && key * plane.keyBlock > (query + 1) * plane.queryBlock - 1;
+export const hides = (plane, causal, query, key) => causal && key * plane.keyBlock > (query + 1) * plane.queryBlock - 1;
 
 /** The legend that says which color is which weight, or which difference: its shades, marks and name. */
-function weightScale(signed) {
+export function weightScale(signed) {
   const values = signed ? [-1, -0.1, 0, 0.1, 1] : [0, 0.1, 0.5, 1];
   const place = (value) => Math.sign(value) * Math.sqrt(Math.abs(value));
   return {

@@ -1,7 +1,17 @@
 // What the page says in sentences: of the head that is read, of what is left out, of the run.
 
+import { byId, make } from "../../../pages/dom.js";
+import { compact, counted, readable, shorten } from "../../../pages/formatting.js";
+import { cellOf } from "./attention_heatmap.js";
+import { axisOf, cellName, isFrame, numberAmongEqual } from "./axes.js";
+import { hides } from "./canvas_pixels.js";
+import { wholePercent } from "./head_grid.js";
+import { data } from "./page_data.js";
+import { linkedShare, written } from "./tokens.js";
+import { state } from "./view_state.js";
+
 /** How a pooled plane is to be read, in words; "" for a whole map. */
-function poolingWords(plane, signed) {
+export function poolingWords(plane, signed) {
   if (!plane.pooled) return "";
   const what = signed ? "the difference of the largest weights" : "the largest weight";
   return `each cell is ${what} of ${plane.queryBlock} × ${plane.keyBlock} positions`;
@@ -15,7 +25,7 @@ const VALUES = {
 };
 
 /** Put the row or the column into words, and the cell into the tip. */
-function read(shown, queryAt, keyAt) {
+export function read(shown, queryAt, keyAt) {
   const { site, detail: plane } = shown;
   const [asking, asked] = [axisOf(site, "query", state.example), axisOf(site, "key", state.example)];
   const [query, key] = [cellOf(queryAt, plane.queryBlock), cellOf(keyAt, plane.keyBlock)];
@@ -47,7 +57,7 @@ function read(shown, queryAt, keyAt) {
 }
 
 /** The three largest of some values with their names, in words. */
-function strongest(values, nameOf, signed) {
+export function strongest(values, nameOf, signed) {
   const ranked = Array.from(values, (value, at) => [at, value]).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
   return ranked
     .slice(0, 3)
@@ -62,13 +72,13 @@ function strongest(values, nameOf, signed) {
 }
 
 /** A cell in the tip: a token with its own marks, all else in words. */
-const tipName = (axis, cell, size) =>
+export const tipName = (axis, cell, size) =>
   size === 1 && !isFrame(axis, cell)
     ? [...written(axis.tokens[cell], 60), numberAmongEqual(axis, cell)]
     : [cellName(axis, cell, size, 60)];
 
 /** What the page does not carry, in words; "" where it has everything. */
-function missingWords() {
+export function missingWords() {
   const count = data.leftOut.length;
   const all = count + data.steps.length;
   const said = [];
@@ -89,7 +99,7 @@ function missingWords() {
 }
 
 /** What the run was, in a few facts. */
-function facts() {
+export function facts() {
   const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
   const said = [`${counted(heads, "head")} at ${counted(data.sites.length, "site")}`];
   if (!data.alone) said.push(`maps at ${counted(data.steps.length, "step")}`);

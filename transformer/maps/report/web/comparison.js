@@ -1,5 +1,13 @@
 // What else can be drawn than the weights: the difference of two steps or of two runs, and attention rollout.
 
+import { byId, make } from "../../../pages/dom.js";
+import { readable, shorten, visible } from "../../../pages/formatting.js";
+import { wholePercent } from "./head_grid.js";
+import { headName, nearestColumn } from "./head_statistics.js";
+import { finestLevel, mapsAt, Plane, planeAt, VIEW_NAMES, views, weightsShown } from "./map_data.js";
+import { data } from "./page_data.js";
+import { tokensOf } from "./tokens.js";
+
 const ROLLOUT_LONGEST = 384; // positions: matrices of so many are multiplied in about a second
 let matchedHeads = true; // of two runs: heads that are alike, or those of the same index
 let lastCompared = data.against ? "run" : 0;
@@ -104,7 +112,7 @@ function stacksOf({ site, example }) {
 }
 
 /** Why the site, at this step, has no rollout; an empty text where it has one. */
-function whyNoRollout(state) {
+export function whyNoRollout(state) {
   const site = data.sites[state.site];
   const stacks = stacksOf(state);
   if (site.values !== "probability") return "only of rows that sum to one";
@@ -217,7 +225,7 @@ function mixed(heads) {
 }
 
 /** Fill the choices of what is compared and viewed; `choose({ compare, view })` is called for a new one. */
-function offerComparisons(state, choose) {
+export function offerComparisons(state, choose) {
   const none = make("option", { value: "" }, "–");
   const run = data.against ? [make("option", { value: "run" }, `run ${shorten(visible(data.against.title), 32)}`)] : [];
   const others = data.steps.length > 1 ? data.steps : [];
@@ -234,18 +242,18 @@ function offerComparisons(state, choose) {
 }
 
 /** The difference that was looked at last, or none: of a page of two runs the other run first, else the first step. */
-function toggledComparison({ compare }) {
+export function toggledComparison({ compare }) {
   if (compare !== null) lastCompared = compare;
   return { compare: compare === null ? lastCompared : null, view: "weights" };
 }
 
-function toggledRollout(state) {
+export function toggledRollout(state) {
   const on = state.view !== "rollout" && !whyNoRollout(state);
   return { view: on ? "rollout" : "weights", compare: on ? null : state.compare };
 }
 
 /** Show which of the choices holds, and why rollout cannot be had. */
-function showComparison(state) {
+export function showComparison(state) {
   byId("compare").value = state.compare ?? "";
   byId("matched-toggle").hidden = state.compare !== "run";
   byId("matched").checked = matchedHeads;

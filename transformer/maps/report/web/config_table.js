@@ -1,6 +1,10 @@
 // The configuration of the run, and in which keys that of another run differs.
 
-function showConfig() {
+import { byId, make } from "../../../pages/dom.js";
+import { visible } from "../../../pages/formatting.js";
+import { data } from "./page_data.js";
+
+export function showConfig() {
   byId("config").append(...data.config.map((entry) => configRow(entry)));
   if (!data.against) return;
   const [ours, theirs] = [new Map(data.config), new Map(data.against.config)];

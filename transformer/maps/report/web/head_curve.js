@@ -1,10 +1,19 @@
 // The chosen head's statistic over the steps, in line with the heat map above it.
 
+import { byId, draw, make } from "../../../pages/dom.js";
+import { compact, readable } from "../../../pages/formatting.js";
+import { lineOf } from "../../../pages/line_chart.js";
+import { frameOf, linearScale, PLOT } from "../../../pages/scales.js";
+import { HEATS } from "./head_history.js";
+import { endsOf, headName, measured, scaleFacts } from "./head_statistics.js";
+import { data } from "./page_data.js";
+import { nearestStep } from "./view_state.js";
+
 const MARKED_POINTS = 40; // a curve of more points than these is a line alone
 const HEAD_CURVE = { height: 140, top: 14 };
 
 /** The chosen head's curve under the columns of the heat map, its changes of level marked. */
-function drawHeadCurve(place, state, { table, other, statistic, box }, choose) {
+export function drawHeadCurve(place, state, { table, other, statistic, box }, choose) {
   const site = data.sites[state.site];
   const { height, top } = HEAD_CURVE;
   const plot = { left: box.left, right: box.left + box.across, top, bottom: height - PLOT.bottom };

@@ -1,5 +1,19 @@
 // The large head, or its lines, as files: a drawing of what is seen, its numbers as CSV.
 
+import { css, themeColor } from "../../../pages/color_scale.js";
+import { byId, draw, make } from "../../../pages/dom.js";
+import { handOutDrawing, handOutTable, standalone } from "../../../pages/figure_export.js";
+import { readable, shorten, visible } from "../../../pages/formatting.js";
+import { label, rampBar } from "../../../pages/plot_marks.js";
+import { hollows, sheet } from "./attention_heatmap.js";
+import { strandHeads, strands, strandsDrawing } from "./attention_lines.js";
+import { rangeOf } from "./axes.js";
+import { hides, paintPlane, weightScale } from "./canvas_pixels.js";
+import { poolingWords } from "./captions.js";
+import { data } from "./page_data.js";
+import { positionText } from "./token_highlights.js";
+import { state } from "./view_state.js";
+
 const RECTANGLES = 4096; // cells that a drawing holds as shapes; more go into it as one image
 const LEGEND_ROOM = 34;
 
@@ -24,10 +38,10 @@ function drawingOf() {
 }
 
 /** What a cell's number is. */
-const valueWord = (signed) => (signed ? "difference" : state.view === "normed" ? "share" : "weight");
+export const valueWord = (signed) => (signed ? "difference" : state.view === "normed" ? "share" : "weight");
 
 /** What a drawing is of, in small print: `planes` are its heads', [[head, plane], ...]. */
-function contextWords({ site, planes, signed }) {
+export function contextWords({ site, planes, signed }) {
   const steps = data.alone ? [] : [`step ${readable(data.steps[state.step])}`];
   const parts = [data.title, site.name, ...steps, visible(data.titles[state.example])];
   const pooled = poolingWords(planes[0][1], signed);
@@ -93,7 +107,7 @@ function headParts() {
 }
 
 const seenDrawing = () => (state.lines ? strandsDrawing() : drawingOf());
-const EXPORTS = {
+export const EXPORTS = {
   png: () => handOutDrawing(seenDrawing(), headParts(), "png"),
   svg: () => handOutDrawing(seenDrawing(), headParts(), "svg"),
   csv: () => handOutTable(cellRows(), headParts()),

@@ -1,5 +1,11 @@
 // The wall: every head of one site on one example, a row of thumbnails a layer.
 
+import { make } from "../../../pages/dom.js";
+import { paintPlane } from "./canvas_pixels.js";
+import { badgeOf, roleOf, roleSentence } from "./head_roles.js";
+import { data } from "./page_data.js";
+import { linkedShare } from "./tokens.js";
+
 const THUMBNAIL = { width: 150, height: 180 }; // pixels of the screen, at most
 let wall = null;
 
@@ -8,7 +14,7 @@ let wall = null;
  *
  * Its elements are made anew only where the site or the sizes change: a step repaints them.
  */
-function drawWall(place, shown, state, choose) {
+export function drawWall(place, shown, state, choose) {
   const { site } = shown;
   const name = [state.site, state.example, place.clientWidth].join(" ");
   if (wall?.name !== name) wall = { name, cells: buildWall(place, state.site, shown.wall(0, 0), choose) };
@@ -80,8 +86,8 @@ function thumbnailSize(room, queries, keys) {
 }
 
 /** "head 3" for a number, the name itself where it is one. */
-function named(what, name) {
+export function named(what, name) {
   return /^\d+$/.test(name) ? `${what} ${name}` : name;
 }
 
-const wholePercent = (share) => `${Math.round(100 * share)}%`;
+export const wholePercent = (share) => `${Math.round(100 * share)}%`;

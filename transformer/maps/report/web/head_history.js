@@ -1,6 +1,17 @@
 // Every head over training: one statistic as a heat map of heads and steps, and the chosen head's curve beneath it.
 
-const HEATS = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
+import { colorOf, css, dark } from "../../../pages/color_scale.js";
+import { byId, draw, fillSegments, hideTip, make, showTip } from "../../../pages/dom.js";
+import { readable, shorten } from "../../../pages/formatting.js";
+import { showRamp } from "../../../pages/plot_marks.js";
+import { tickWords } from "../../../pages/scales.js";
+import { drawHeadCurve } from "./head_curve.js";
+import { named } from "./head_grid.js";
+import { endsOf, headName, measured, nearestColumn, scaleFacts, tableOf } from "./head_statistics.js";
+import { data } from "./page_data.js";
+import { nearestStep } from "./view_state.js";
+
+export const HEATS = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
 const ROLES_SHOWN = 6;
 const SOURCES = { mean: "these examples (mean)", example: "this example", training: "training batches" };
 
@@ -9,7 +20,7 @@ let heats = null; // what is drawn now: its key, and how to point at a head and 
 let timelinesAsked = 0;
 
 /** Draw the panel for what `state` names; `choose({ layer, head, step })` is called where a cell is picked. */
-async function drawTimeline(state, choose) {
+export async function drawTimeline(state, choose) {
   const asked = ++timelinesAsked;
   const { tables } = data.history.sites[state.site];
   byId("timeline-panel").hidden = tables.length === 0;

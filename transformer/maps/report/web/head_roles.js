@@ -4,7 +4,12 @@
 // -1, the nearest role or -1, distance, share, even, score, simpler], ...], far }, roles being indices of `kinds`, shares
 // percents, simpler [[rule, number], ...] where the nearest role cannot be told from these rules; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one picture.
 
-const SINGULAR = {
+import { byId, make } from "../../../pages/dom.js";
+import { counted, readable } from "../../../pages/formatting.js";
+import { headName } from "./head_statistics.js";
+import { data } from "./page_data.js";
+
+export const SINGULAR = {
   tokens: "token",
   grid: "patch",
   frames: "frame",
@@ -26,10 +31,10 @@ const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, dista
 const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} ${each.head}`, each]));
 
 /** The entry of a head; indices. */
-const roleOf = (site, layer, head) => roleByHead.get(`${site} ${layer} ${head}`);
+export const roleOf = (site, layer, head) => roleByHead.get(`${site} ${layer} ${head}`);
 
 /** A few letters for a role; "–" for none. */
-function badgeOf({ role, distance }) {
+export function badgeOf({ role, distance }) {
   if (!role) return "–";
   return role.badge || `${distance < 0 ? "−" : "+"}${Math.abs(distance)}`;
 }
@@ -58,7 +63,7 @@ function simplerWords([rule, number]) {
 }
 
 /** What a head does, in one sentence without its name. */
-function roleSentence(entry) {
+export function roleSentence(entry) {
   const { role, nearest, share, even, simpler } = entry;
   const weight = (kind) =>
     kind.role === "broad"
@@ -91,10 +96,10 @@ function sinceWords({ site, layer, head, role }) {
   return known ? `; since step ${readable(known.onset)}` : "";
 }
 
-const siteWords = (site) => site.name.replace("/", " · ");
+export const siteWords = (site) => site.name.replace("/", " · ");
 
 /** Fill the panel; `choose({ site, layer, head })` is called where a head is picked. */
-function buildRoles(choose) {
+export function buildRoles(choose) {
   byId("roles-note").textContent = rolesNote();
   const kinds = [...data.roles.kinds, UNTOLD, null].filter((kind) => headRoles.some(({ role }) => role === kind));
   byId("roles-by-kind").replaceChildren(...kinds.map((kind) => kindRow(kind, choose)));
@@ -197,7 +202,7 @@ function toldHead(entry, choose) {
 }
 
 /** Of many doors one is reached by Tab, the chosen head's; the arrow keys go on from it to the next and choose it. */
-function goByArrows(box) {
+export function goByArrows(box) {
   box.addEventListener("keydown", (event) => {
     const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
     const doors = [...box.querySelectorAll("button")];
@@ -214,7 +219,7 @@ function goByArrows(box) {
 let roleShown = null;
 
 /** Mark the chosen head, and bring its sentence into sight in its own box. */
-function markRole({ site, layer, head }) {
+export function markRole({ site, layer, head }) {
   const entry = roleOf(site, layer, head);
   if (entry === roleShown) return;
   const mark = (each, chosen) => {

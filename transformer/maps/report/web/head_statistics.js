@@ -1,7 +1,11 @@
 // Statistics of heads over steps as the page holds them: their values, names and scales.
 
+import { readable, shorten } from "../../../pages/formatting.js";
+import { block } from "./map_data.js";
+import { data } from "./page_data.js";
+
 /** A promise of one table: its facts, and `value(statistic, layer, head, column)`, NaN where it is not defined. */
-async function tableOf(site, name) {
+export async function tableOf(site, name) {
   const facts = data.history.sites[site].tables.find((table) => table.source === name);
   const bytes = await block(`history-${site}-${name}`);
   const [layers, heads] = [data.sites[site].layers.length, data.sites[site].heads.length];
@@ -20,10 +24,10 @@ async function tableOf(site, name) {
 }
 
 /** What a statistic is called, its unit, and the ends of its scale where it has some of its own. */
-const scaleFacts = (name) => data.history.scales[name];
+export const scaleFacts = (name) => data.history.scales[name];
 
 /** The ends of the scale on which a table's statistic is drawn: its own, else the least and the most of the table. */
-function endsOf(table, statistic) {
+export function endsOf(table, statistic) {
   const [least, most] = table.ranges[table.names.indexOf(statistic)];
   const { low, high } = scaleFacts(statistic);
   const ends = [low ?? least, high ?? most];
@@ -31,12 +35,12 @@ function endsOf(table, statistic) {
 }
 
 /** "1.3" for layer 1 and head 3, both names where they are longer. */
-function headName(site, layer, head) {
+export function headName(site, layer, head) {
   return shorten(`${site.layers[layer]}.${site.heads[head]}`, 24);
 }
 
 /** The column of the stored step that is nearest. */
-function nearestColumn(steps, step) {
+export function nearestColumn(steps, step) {
   let best = 0;
   steps.forEach((each, at) => {
     if (Math.abs(each - step) < Math.abs(steps[best] - step)) best = at;
@@ -45,4 +49,4 @@ function nearestColumn(steps, step) {
 }
 
 /** A value in words with its unit. */
-const measured = (value, unit) => (Number.isNaN(value) ? "not defined" : `${readable(value)}${unit && ` ${unit}`}`);
+export const measured = (value, unit) => (Number.isNaN(value) ? "not defined" : `${readable(value)}${unit && ` ${unit}`}`);

@@ -1,18 +1,25 @@
 // The picture that an axis was cut from, under the weights of a row: what is read stays clear, all else lies in fog.
 
+import { byId, draw, make } from "../../../pages/dom.js";
+import { readable, spaced } from "../../../pages/formatting.js";
+import { axisOf, picturesOf, positionName } from "./axes.js";
+import { poolingWords } from "./captions.js";
+import { meansOf } from "./marginals.js";
+import { data } from "./page_data.js";
+
 const PICTURE = 340; // pixels of the screen, at most
 const FOG = 128; // its gray: on a dark picture and on a bright one alike what stays clear is seen
 const THICKEST = 0.88; // of the fog, where nothing is read
 
 /** The sides in pixels of the screen of an axis's picture within a square of `room`. */
-function pictureSize(axis, room) {
+export function pictureSize(axis, room) {
   const [height, width] = axis.picture;
   const scale = room / Math.max(width, height);
   return { scale, width: Math.round(width * scale), height: Math.round(height * scale) };
 }
 
 /** A canvas and an SVG over it, for `paintPicture` and `outlines`. */
-function pictureFrame({ width, height }, attributes) {
+export function pictureFrame({ width, height }, attributes) {
   const canvas = make("canvas", { width, height });
   const svg = draw("svg", { width, height, ...attributes });
   const frame = make("span", { class: "picture" }, canvas, svg);
@@ -22,13 +29,13 @@ function pictureFrame({ width, height }, attributes) {
 }
 
 /** Where each query has a picture of its own, that one, or the first for all of them; else the only one. */
-const pictureOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
+export const pictureOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
 
 /** Whether the positions of an axis have pictures of their own and are not places of one. */
-const hasPictures = (axis) => axis.kind !== "grid" && Boolean(axis.picture);
+export const hasPictures = (axis) => axis.kind !== "grid" && Boolean(axis.picture);
 
 /** Draw a picture as it is; returns what else can be drawn on it. */
-function paintBare(canvas, picture) {
+export function paintBare(canvas, picture) {
   const context = canvas.getContext("2d");
   context.imageSmoothingEnabled = picture.width > canvas.width;
   context.drawImage(picture, 0, 0, canvas.width, canvas.height);
@@ -36,7 +43,7 @@ function paintBare(canvas, picture) {
 }
 
 /** Draw a picture in the fog that the weights of its patches leave; the largest weight leaves none. */
-function paintPicture(canvas, picture, axis, patches) {
+export function paintPicture(canvas, picture, axis, patches) {
   const [rows, columns] = axis.shape;
   const fog = make("canvas", { width: columns, height: rows });
   const image = new ImageData(columns, rows);
@@ -53,10 +60,10 @@ function paintPicture(canvas, picture, axis, patches) {
   context.drawImage(fog, scale * axis.offset, scale * axis.offset, columns * side, rows * side);
 }
 
-const largestOf = (patches) => patches.reduce((a, b) => Math.max(a, b), 1e-9);
+export const largestOf = (patches) => patches.reduce((a, b) => Math.max(a, b), 1e-9);
 
 /** Outlines of patches: of those that are linked to the query, of the query's own and of the key's. */
-function outlines(axes, side, scale, state, links, query, key) {
+export function outlines(axes, side, scale, state, links, query, key) {
   const axis = axes[side];
   const outline = (position, ...kinds) => {
     if (position === null || position < axis.leading) return [];
@@ -76,10 +83,10 @@ function outlines(axes, side, scale, state, links, query, key) {
 }
 
 /** The query whose row is shown while none is held: the class token, or the only one; null where there is neither. */
-const restingQuery = ({ query }) => ((query.kind === "grid" && query.leading) || query.tokens.length === 1 ? 0 : null);
+export const restingQuery = ({ query }) => ((query.kind === "grid" && query.leading) || query.tokens.length === 1 ? 0 : null);
 
 /** The weights with which a query, or for null all on average, reads each patch of the keys. */
-function patchesRead(plane, axis, query) {
+export function patchesRead(plane, axis, query) {
   const row = query === null ? meansOf(plane) : null;
   const at = query === null ? 0 : Math.floor(query / plane.queryBlock);
   return Array.from({ length: axis.tokens.length - axis.leading }, (_, patch) => {
@@ -89,7 +96,7 @@ function patchesRead(plane, axis, query) {
 }
 
 /** What a query does, as the view has it: "What “class” reads". */
-function whatIsRead(shown, axes, query) {
+export function whatIsRead(shown, axes, query) {
   // The only one of its kind is called by its kind.
   const name = (at) => (axes.query.tokens.length > 1 ? positionName(axes.query, at) : `the ${spaced(axes.query.name)}`);
   const by = query === null ? "all queries" : name(query);
@@ -106,7 +113,7 @@ let large = null; // the large picture, its name and how to paint it
  * patches are queries. Where each query has a picture of its own and keys are no patches, that one as it is. Returns
  * the function that highlights positions: (query, key) => nothing.
  */
-function drawPicture(place, shown, state, look, hold) {
+export function drawPicture(place, shown, state, look, hold) {
   const axes = { query: axisOf(shown.site, "query", state.example), key: axisOf(shown.site, "key", state.example) };
   const side = ["key", "query"].find((each) => axes[each].kind === "grid" && axes[each].picture);
   const bare = !side && hasPictures(axes.query);

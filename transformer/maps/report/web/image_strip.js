@@ -1,6 +1,20 @@
 // Small pictures in rows that scroll sideways: one for each query, layer or head, the map drawn over each of them; or
 // the picture that each query has of its own, as it is, with the key that it reads most beneath it.
 
+import { make } from "../../../pages/dom.js";
+import { spaced } from "../../../pages/formatting.js";
+import { axisOf, picturesOf, positionName } from "./axes.js";
+import { named } from "./head_grid.js";
+import { goByArrows, SINGULAR } from "./head_roles.js";
+import { headName } from "./head_statistics.js";
+import {
+  hasPictures, largestOf, outlines, paintBare, paintPicture, patchesRead, pictureFrame, pictureOfQuery, pictureSize,
+  restingQuery, whatIsRead,
+} from "./image_overlay.js";
+import { finestLevel, planeAt } from "./map_data.js";
+import { positionText } from "./token_highlights.js";
+import { written } from "./tokens.js";
+
 const SMALL = { query: 104, own: 104, layer: 104, head: 74 }; // pixels of the screen a picture
 const MANY = 24; // heads that are shown at once, of all layers; where there are more, those of one layer
 
@@ -56,7 +70,7 @@ function stripsOf(shown, axes) {
 }
 
 /** Draw the strips of what is shown into `place`; `choose(changes)` is called where a picture is picked. */
-function drawStrips(place, shown, state, choose) {
+export function drawStrips(place, shown, state, choose) {
   const { site } = shown;
   const axes = { query: axisOf(site, "query", state.example), key: axisOf(site, "key", state.example) };
   const kinds = stripsOf(shown, axes);

@@ -1,7 +1,12 @@
 // The keys that do something on this page.
 
+import { make } from "../../../pages/dom.js";
+import { whyNoRollout } from "./comparison.js";
+import { data } from "./page_data.js";
+import { state } from "./view_state.js";
+
 /** Fill the list of keys: a key that has nothing to go over or to show here is left out. */
-function tellKeys(place) {
+export function tellKeys(place) {
   if (place.dataset.lines === String(state.lines)) return;
   place.dataset.lines = state.lines;
   const some = (test) => data.sites.some(test);

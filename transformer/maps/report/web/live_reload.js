@@ -1,5 +1,10 @@
 // Only in the page that `launch.maps --serve` gives out: look whether there is a newer one, and change to it.
 
+import { byId, make } from "../../../pages/dom.js";
+import { data } from "./page_data.js";
+import { playing } from "./report.js";
+import { state } from "./view_state.js";
+
 const EVERY = 2000; // milliseconds between two looks
 const STILL = 1500; // milliseconds for which a reader must not have moved, lest a tip goes away under the pointer
 const live = make("span", { class: "live", role: "status" }, "following the run");

@@ -29,11 +29,15 @@
 // state.compare is null, a step's INDEX in data.steps, or "run"; state.view is "weights" or a name that a file of
 // `views` knows (add it to VIEW_NAMES); state.statistic is null or a name. change({...}) sets them and shows.
 
-const views = [];
-const VIEW_NAMES = ["weights"];
+import { byId } from "../../../pages/dom.js";
+import { data } from "./page_data.js";
+import { tokensOf } from "./tokens.js";
+
+export const views = [];
+export const VIEW_NAMES = ["weights"];
 
 /** One head on one example at one level. */
-class Plane {
+export class Plane {
   constructor(values, { queries, keys, queryBlock, keyBlock }) {
     Object.assign(this, { values, queries, keys, queryBlock, keyBlock });
   }
@@ -132,7 +136,7 @@ const unpacked = new Map();
 const UNPACKED_AT_ONCE = 96;
 
 /** The bytes of a block of the page, unpacked once and kept for a while. */
-function block(name) {
+export function block(name) {
   let bytes = unpacked.get(name);
   // Asked for last, thrown away last.
   unpacked.delete(name);
@@ -143,7 +147,7 @@ function block(name) {
 }
 
 /** The text of a block: the page is drawn while its later blocks are still being read. */
-async function whenParsed(name) {
+export async function whenParsed(name) {
   const parsed = () => document.readyState !== "loading" || byId(name)?.nextSibling;
   while (!parsed()) await new Promise((resolve) => setTimeout(resolve, 15));
   return byId(name).textContent;
@@ -166,7 +170,7 @@ const held = new Map();
 const HELD_AT_ONCE = 8;
 
 /** A promise of all heads of one example at one level. */
-function mapsAt(step, site, example, level, run = "maps") {
+export function mapsAt(step, site, example, level, run = "maps") {
   const name = `${run}-${step}-${site}-${example}-${level.name}`;
   let maps = held.get(name);
   held.delete(name);
@@ -180,7 +184,7 @@ function mapsAt(step, site, example, level, run = "maps") {
 }
 
 /** A promise of one head: where a level is split, of its layer alone. */
-async function planeAt(step, site, example, level, layer, head, run = "maps") {
+export async function planeAt(step, site, example, level, layer, head, run = "maps") {
   if (!level.split) return (await mapsAt(step, site, example, level, run)).plane(layer, head);
   const name = `${run}-${step}-${site}-${example}-${level.name}`;
   const parts = [];
@@ -201,10 +205,10 @@ function partsOf(name, site, level, run) {
 const wallLevel = (site) => site.levels[0];
 
 /** The finest level that the page carries at an index of data.steps. */
-const finestLevel = (site, step) => site.levels.findLast((level) => level.steps.includes(step));
+export const finestLevel = (site, step) => site.levels.findLast((level) => level.steps.includes(step));
 
 /** What is drawn where nothing else is asked for: the weights themselves. */
-async function weightsShown(state) {
+export async function weightsShown(state) {
   const site = data.sites[state.site];
   const [maps, detail] = await Promise.all([
     mapsAt(state.step, state.site, state.example, wallLevel(site)),
@@ -214,10 +218,10 @@ async function weightsShown(state) {
 }
 
 /** What wall and detail draw: see the head of this file. */
-const mapsShown = (state) => (views.find((view) => view.wanted(state))?.shown ?? weightsShown)(state);
+export const mapsShown = (state) => (views.find((view) => view.wanted(state))?.shown ?? weightsShown)(state);
 
 /** Whole rows of long sites: their query positions, and the weights of (layer, head, index of a position). */
-async function rowsAt(step, site, example) {
+export async function rowsAt(step, site, example) {
   const { rows, layers, heads } = data.sites[site];
   if (!rows?.steps.includes(step)) return null;
   const count = rows.positions.length;
@@ -236,7 +240,7 @@ async function rowsAt(step, site, example) {
  * The largest weights of the rows of one layer: (head, query) => [[key, weight], ...], largest first; null for a
  * row that the page does not carry.
  */
-async function topAt(step, site, example, layer) {
+export async function topAt(step, site, example, layer) {
   const { top, heads } = data.sites[site];
   if (!top?.steps.includes(step)) return null;
   const bytes = await block(`top-${step}-${site}-${example}-${layer}`);

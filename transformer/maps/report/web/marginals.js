@@ -1,7 +1,12 @@
 // The weights of one row and of one column of the large head, as bars beside it.
 
+import { draw } from "../../../pages/dom.js";
+import { minus } from "../../../pages/formatting.js";
+import { middle, PROFILE, sheet } from "./attention_heatmap.js";
+import { tickAt } from "./axes.js";
+
 /** The mean of each column over the rows, which stands where no row is asked for. */
-function meansOf(plane) {
+export function meansOf(plane) {
   const means = new Float32Array(plane.keys);
   for (let query = 0; query < plane.queries; query++)
     for (let key = 0; key < plane.keys; key++) means[key] += plane.at(query, key) / plane.queries;
@@ -9,7 +14,7 @@ function meansOf(plane) {
 }
 
 /** The weights of one row as bars under their columns; without a row, the mean over all rows. */
-function rowProfile(query) {
+export function rowProfile(query) {
   const { plane, box, axes, highest, signed } = sheet;
   sheet.means ??= meansOf(plane);
   const values = query === null ? sheet.means : plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
@@ -37,7 +42,7 @@ function rowProfile(query) {
 }
 
 /** The weights of one column as bars beside their rows: which queries read this key. */
-function columnProfile(key) {
+export function columnProfile(key) {
   const { plane, box, highest, signed } = sheet;
   const values = Float32Array.from({ length: plane.queries }, (_, query) => plane.at(query, key));
   const depth = PROFILE - 4;

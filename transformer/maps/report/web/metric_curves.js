@@ -1,9 +1,17 @@
 // Curves of the metrics over the steps: one figure a metric, all its splits in it, the maps' step marked.
 
-const charts = [];
+import { byId, make, own } from "../../../pages/dom.js";
+import { redraw } from "../../../pages/figure.js";
+import { readable, spaced, visible } from "../../../pages/formatting.js";
+import { addLines } from "../../../pages/line_chart.js";
+import { sampleOf, SHAPES } from "../../../pages/plot_marks.js";
+import { linearScale } from "../../../pages/scales.js";
+import { data } from "./page_data.js";
+
+export const charts = [];
 
 /** Add the figures of all metrics; `jump(step)` is called where a step of one is picked. */
-function addCurves(jump) {
+export function addCurves(jump) {
   const names = orderedMetrics(); // those of the other run that this one has not are left out
   const family = (name) =>
     names.find((other) => other !== name && /^[_/]/.test(name.slice(other.length)) && name.startsWith(other));

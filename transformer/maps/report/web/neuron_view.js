@@ -1,11 +1,22 @@
 // Query times key, component by component, of one query of one head: what its logits are made of. Drawn where the page
 // of a text was asked for its vectors; see value_norms.py.
 
+import { css } from "../../../pages/color_scale.js";
+import { byId, hideTip, make, showTip } from "../../../pages/dom.js";
+import { minus, readable } from "../../../pages/formatting.js";
+import { axisOf } from "./axes.js";
+import { tipName } from "./captions.js";
+import { named } from "./head_grid.js";
+import { block, finestLevel, planeAt } from "./map_data.js";
+import { data } from "./page_data.js";
+import { tokensOf } from "./tokens.js";
+import { halves } from "./value_weighted.js";
+
 const MOST_KEYS = 64; // at once; of more those of the largest weights
 const BARS = { component: 12, most: 400, height: 26 };
 
 /** Draw the components of the held query of the chosen head into `place`, of the last query where none is held. */
-async function drawNeurons(place, state) {
+export async function drawNeurons(place, state) {
   const facts = data.beneath?.[state.site];
   byId("neurons-panel").hidden = !facts?.asked;
   if (!facts?.asked) return;

@@ -1,125 +1,50 @@
-// The state of the page, its controls, and the address that keeps it.
+// The page of a run: its controls, keys and panels, and what is drawn anew when its state changes.
+
+import { onNewScheme } from "../../../pages/color_scale.js";
+import { byId, fillSegments, hideTip, make, onNewWidth, page, placeTip, tellProblem } from "../../../pages/dom.js";
+import { markFigure, redrawAll } from "../../../pages/figure.js";
+import { readable, shorten, visible } from "../../../pages/formatting.js";
+import { showRamp } from "../../../pages/plot_marks.js";
+import { drawDistances } from "./attention_distance.js";
+import { drawDetail, sheet } from "./attention_heatmap.js";
+import {
+  drawStrandHeads, drawStrands, readStrands, strandPlanes, toggledAll, toggledToken,
+} from "./attention_lines.js";
+import { drawPlayer } from "./audio_player.js";
+import { weightScale } from "./canvas_pixels.js";
+import { facts, missingWords, poolingWords, read } from "./captions.js";
+import { offerComparisons, showComparison, toggledComparison, toggledRollout } from "./comparison.js";
+import { showConfig } from "./config_table.js";
+import { EXPORTS, valueWord } from "./head_export.js";
+import { drawWall, named } from "./head_grid.js";
+import { drawTimeline } from "./head_history.js";
+import { buildRoles, markRole, siteWords } from "./head_roles.js";
+import { drawPicture } from "./image_overlay.js";
+import { drawStrips } from "./image_strip.js";
+import { tellKeys } from "./keyboard_help.js";
+import { mapsShown, weightsShown } from "./map_data.js";
+import { addCurves, charts } from "./metric_curves.js";
+import { drawNeurons } from "./neuron_view.js";
+import { data } from "./page_data.js";
+import { drawSamples, drawSampleSplits } from "./samples.js";
+import { drawBeside } from "./token_highlights.js";
+import { sentence, tokensOf } from "./tokens.js";
+import { nearestStep, readAddress, setState, state, writeAddress } from "./view_state.js";
+import { showNorms, toggledNorms } from "./value_weighted.js";
 
 const FRAME = 650; // milliseconds a step while playing
-const first = data.first;
-const state = {
-  site: first.site,
-  example: first.example,
-  layer: first.layer,
-  head: first.head,
-  step: data.steps.length - 1,
-  row: null,
-  column: null,
-  links: true,
-  compare: data.against ? "run" : null,
-  view: "weights",
-  statistic: null,
-  lines: false,
-  also: [],
-  tokens: [],
-};
 let pointed = [null, null];
 let highlight = () => {};
 let curvesDrawn = false;
-let playing = null;
+export let playing = null;
 let shownStep = -1;
 let sampleSplit = data.samples[0]?.split;
 
 /** Change the state and show it. */
 function change(changes) {
-  Object.assign(state, changes);
-  if ("site" in changes || "example" in changes) {
-    if (!("row" in changes)) state.row = null;
-    if (!("column" in changes)) state.column = null;
-    if (!("tokens" in changes)) state.tokens = [];
-  }
-  bound();
+  setState(changes);
   show();
 }
-
-/** Bring every index back to what the page has: an address may be older than the page. */
-function bound() {
-  const within = (value, size) => Math.min(size - 1, Math.max(0, Number.isInteger(value) ? value : 0));
-  state.site = within(state.site, data.sites.length);
-  const site = data.sites[state.site];
-  state.example = within(state.example, data.titles.length);
-  state.layer = within(state.layer, site.layers.length);
-  state.head = within(state.head, site.heads.length);
-  state.step = within(state.step, data.steps.length);
-  const { queries, keys } = tokensOf(site, state.example);
-  if (state.row !== within(state.row, queries.length)) state.row = null;
-  if (state.column !== within(state.column, keys.length)) state.column = null;
-  state.tokens = state.tokens.filter((token) => token === within(token, queries.length));
-  state.also = state.also.filter((head) => head === within(head, site.heads.length));
-  const steps = data.steps.length;
-  if (state.compare !== within(state.compare, steps) && !(state.compare === "run" && data.against))
-    state.compare = null;
-  if (!VIEW_NAMES.includes(state.view)) state.view = "weights";
-}
-
-function writeAddress() {
-  // A page inside another document, as in a notebook, has no address of its own.
-  if (location.protocol === "about:") return;
-  const site = data.sites[state.site];
-  const parts = new URLSearchParams({
-    site: site.name,
-    example: state.example + 1,
-    layer: site.layers[state.layer],
-    head: site.heads[state.head],
-  });
-  if (!data.alone) parts.set("step", data.steps[state.step]);
-  if (state.row !== null) parts.set("row", state.row + 1);
-  if (state.column !== null) parts.set("column", state.column + 1);
-  if (!state.links) parts.set("links", "0");
-  if (state.compare !== null) parts.set("compare", state.compare === "run" ? "run" : data.steps[state.compare]);
-  else if (data.against) parts.set("compare", "nothing");
-  if (state.view !== "weights") parts.set("view", state.view);
-  if (state.statistic !== null) parts.set("statistic", state.statistic);
-  if (state.lines) parts.set("draw", "lines");
-  if (state.lines && state.also.length)
-    parts.set(
-      "also",
-      state.also.map((head) => head + 1),
-    );
-  if (state.lines && state.tokens.length)
-    parts.set(
-      "tokens",
-      state.tokens.map((token) => token + 1),
-    );
-  const address = `#${parts}`;
-  if (location.hash !== address) history.replaceState(null, "", address);
-}
-
-function readAddress() {
-  const parts = new URLSearchParams(location.hash.slice(1));
-  const place = (list, name, other) => (list.indexOf(name) < 0 ? other : list.indexOf(name));
-  state.site = place(
-    data.sites.map((site) => site.name),
-    parts.get("site"),
-    state.site,
-  );
-  const site = data.sites[state.site];
-  state.layer = place(site.layers, parts.get("layer"), state.layer);
-  state.head = place(site.heads, parts.get("head"), state.head);
-  if (parts.has("example")) state.example = Number(parts.get("example")) - 1;
-  if (parts.has("step")) state.step = nearestStep(Number(parts.get("step")));
-  state.row = parts.has("row") ? Number(parts.get("row")) - 1 : null;
-  state.column = parts.has("column") ? Number(parts.get("column")) - 1 : null;
-  state.links = parts.get("links") !== "0";
-  // A page of two runs opens on their difference.
-  const compare = parts.get("compare") ?? (data.against ? "run" : "nothing");
-  state.compare = compare === "run" ? compare : compare === "nothing" ? null : nearestStep(Number(compare));
-  state.view = parts.get("view") ?? "weights";
-  state.statistic = parts.get("statistic");
-  const places = (name) => (parts.get(name) ?? "").split(",").map((place) => Number(place) - 1);
-  state.lines = parts.get("draw") === "lines";
-  state.also = places("also");
-  state.tokens = places("tokens");
-  bound();
-}
-
-/** The index of the stored step that is nearest. */
-const nearestStep = (step) => nearestColumn(data.steps, step);
 
 async function show() {
   showControls();

@@ -1,10 +1,14 @@
 // What the model said: its pictures, and one row a sample, beside its source and its reference.
 
+import { byId, fillSegments, make } from "../../../pages/dom.js";
+import { readable } from "../../../pages/formatting.js";
+import { data } from "./page_data.js";
+
 // The fields of a sample that have a column, and what it is called; others stand together as its kind.
 const SAMPLE_COLUMNS = { source: "source", prompt: "prompt", target: "reference", output: "output" };
 
 /** Show the samples of `split` that were taken last at or before `step`; only what has a reference is right or wrong. */
-function drawSamples(split, step) {
+export function drawSamples(split, step) {
   const taken = data.samples.filter((group) => group.split === split).sort((a, b) => a.step - b.step);
   const group = taken.findLast((each) => each.step <= step) ?? taken[0];
   byId("samples-title").textContent = `Samples at step ${readable(group.step)}`;
@@ -59,7 +63,7 @@ function marked(text, reference) {
 }
 
 /** The splits that have samples, as buttons; `choose(split)` is called when one is picked. */
-function drawSampleSplits(chosen, choose) {
+export function drawSampleSplits(chosen, choose) {
   const splits = [...new Set(data.samples.map((group) => group.split))];
   fillSegments(byId("sample-splits"), splits.length > 1 ? splits.map((split) => [split, split]) : [], chosen, choose);
 }

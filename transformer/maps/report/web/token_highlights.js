@@ -1,12 +1,19 @@
 // What the positions were cut from, beside the map: running tokens, and the keys of one long row.
 
+import { colorOf, css } from "../../../pages/color_scale.js";
+import { make } from "../../../pages/dom.js";
+import { readable } from "../../../pages/formatting.js";
+import { axisOf, isFrame, positionName, seconds, secondsOf } from "./axes.js";
+import { rowsAt, topAt } from "./map_data.js";
+import { written } from "./tokens.js";
+
 const LONG = 240; // tokens that stand as chips; of more, those around the held one
 const AROUND = 24;
 const LISTED = 12; // keys of a held row of a pooled map
 let beside = null;
 
 /** Draw the example into `place` and return the function that highlights positions: (query, key) => nothing. */
-function drawBeside(place, shown, state, look, hold) {
+export function drawBeside(place, shown, state, look, hold) {
   const { site } = shown;
   const axes = {
     query: axisOf(site, "query", state.example),
@@ -147,5 +154,5 @@ function keyList(ranked, axes, state, words) {
   return [make("p", { class: "note" }, title), make("ol", { class: "key-list" }, ...items)];
 }
 
-const positionText = (axis, position) =>
+export const positionText = (axis, position) =>
   isFrame(axis, position) ? seconds(axis, secondsOf(axis, position)) : axis.tokens[position];

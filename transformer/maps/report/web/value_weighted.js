@@ -1,11 +1,16 @@
 // Weights times the norms of what they weigh: |weight f(x)|, f(x) = (x W_V + b_V) W_O with the head's own rows of W_O
 // (Kobayashi et al. 2020, "Attention is not only a weight"). A page of a text has the norms; see value_norms.py.
 
+import { byId } from "../../../pages/dom.js";
+import { block, finestLevel, mapsAt, Plane, VIEW_NAMES, views, weightsShown } from "./map_data.js";
+import { data } from "./page_data.js";
+import { tokensOf } from "./tokens.js";
+
 VIEW_NAMES.push("normed");
 views.push({ wanted: (state) => state.view === "normed" && !whyNoNorms(state), shown: normedShown });
 
 /** Numbers of half precision, low byte first. */
-function halves(bytes) {
+export function halves(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   return Float32Array.from({ length: bytes.byteLength / 2 }, (_, at) => {
     const bits = view.getUint16(2 * at, true);
@@ -56,10 +61,10 @@ async function normedShown(state) {
   };
 }
 
-const toggledNorms = (state) =>
+export const toggledNorms = (state) =>
   state.view === "normed" || whyNoNorms(state) ? { view: "weights" } : { view: "normed", compare: null };
 
-function showNorms(state) {
+export function showNorms(state) {
   const why = data.beneath ? whyNoNorms(state) : "";
   byId("normed-toggle").hidden = !data.beneath;
   byId("normed").disabled = why !== "";
