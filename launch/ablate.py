@@ -44,7 +44,7 @@ COMMAND = Command(
         "offline page that says which is better, by how much, and how sure that is; beside it the numbers as JSON and "
         "CSV. The same command on the same directory completes what is missing and writes the page again."
     ),
-    example="--config=experiments/ablations/norm_placement.py --workdir=runs/norms --workers=2",
+    example="--config=experiments/ablations/configs/norm_placement.py --workdir=runs/norms --workers=2",
     flags=(
         Flag("workdir", "the study's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),
@@ -118,7 +118,7 @@ def _spec(arguments: Arguments) -> "Ablation":
     if get_ablation is None:
         raise UserError(
             f"config file {file!r} has no get_ablation(ablation): define one beside get_config() that returns "
-            "ablation(question=..., arms=..., reference=...), as experiments/ablations/norm_placement.py does"
+            "ablation(question=..., arms=..., reference=...), as experiments/ablations/configs/norm_placement.py does"
         )
     spec = get_ablation(build_ablation)
     if not isinstance(spec, Ablation):

@@ -35,7 +35,7 @@ COMMAND = Command(
         "Exit code 0: it fits; 1: it does not, with what is largest and what would help; 2: the config or the topology "
         "cannot be."
     ),
-    example="--config=experiments/pods/gpt3.py --topology=v5p:8x8x16",
+    example="--config=experiments/pods/configs/gpt3.py --topology=v5p:8x8x16",
     flags=(
         Flag("topology", "v4:, v5e:, v5p:, v6e: with the sides of a slice, cpu:N or gpu:N (default: the config's pod)"),
         Flag("search", "try meshes and rematerialization, and print those that fit best", default=False, kind=bool),

@@ -30,10 +30,10 @@ COMMAND = Command(
     ),
 )
 GB = 1e9
-WEAK = "experiments/pods/weak_scaling.py"
+WEAK = "experiments/pods/configs/weak_scaling.py"
 # Configs whose get_config takes an argument, and those that are compiled.
 ARGUMENTS: Mapping[str, Sequence[str]] = {
-    "experiments/translation/wmt14.py": ("base", "big"),
+    "experiments/translation/configs/wmt14.py": ("base", "big"),
     WEAK: ("v5p:2x2x1", "v5p:2x2x2", "v5p:2x2x4", "v5p:2x4x4", "v5p:4x4x4", "v5p:4x4x8", "v5p:8x8x4"),
 }
 Bytes = Annotated[int, Range(0, 2**63 - 1)]

@@ -38,7 +38,7 @@ COMMAND = Command(
         "trial goes on from its last checkpoint. With --worker this process is one worker, for Slurm or Kubernetes "
         "to start as many as they like on one shared disk."
     ),
-    example="--config=experiments/translation/demo_learning_rate.py --workdir=runs/sweep --workers=2",
+    example="--config=experiments/translation/configs/demo_learning_rate_sweep.py --workdir=runs/sweep --workers=2",
     flags=(
         Flag("workdir", "the sweep's directory", required=True),
         Flag("workers", "processes on this machine (default: 1)", kind=int),

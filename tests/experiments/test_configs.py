@@ -33,6 +33,10 @@ def test_there_are_experiments() -> None:
     assert len(FILES) >= 8
 
 
+def test_every_config_but_the_demo_lies_in_the_configs_of_its_project() -> None:
+    assert [file.name for file in FILES if file.parent.name != "configs"] == ["demo.py"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_resolves(name: str) -> None:
     experiment = resolve(values_of(name))

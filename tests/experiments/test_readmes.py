@@ -19,6 +19,11 @@ PROJECTS = sorted(path for path in (CHECKOUT / "experiments").iterdir() if (path
 KEY_TABLE = re.compile(r"^\| key \| values \|\n\| --- \| --- \|\n((?:\|.*\n)+)", re.MULTILINE)
 
 
+def project_of(file: Path) -> Path:
+    """The project of a config file, which lies in its folder `configs`."""
+    return file.parent.parent
+
+
 def readme(project: Path) -> str:
     return (project / "README.md").read_text(encoding="utf-8")
 
@@ -39,8 +44,8 @@ def exports(file: Path) -> bool:
 def unnamed(project: Path, page: str) -> list[str]:
     """The files, arguments, tasks and families of a project that its README does not name."""
     missing = []
-    for file in sorted(project.glob("*.py")):
-        if file.name != "__init__.py" and f"]({file.name})" not in page:
+    for file in sorted([*project.glob("*.py"), *project.glob("configs/*.py")]):
+        if file.name != "__init__.py" and f"]({file.relative_to(project)})" not in page:
             missing.append(file.name)
         if file in FILES:
             arguments = [argument for argument in arguments_of(file) if argument]
@@ -57,7 +62,9 @@ def test_a_readme_names_every_file_argument_task_and_family(project: Path) -> No
 
 def test_what_a_readme_does_not_name_is_found() -> None:
     project = CHECKOUT / "experiments" / "captioning"
-    configs = "[captions.py](captions.py), `captions.py:hard`, `captions.py:none`"
+    configs = (
+        "[show_attend_tell.py](configs/show_attend_tell.py), `show_attend_tell.py:hard`, `show_attend_tell.py:none`"
+    )
     page = f"[model.py](model.py) is `experiments.captioning.model`. {configs} [data.py](data.py)"
     assert unnamed(project, page) == ["metrics.py", "task.py", "experiments.captioning.task"]
     sagan = CHECKOUT / "experiments" / "sagan"
@@ -66,7 +73,7 @@ def test_what_a_readme_does_not_name_is_found() -> None:
 
 def keys_of(project: Path) -> set[str]:
     """Every key of the configs of a project, and its groups, with "model." and "task." before it and without."""
-    files = [file for file in FILES if file.parent == project]
+    files = [file for file in FILES if project_of(file) == project]
     names = [f"{file}{argument}" for file in files for argument in arguments_of(file)]
     configs = [load_config(name).to_dict() for name in names]
     keys = {key for values in configs for key in (*leaves(schema_of(values)), *flatten(values))}
@@ -109,11 +116,11 @@ def test_a_readme_links_every_record_of_its_project(project: Path) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.parent in PROJECTS], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [file for file in FILES if project_of(file) in PROJECTS], ids=lambda file: file.stem)
 def test_a_record_that_a_docstring_names_lies_beside_its_config(file: Path) -> None:
     said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     named = re.findall(r"([\w/]*\bresults/\w+\.md)", said)
-    assert [name for name in named if not (file.parent / name).is_file()] == []
+    assert [name for name in named if not (project_of(file) / name).is_file()] == []
 
 
 @pytest.mark.parametrize("page", ["projects", "results", *(f"results/{topic}" for topic in TOPICS)])

@@ -10,13 +10,13 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FILES = config_files_under(CHECKOUT / "experiments")
 # Arguments of config files whose parameter is any text, of which these are some.
 _ARGUMENTS = {
-    "approaching_person.py": ("mean", "all"),
-    "captions.py": ("hard", "none"),
-    "curved_text.py": ("columns", "plain"),
+    "mdarqn.py": ("mean", "all"),
+    "show_attend_tell.py": ("hard", "none"),
+    "show_attend_read.py": ("columns", "plain"),
     "gpt1.py": ("lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"),
-    "one_thing.py": ("agreement", "two_places", "retrieval", "sorting", "brackets", "motifs"),
+    "single_probe.py": ("agreement", "two_places", "retrieval", "sorting", "brackets", "motifs"),
     "recurrent_copy.py": ("last",),
-    "sequence_level.py": ("minimum_risk",),
+    "sequence_level_training.py": ("minimum_risk",),
     "weak_scaling.py": ("v5p:8x8x4",),
 }
 

@@ -25,7 +25,7 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
     monkeypatch.setattr(bench, "checkout", lambda: tmp_path)
     words = (
         "--name=loop",
-        "--experiment=experiments/language_modeling/shakespeare_large.py:cpu",
+        "--experiment=experiments/language_modeling/configs/shakespeare_large.py:cpu",
         "--data_dir=DIR",
         "--record",
     )

@@ -124,7 +124,7 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
 def test_every_experiment_is_in_the_gate() -> None:
     names = pods.configs(CHECKOUT / "experiments")
     assert "experiments/demo.py" in names
-    assert "experiments/pods/gpt3.py" in names
+    assert "experiments/pods/configs/gpt3.py" in names
     assert sum(name.startswith(pods.WEAK) for name in names) == 7
     assert len(set(names)) == len(names)
     assert all((CHECKOUT / name.partition(":")[0]).is_file() for name in names)

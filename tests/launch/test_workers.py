@@ -219,7 +219,12 @@ def test_a_worker_is_one_before_its_config_is_read_with_jax(module, tmp_path, mo
 
     monkeypatch.setattr(module, "become_worker", become)
     monkeypatch.setattr(Ledger, "existing", lambda path: None)
-    words = ["--config=experiments/ablations/heads.py", f"--workdir={tmp_path}", "--worker", "--config.no_such_key=1"]
+    words = [
+        "--config=experiments/ablations/configs/num_heads.py",
+        f"--workdir={tmp_path}",
+        "--worker",
+        "--config.no_such_key=1",
+    ]
     monkeypatch.chdir(ROOT)
     assert cli.run(module.COMMAND, module.main, words) == 2
     assert capsys.readouterr().err == "error: a worker\n"

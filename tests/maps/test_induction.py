@@ -17,7 +17,10 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> None:
-    train(resolve(load_config(str(CHECKOUT / "experiments/induction_heads/induction.py")).to_dict()), tmp_path / "run")
+    train(
+        resolve(load_config(str(CHECKOUT / "experiments/induction_heads/configs/two_layer_transformer.py")).to_dict()),
+        tmp_path / "run",
+    )
     store = MapStore.existing(tmp_path / "run" / "maps")
     found = [role for role in head_roles(store) if role.role is Role.INDUCTION]
     assert found

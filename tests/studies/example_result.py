@@ -124,7 +124,9 @@ def _about(arms: Sequence[str]) -> Facts:
         "hardware": "1 x cpu, 2 CPU cores a run, cpu",
         "when": "2025-11-21T10:00",
         "commit": "0123456789abcdef",
-        "command": "python -m launch.ablate --config=experiments/ablations/norm_placement.py --workdir=runs/norms",
+        "command": (
+            "python -m launch.ablate --config=experiments/ablations/configs/norm_placement.py --workdir=runs/norms"
+        ),
         "maps_command": "python -m launch.maps",
         "workdir": "runs/norms",
         "versions": {"python": "3.13.1", "jax": "0.12.0", "flax": "0.12.12", "optax": "0.2.6"},

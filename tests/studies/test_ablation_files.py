@@ -17,7 +17,9 @@ from transformer.studies.ablations.metadata import check_arms
 from transformer.training.config import resolve, with_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(path for path in (ROOT / "experiments/ablations").glob("*.py") if path.stem not in ("__init__", "base"))
+FILES = sorted(
+    path for path in (ROOT / "experiments/ablations/configs").glob("*.py") if path.stem not in ("__init__", "base")
+)
 
 
 def study(file: Path) -> Ablation:
@@ -31,7 +33,8 @@ def said(file: Path) -> str:
 
 
 def test_there_are_studies_of_the_norm_and_of_what_the_first_transformer_varied() -> None:
-    wanted = {"norm_placement", "norm_reversal", "norm_map", "heads", "key_depth", "positions", "scale", "scores"}
+    wanted = {"norm_placement", "norm_placement_without_warmup", "norm_placement_by_learning_rate", "num_heads"}
+    wanted |= {"head_dim", "position_encodings", "dot_product_scale", "score_functions"}
     assert {file.stem for file in FILES} >= wanted | {"label_smoothing", "learned_positions"}
 
 
@@ -42,7 +45,7 @@ def test_every_run_of_a_study_resolves_and_they_are_as_many_as_it_says(file: Pat
     count = re.search(r"^(\d+|Six) runs\b", said(file), re.MULTILINE)
     assert count is not None
     assert len(planned) == (6 if count[1] == "Six" else int(count[1]))
-    assert f"python -m launch.ablate --config=experiments/ablations/{file.name} --workdir=runs/" in said(file)
+    assert f"python -m launch.ablate --config=experiments/ablations/configs/{file.name} --workdir=runs/" in said(file)
     assert base["name"] == file.stem
 
 
@@ -68,7 +71,11 @@ def test_the_arms_of_a_study_meet_on_equal_terms(file: Path) -> None:
 @pytest.mark.slow
 def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: Path) -> None:
     """Six runs of one to three minutes, two at a time."""
-    words = ["--config=experiments/ablations/norm_reversal.py", f"--workdir={tmp_path / 'study'}", "--workers=2"]
+    words = [
+        "--config=experiments/ablations/configs/norm_placement_without_warmup.py",
+        f"--workdir={tmp_path / 'study'}",
+        "--workers=2",
+    ]
     # As a person runs it: on one device, with the compiler's optimizations.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     subprocess.run([sys.executable, "-m", "launch.ablate", *words], cwd=ROOT, env=environment, check=True, timeout=3600)

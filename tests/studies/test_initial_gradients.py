@@ -21,7 +21,7 @@ from transformer.training.config import resolve, with_overrides
 from transformer.training.optimizer import Algorithm
 from transformer.training.partitioning import one_device, shard_batch
 
-FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/norm_placement.py"
+FILE = Path(__file__).resolve().parents[2] / "experiments/ablations/configs/norm_placement.py"
 TINY = {
     "task.dataset": "reversal/length=4,symbols=5,train=64,validation=4,test=4",
     "task.lengths": (5,),

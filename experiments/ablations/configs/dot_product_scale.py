@@ -1,0 +1,36 @@
+"""The factor 1 / sqrt(D) of dot products, on and off, at depths 16 and 64 (Vaswani et al. 2017, section 3.2.1).
+
+    python -m launch.ablate --config=experiments/ablations/configs/dot_product_scale.py --workdir=runs/scale --workers=2
+
+60 runs of half a minute (two arms x two depths x three learning rates x five seeds): about 20 minutes on two cores. One
+run alone:
+
+    python -m launch.train --config=experiments/ablations/configs/dot_product_scale.py --workdir=runs/one
+
+Each arm has the best of three learning rates, as queries and keys can learn a scale. Expect the difference, if any, at
+depth 64, where unscaled logits are eight times as large.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations.configs import base
+
+
+def get_config() -> ConfigDict:
+    """The base."""
+    config = base.get_config()
+    config.name = "dot_product_scale"
+    return config
+
+
+def get_ablation(ablation):
+    """Two arms; four heads of depth 16 and one of depth 64 are two tasks."""
+    return ablation(
+        question="What does dividing the scores by sqrt(D) do?",
+        arms={"scaled": {"model.score": "scaled_dot"}, "not scaled": {"model.score": "dot"}},
+        reference="scaled",
+        tuned={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
+        tasks={"depth 16": {"model.heads": 4}, "depth 64": {"model.heads": 1}},
+        learned_within=4.5,
+        notable=0.05,
+    )

@@ -1,0 +1,33 @@
+"""The depth of a head at a fixed number of heads (after Vaswani et al. 2017, table 3, rows B).
+
+    python -m launch.ablate --config=experiments/ablations/configs/head_dim.py --workdir=runs/key_depth --workers=2
+
+20 runs of half a minute: about 6 minutes on two cores. One run alone:
+
+    python -m launch.train --config=experiments/ablations/configs/head_dim.py --workdir=runs/one
+
+There the keys alone were narrowed, and smaller keys cost 0.4 to 0.7 BLEU; here `head_dim` narrows keys and values
+together, so that what a narrow head loses may be either's. The page says by how much the arms' parameters differ.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations.configs import base
+
+
+def get_config() -> ConfigDict:
+    """The base, with the depth of a head said: width / heads."""
+    config = base.get_config()
+    config.name = "head_dim"
+    config.model.head_dim = 16
+    return config
+
+
+def get_ablation(ablation):
+    """A quarter of the usual depth, a half, the whole, and twice as much."""
+    return ablation(
+        question="How deep must a head be?",
+        arms={str(depth): {"model.head_dim": depth} for depth in (4, 8, 16, 32)},
+        reference="16",
+        notable=0.05,
+    )

@@ -1,0 +1,44 @@
+r"""Learning rate by warm-up: where each placement of the norm trains well, and where it diverges.
+
+    python -m launch.ablate --config=experiments/ablations/configs/norm_placement_by_learning_rate.py \
+        --workdir=runs/norm_map --workers=2
+
+180 runs (five arms x four learning rates x three warm-ups x three seeds) of 200 steps without clipping: about an hour
+on two cores. One run alone:
+
+    python -m launch.train --config=experiments/ablations/configs/norm_placement_by_learning_rate.py --workdir=runs/one
+
+Expect the placements that leave the residual stream a sum (pre, sandwich, parallel) to train over most of the map, and
+post-norm to want a warm-up or a smaller rate.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations.configs import base
+from experiments.ablations.configs.norm_placement import ARMS
+
+
+def get_config() -> ConfigDict:
+    """3+3 layers for half as many steps, at a constant rate and without clipping, which would hide what diverges."""
+    config = base.get_config()
+    config.name = "norm_placement_by_learning_rate"
+    config.steps = 200
+    config.maps_every = 200
+    config.model.encoder_layers = 3
+    config.model.decoder_layers = 3
+    config.optimizer.schedule = "constant"
+    config.optimizer.clip_norm = 0.0
+    return config
+
+
+def get_ablation(ablation):
+    """Two tuned keys, which the page draws as a map."""
+    return ablation(
+        question="At which learning rates and warm-ups does each placement of the norm train?",
+        arms=ARMS,
+        reference="post",
+        tuned={"optimizer.learning_rate": (1e-3, 3e-3, 1e-2, 3e-2), "optimizer.warmup": (0, 30, 100)},
+        seeds=(1, 2, 3),
+        learned_within=4.5,
+        notable=0.1,
+    )

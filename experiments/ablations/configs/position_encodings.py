@@ -1,0 +1,37 @@
+r"""How a model knows positions: not at all, in its embeddings, or within its attention.
+
+    python -m launch.ablate --config=experiments/ablations/configs/position_encodings.py --workdir=runs/positions \
+        --workers=2
+
+40 runs of half a minute to a minute: about 20 minutes on two cores. One run alone:
+
+    python -m launch.train --config=experiments/ablations/configs/position_encodings.py --workdir=runs/one
+
+Relative positions act in self-attention alone: attention over the source then knows no position but what the encoder
+wrote. Expect no positions at all to be worst, since the encoder sees a bag of tokens.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations.configs import base
+
+KINDS = ("none", "sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "transformer_xl")
+
+
+def get_config() -> ConfigDict:
+    """The base, in which the farthest distance that Shaw's and T5's positions tell apart fits its lengths."""
+    config = base.get_config()
+    config.name = "position_encodings"
+    config.model.max_distance = 16
+    config.model.buckets = 16
+    return config
+
+
+def get_ablation(ablation):
+    """Seven kinds against the sinusoids of the first Transformer."""
+    return ablation(
+        question="Which positions learn these phrases best?",
+        arms={kind: {"model.positions": kind} for kind in KINDS},
+        reference="sinusoidal",
+        notable=0.05,
+    )

@@ -1,0 +1,34 @@
+"""The score of a query and a key: products, perceptrons, the angle, and the place alone.
+
+    python -m launch.ablate --config=experiments/ablations/configs/score_functions.py --workdir=runs/scores --workers=2
+
+40 runs of half a minute to a minute and a half: about 25 minutes on two cores. One run alone:
+
+    python -m launch.train --config=experiments/ablations/configs/score_functions.py --workdir=runs/one
+
+Expect `location` to be worst: it reads no key, so that what a query sees depends on where a key is, not on what it
+says.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations.configs import base
+
+KINDS = ("scaled_dot", "dot", "general", "additive", "concat", "mlp", "cosine", "location")
+
+
+def get_config() -> ConfigDict:
+    """The base."""
+    config = base.get_config()
+    config.name = "score_functions"
+    return config
+
+
+def get_ablation(ablation):
+    """Seven scores against the scaled product."""
+    return ablation(
+        question="Which score function learns these phrases best?",
+        arms={kind: {"model.score": kind} for kind in KINDS},
+        reference="scaled_dot",
+        notable=0.05,
+    )

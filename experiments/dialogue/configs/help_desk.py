@@ -1,0 +1,60 @@
+r"""A help desk: "my screen is blank" is answered in words that the question does not have.
+
+    python -m launch.train --config=experiments/dialogue/configs/help_desk.py --workdir=runs/help_desk
+    python -m launch.train --config=experiments/dialogue/configs/help_desk.py:recurrent \
+        --workdir=runs/help_desk_recurrent
+
+The encoder-decoder Transformer, and Bahdanau's recurrent one. Each takes a minute on one core. Expect all test answers
+right by the first, and 0.94 by the second: results/help_desk.md. The evaluation says apart the answers of devices and
+symptoms that were trained together (`known_pair`) and of those that never were (`new_pair`), which have to be put
+together.
+
+    python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --beams=4
+    python -m launch.generate --workdir=runs/help_desk --text='my screen is blank' --temperature=0.7 --seed=1
+"""
+
+from typing import Literal
+
+from ml_collections import ConfigDict
+
+
+def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decoder") -> ConfigDict:
+    """A vocabulary in which every word is one token; answers are decoded greedily."""
+    config = ConfigDict(
+        {
+            "name": f"help_desk_{family}",
+            "seed": 1,
+            "steps": 400,
+            "eval_every": 100,
+            "maps_every": 25,
+            "checkpoint_every": 100,
+            "task": {
+                "name": "translation",
+                "dataset": "help_desk",
+                "vocabulary": 1000,
+                "lengths": (20,),
+                "tokens_per_batch": 64 * 20,
+                "label_smoothing": 0.0,
+                "beams": 1,
+            },
+            "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup": 100, "final": 0.01, "clip_norm": 1.0},
+            "pod": "cpu:1",
+        }
+    )
+    if family == "recurrent":
+        config.model = ConfigDict({"family": "recurrent_encoder_decoder", "width": 96, "embedding": 64, "dropout": 0.1})
+    else:
+        config.model = ConfigDict(
+            {
+                "family": "encoder_decoder",
+                "encoder_layers": 2,
+                "decoder_layers": 2,
+                "width": 64,
+                "heads": 4,
+                "feed_forward": 128,
+                "dropout": 0.1,
+                "norm_placement": "pre",
+                "max_length": 24,
+            }
+        )
+    return config

@@ -1,0 +1,75 @@
+r"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, with a residual network beside it.
+
+    python -m launch.train --config=experiments/image_classification/configs/cifar10.py --data_dir=DIR \
+        --workdir=runs/vit
+    python -m launch.train --config=experiments/image_classification/configs/cifar10.py:convolution --data_dir=DIR \
+        --workdir=runs/convolved
+    python -m launch.train --config=experiments/image_classification/configs/cifar10.py:attention --data_dir=DIR \
+        --workdir=runs/attention
+    python -m launch.train --config=experiments/image_classification/configs/cifar10.py --data_dir=DIR \
+        --workdir=runs/no_positions \
+        --config.model.positions=none
+    python -m launch.train --config=experiments/image_classification/configs/cifar10.py --data_dir=DIR \
+        --workdir=runs/shuffled \
+        --config.task.shuffled=4
+
+DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with pictures by class. `:attention` is the residual
+network with self-attention behind its second stage. The last two are controls: a Transformer that is not told where a
+patch stands, and one whose patches are exchanged in all pictures alike. Each takes 45 to 50 minutes of one core. Expect
+of the test pictures 0.630 right by the Transformer, in equal time 0.751 by the residual network and 0.748 with
+self-attention, and by the Transformer 0.567 without positions and 0.632 with its patches exchanged: results/cifar10.md.
+"""
+
+from typing import Literal
+
+from ml_collections import ConfigDict
+
+# As many steps as take the same time on one core of an AMD EPYC.
+STEPS = {"vit": 5000, "convolution": 4650, "attention": 4250}
+
+
+def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> ConfigDict:
+    """About ten epochs of 47,500 pictures, cropped and mirrored."""
+    convolution = {
+        "family": "convolutional_classifier",
+        "encoder": {"strides": (1, 2, 2), "blocks": 1},
+    }
+    models = {
+        "vit": {
+            "family": "vit",
+            "patch": 4,
+            "layers": 6,
+            "width": 128,
+            "heads": 4,
+            "feed_forward": 256,
+            "readout": "mean",
+            "dropout": 0.0,
+            "unroll": 6,
+        },
+        "convolution": convolution,
+        "attention": {**convolution, "attention": (1,)},
+    }
+    return ConfigDict(
+        {
+            "name": f"cifar10_{model}",
+            "seed": 1,
+            "steps": STEPS[model],
+            "maps_every": 1000,
+            "task": {
+                "name": "image_classification",
+                "dataset": "cifar10-jpg",
+                "rows": 96,
+                "augmentation": {"crop": 4, "flip": 0.5},
+            },
+            "model": models[model],
+            "optimizer": {
+                "algorithm": "adamw",
+                "learning_rate": 1e-3,
+                "schedule": "cosine",
+                "warmup": 250,
+                "weight_decay": 0.05,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )

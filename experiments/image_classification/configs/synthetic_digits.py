@@ -1,0 +1,34 @@
+"""Drawn digits by a small vision Transformer.
+
+python -m launch.train --config=experiments/image_classification/configs/synthetic_digits.py --workdir=runs/digits
+
+Takes four minutes on one core. Expect 0.999 of the 1,000 test pictures right: results/digits.md.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """Pictures of 28 pixels a side in 49 patches, four layers of 64."""
+    return ConfigDict(
+        {
+            "name": "synthetic_digits",
+            "seed": 1,
+            "steps": 600,
+            "eval_every": 150,
+            "maps_every": 150,
+            "task": {"name": "image_classification", "augmentation": {"crop": 2}},
+            "model": {
+                "family": "vit",
+                "patch": 4,
+                "layers": 4,
+                "width": 64,
+                "heads": 4,
+                "feed_forward": 128,
+                "dropout": 0.0,
+                "unroll": 4,
+            },
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 50, "clip_norm": 1.0},
+            "pod": "cpu:1",
+        }
+    )

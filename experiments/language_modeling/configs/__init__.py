@@ -1,0 +1,1 @@
+"""Configs of the project `language_modeling`: each file's `get_config` is one experiment."""

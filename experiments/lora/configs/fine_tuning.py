@@ -1,0 +1,82 @@
+"""Fine-tuning a small GPT of the documentation inside Python to Python's own code: by LoRA, whole, or from nothing.
+
+    mkdir -p runs && python -c 'import argparse, inspect; print(inspect.getsource(argparse))' > runs/code.txt
+    python -m launch.train --config=experiments/lora/configs/fine_tuning.py --workdir=runs/documentation
+    python -m launch.train --config=experiments/lora/configs/fine_tuning.py:lora --workdir=runs/lora
+    python -m launch.train --config=experiments/lora/configs/fine_tuning.py:layers --workdir=runs/layers
+    python -m launch.train --config=experiments/lora/configs/fine_tuning.py:scratch --workdir=runs/scratch
+
+Needs no data. `:lora` trains matrices of rank 8 beside frozen ones, `:layers` all parameters, the lower layers more
+slowly; both begin with what the first run has learned, `:scratch` with nothing. Each takes less than a minute on one
+core. Expect 1.33 nats a byte of the test text by LoRA, which trains 36,864 of 253,376 numbers, 1.16 by all of them and
+1.43 from nothing, the means of three seeds: results/fine_tuning.md.
+"""
+
+from typing import Literal
+
+from ml_collections import ConfigDict
+
+CONTEXT = 64
+
+
+def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "documentation") -> ConfigDict:
+    """4 layers of width 64 over bytes; `part`: documentation, lora, layers or scratch."""
+    config = ConfigDict(
+        {
+            "name": part,
+            "seed": 1,
+            "steps": 500,
+            "eval_every": 250,
+            "maps_every": 0,
+            "checkpoint_every": 0,
+            "task": {
+                "name": "language_modeling",
+                "tokenizer": "bytes",
+                "batching": "packed",
+                "context": CONTEXT,
+                "probed": 2,
+            },
+            "model": {
+                "family": "decoder",
+                "layers": 4,
+                "width": 64,
+                "heads": 4,
+                "feed_forward": 256,
+                "activation": "gelu",
+                "positions": "rotary",
+                "max_length": CONTEXT,
+                "unroll": 4,
+            },
+            "optimizer": {
+                "algorithm": "adamw",
+                "learning_rate": 3e-3,
+                "schedule": "cosine",
+                "warmup": 100,
+                "final": 0.1,
+                "beta2": 0.99,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )
+    if part != "documentation":
+        further(config, part)
+    return config
+
+
+def further(config: ConfigDict, part: str) -> None:
+    """What the others differ in from the first run: their text and steps, what they begin with, what they train."""
+    config.steps = 300
+    config.eval_every = 50
+    config.task.dataset = "runs/code.txt"
+    config.task.prompts = ("def ",)
+    if part != "scratch":
+        config.initialize_from = ConfigDict({"run": "runs/documentation", "tokenizer": True})
+        config.task.tokenizer = "given"
+    if part == "lora":
+        config.model.lora = {"rank": 8, "where": ("query", "key", "value", "output", "feed_forward")}
+        config.optimizer.trains = ("*/lora/*",)
+        config.initialize_from.rules = ("*/lora/* = fresh",)
+    elif part == "layers":
+        config.optimizer.layer_decay = 0.7

@@ -1,0 +1,31 @@
+r"""A published encoder by its name, from scratch on any text.
+
+    python -m launch.train --config=experiments/masked_lm/configs/bert.py --workdir=runs/bert \
+        --config.model.size=bert-large --config.task.dataset=DIRECTORY
+
+`python -m launch.sizes` lists the names. The size fixes the architecture; everything else is a key of this file. Masks
+are drawn anew at every step and there is no second task, as Liu et al. 2019 train; meant for accelerators.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.language_modeling.configs import gpt
+
+
+def get_config() -> ConfigDict:
+    """BERT base on the documentation inside Python, in bfloat16."""
+    config = gpt.get_config()
+    config.name = "bert"
+    config.task = ConfigDict(
+        {
+            "name": "masked_lm",
+            "vocabulary": 30_522,
+            "context": 512,
+            "rows": 256,
+            "probed_length": 64,
+        }
+    )
+    config.model.update({"size": "bert-base", "embedding_rows": 30_522})
+    config.optimizer.update({"learning_rate": 1e-4, "schedule": "linear", "warmup": 10_000, "final": 0.0})
+    config.optimizer.update({"beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01})
+    return config

@@ -1,0 +1,50 @@
+"""A small BERT on the English documentation inside Python: hidden characters from those around them.
+
+    python -m launch.train --config=experiments/masked_lm/configs/python_docs.py --workdir=runs/masked
+
+Needs no data. Takes three minutes on two cores. Expect an accuracy on hidden characters of the held-out topics far
+above both baselines that every evaluation reports, the most frequent character and the one most often behind the last:
+results/python_docs_masked.md.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """4 layers, width 128; rotary positions, with which so small a text suffices to learn what stands where."""
+    return ConfigDict(
+        {
+            "name": "python_docs_masked",
+            "seed": 1,
+            "steps": 2000,
+            "task": {
+                "name": "masked_lm",
+                "tokenizer": "characters",
+                "context": 64,
+                "rows": 32,
+            },
+            "model": {
+                "family": "encoder",
+                "layers": 4,
+                "width": 128,
+                "heads": 4,
+                "feed_forward": 512,
+                "norm_placement": "pre",
+                "positions": "rotary",
+                "max_length": 64,
+                "types": 0,
+                "dropout": 0.0,
+                "attention_dropout": 0.0,
+                "unroll": 4,
+            },
+            "optimizer": {
+                "algorithm": "adamw",
+                "learning_rate": 2e-3,
+                "schedule": "linear",
+                "warmup": 300,
+                "weight_decay": 0.01,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )

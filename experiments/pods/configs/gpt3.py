@@ -1,0 +1,32 @@
+r"""GPT-3, 175 billion parameters (Brown et al. 2020, table 2.1), on 1,024 chips of TPU v5p.
+
+    python -m launch.compile --config=experiments/pods/configs/gpt3.py
+    python -m launch.train --config=experiments/pods/configs/gpt3.py --workdir=runs/gpt3 --config.task.dataset=FOLDER
+
+FOLDER holds the user's text in .txt files; a byte-level BPE of GPT-2's size is trained on it. Updates of 3.1 million
+tokens (the paper's 3.2), the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps.
+Parameters, moments and sums are float32, products bfloat16; the paper says half precision without its recipe. The
+figures to expect are those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.pods.configs import gpt3_xl
+
+
+def get_config() -> ConfigDict:
+    """The published batch; layers divided over eight chips, parameters and rows over 128 such groups."""
+    config = gpt3_xl.get_config()
+    config.name = "gpt3"
+    config.model.size = "gpt3-175b"
+    # The next multiple of the eight parts of the vocabulary, and of the 128 lanes of a TPU.
+    config.model.embedding_rows = 50_304
+    config.model.remat = "full"
+    config.task.rows = 1536
+    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.rows)
+    # A warm-up of 375 million tokens.
+    config.optimizer.update({"learning_rate": 0.6e-4, "warmup": 119})
+    config.accumulate = 1
+    config.pod = "v5p:8x8x16"
+    config.sharding.update({"tensor": 8, "rules": "fsdp+tp"})
+    return config

@@ -1,0 +1,34 @@
+r"""GPT-3 XL, 1.3 billion parameters (Brown et al. 2020, table 2.1), on sixteen chips of TPU v5e.
+
+    python -m launch.compile --config=experiments/pods/configs/gpt3_xl.py
+    python -m launch.train --config=experiments/pods/configs/gpt3_xl.py --workdir=runs/gpt3_xl \
+        --config.task.dataset=FOLDER
+
+FOLDER holds the user's text in .txt files; a byte-level BPE of GPT-2's size is trained on it. Updates of a million
+tokens, the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps. Parameters,
+moments and sums are float32, products bfloat16; the paper says half precision without its recipe. The figures to expect
+are those of results/pods.md: of the roofline, for a TPU; no pod has run it here.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.pods.configs import gpt2
+
+TOKENS = 300_000_000_000
+
+
+def get_config() -> ConfigDict:
+    """The published batch, every parameter and its moments divided over all chips."""
+    config = gpt2.get_config()
+    config.name = "gpt3_xl"
+    config.model.size = "gpt3-1.3b"
+    config.task.context, config.task.rows = 2048, 512
+    config.steps = TOKENS // (config.task.context * config.task.rows)
+    # A warm-up of 375 million tokens.
+    config.optimizer.update({"learning_rate": 2e-4, "warmup": 358})
+    config.accumulate = 8
+    # Of the maps alone: statistics of the training batch would double what is compiled.
+    config.head_statistics_every = 0
+    config.pod = "v5e:4x4"
+    config.sharding = ConfigDict({"data": 1, "fsdp": -1, "rules": "fsdp"})
+    return config

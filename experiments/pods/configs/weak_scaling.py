@@ -1,0 +1,38 @@
+r"""GPT-3 XL on 4 to 256 chips of TPU v5p, eight rows of 2,048 tokens a chip: what more chips cost in collectives.
+
+    python -m launch.compile --config=experiments/pods/configs/weak_scaling.py:v5p:8x8x4
+    python -m launch.train --config=experiments/pods/configs/weak_scaling.py:v5p:8x8x4 --workdir=runs/weak_256 \
+        --config.task.dataset=FOLDER
+
+The argument is the pod. From 128 chips on, a batch is larger than the paper's million tokens. The table to expect is in
+results/pods.md: of the roofline, for a TPU; no pod has run it here.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.pods.configs import gpt3_xl
+
+ROWS_A_CHIP = 8
+CHIPS = {
+    "v5p:2x2x1": 4,
+    "v5p:2x2x2": 8,
+    "v5p:2x2x4": 16,
+    "v5p:2x4x4": 32,
+    "v5p:4x4x4": 64,
+    "v5p:4x4x8": 128,
+    "v5p:8x8x4": 256,
+}
+
+
+def get_config(pod: str = "v5p:2x2x1") -> ConfigDict:
+    """GPT-3 XL with a batch that grows with the chips of `pod`."""
+    if pod not in CHIPS:
+        raise ValueError(f"{pod} is none of the pods of this table: {', '.join(CHIPS)}")
+    config = gpt3_xl.get_config()
+    chips = CHIPS[pod]
+    config.name = f"weak_scaling_{chips}"
+    config.pod = pod
+    config.task.rows = ROWS_A_CHIP * chips
+    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.rows)
+    config.accumulate = 1
+    return config

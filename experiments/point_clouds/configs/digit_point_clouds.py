@@ -1,0 +1,28 @@
+r"""Digits as clouds of points in no order: self-attention over a set.
+
+    python -m launch.train --config=experiments/point_clouds/configs/digit_point_clouds.py --workdir=runs/clouds
+    python -m launch.train --config=experiments/point_clouds/configs/digit_point_clouds.py --workdir=runs/alone \
+        --config.model.layers=0
+
+The second pools its points before any knows of another. They take six minutes and two on one core. Expect 0.994 and
+0.846 of the test clouds right: results/point_clouds.md.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """24 to 48 points, two blocks of 64, pooled by a learned query."""
+    return ConfigDict(
+        {
+            "name": "digit_point_clouds",
+            "seed": 1,
+            "steps": 1500,
+            "eval_every": 250,
+            "maps_every": 250,
+            "task": {"name": "experiments.point_clouds.task"},
+            "model": {"family": "experiments.point_clouds.model"},
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 50, "clip_norm": 1.0},
+            "pod": "cpu:1",
+        }
+    )

@@ -1,0 +1,23 @@
+r"""A pointer network that finds the shortest tours (Vinyals et al. 2015, section 4.4), of 5 to 10 points.
+
+    python -m launch.train --config=experiments/pointer_networks/configs/traveling_salesman.py \
+        --workdir=runs/pointer_tour
+
+Takes a quarter of an hour on one core, half an hour beside other work. Expect constrained answers 0.01 % above the
+shortest tours of 5 points, and 0.6 % above those of 10: results/pointer_tour.md.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.pointer_networks.configs import convex_hull
+
+
+def get_config() -> ConfigDict:
+    """A network like that of convex_hull.py in 9,000 batches, whose shortest tours are computed as they are drawn."""
+    config = convex_hull.get_config()
+    config.name = "pointer_tour"
+    config.steps = 9_000
+    config.task.problem = "tour"
+    config.task.tested = (5, 10)
+    config.model.fed = "point"  # with the encoder's outputs it learned for 3,000 batches no more than to visit all
+    return config

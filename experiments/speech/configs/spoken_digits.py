@@ -1,0 +1,83 @@
+r"""Listen, Attend and Spell (Chan et al. 2016), and a Transformer, on strings of spoken digits: "three one four".
+
+    python -m launch.train --config=experiments/speech/configs/spoken_digits.py --workdir=runs/speech --data_dir=DIR
+    python -m launch.train --config=experiments/speech/configs/spoken_digits.py:transformer \
+        --workdir=runs/speech_transformer \
+        --data_dir=DIR
+    python -m launch.train --config=experiments/speech/configs/spoken_digits.py:synthetic \
+        --workdir=runs/speech_synthetic
+    python -m launch.train --config=experiments/speech/configs/spoken_digits.py:held_out \
+        --workdir=runs/speech_held_out \
+        --data_dir=DIR
+    python -m launch.train --config=experiments/speech/configs/spoken_digits.py:single --workdir=runs/speech_single \
+        --data_dir=DIR
+
+DIR holds recordings.zip of the Free Spoken Digit Dataset; `synthetic` needs no files. A run takes five to eight minutes
+on one core. Expect a character error rate of 0.010 by the official split and 0.065 on the speaker held out, Spearman's
+correlation of a letter's number with where it is read of 0.98 and 0.87, 1.0 over the first letter of each digit
+(`spearman_of_digits`), and 0.996 of single digits right: results/speech.md. The Transformer and the synthetic speaker
+are not yet measured. `python -m launch.generate --workdir=runs/speech --text='3 1 4'` has the synthetic speaker say
+that, writes what the model hears and maps where it listened, with the sound to be played; `--text=FILE.wav` reads a
+recording.
+"""
+
+from typing import Literal
+
+from ml_collections import ConfigDict
+
+
+def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "single"] = "fsdd") -> ConfigDict:
+    """Fresh strings of 2 to 4 digits at every step; a position of the listener's top is 80 ms long."""
+    config = ConfigDict(
+        {
+            "name": f"spoken_digits_{case}",
+            "seed": 1,
+            "steps": 1500,
+            "log_every": 25,
+            "eval_every": 250,
+            "maps_every": 125,
+            "task": {"name": "experiments.speech.task", "dataset": "fsdd", "rows": 24, "examples": 240},
+            "model": {
+                "family": "experiments.speech.listen_attend_spell",
+                "listener": 48,
+                "speller": 96,
+                "speller_layers": 1,
+                "embedding": 16,
+                "attention": 48,
+                "hearing": {"augment": {"band_masks": 2, "bands": 6, "frame_masks": 2, "frames": 15}},
+            },
+            "optimizer": {
+                "learning_rate": 3e-3,
+                "schedule": "cosine",
+                "warmup": 100,
+                "final": 0.01,
+                "beta2": 0.999,
+                "clip_norm": 1.0,
+            },
+            "pod": "cpu:1",
+        }
+    )
+    if case == "transformer":
+        config.model = {
+            "family": "experiments.speech.speech_transformer",
+            "width": 96,
+            "heads": 4,
+            "encoder_layers": 3,
+            "decoder_layers": 2,
+            "feed_forward": 256,
+            "norm_placement": "pre",
+            "dropout": 0.1,
+            "channels": 96,
+            "max_length": 128,
+            "hearing": config.model.hearing,
+        }
+        config.optimizer.learning_rate = 1e-3
+        config.steps = 3000
+    elif case == "synthetic":
+        config.task.dataset = "synthetic"
+    elif case == "held_out":
+        config.task.held_out = "theo"
+    elif case == "single":
+        config.task.update({"fewest": 1, "most": 1, "seconds": 1.2, "spelling": "digits", "rows": 48})
+        config.steps = 3000
+    return config

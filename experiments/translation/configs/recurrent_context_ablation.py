@@ -1,0 +1,43 @@
+r"""How many of the encoder's states a recurrent decoder attends to at a step, by the length of the source.
+
+    python -m launch.ablate --config=experiments/translation/configs/recurrent_context_ablation.py \
+        --workdir=runs/states --workers=2
+
+25 runs of about a minute: half an hour by one worker on one core. One run alone:
+
+    python -m launch.train --config=experiments/translation/configs/recurrent_context_ablation.py --workdir=runs/one
+
+One vector for all steps (the encoder's last state); windows of 3, 5 and 9 states around the step's own number (Luong et
+al. 2015, section 3.2, local-m); all states. The page follows BLEU and exact match of sources of up to 5 words, 6 and 7,
+8 and 9, and more. Expect 89.6 BLEU of all states, 88.4, 80.6 and 75.1 of nine, five and three, and 58.8 of one vector,
+which loses most on the longest sources: results/recurrent_states.md.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations.configs import base
+from experiments.translation.configs.cross_attention_ablation import LENGTHS
+
+
+def get_config() -> ConfigDict:
+    """The recurrent base, all of whose test sentences are translated and scored by length."""
+    config = base.recurrent()
+    config.name = "recurrent_context_ablation"
+    config.task.shown = 200
+    config.task.length_bounds = (5, 7, 9)
+    return config
+
+
+def get_ablation(ablation):
+    """One vector, three windows and all states."""
+    windows = {f"probes_{2 * half + 1}": {"model.extent": "monotonic", "model.half_width": half} for half in (1, 2, 4)}
+    return ablation(
+        question="How many of the encoder's states must a recurrent decoder probe, and does length matter?",
+        arms={"all": {}, **windows, "last": {"model.context": "last"}},
+        reference="all",
+        reported="test/bleu",
+        chosen_by="validation/bleu",
+        better="higher",
+        notable=2.0,
+        followed=tuple(f"test/{metric}/{length}" for metric in ("bleu", "exact_match") for length in LENGTHS),
+    )

@@ -1,0 +1,40 @@
+"""The bottleneck: random symbols said again, with attention and through one vector, at every length up to 24.
+
+    python -m launch.train --config=experiments/translation/configs/recurrent_copy.py --workdir=runs/copy
+    python -m launch.train --config=experiments/translation/configs/recurrent_copy.py:last --workdir=runs/copy_last
+
+A bidirectional GRU of 64 reads 2 to 24 symbols; the test split has 24 in every pair. `:last` gives the decoder the
+encoder's last state at every step in place of what attention reads; all else is equal. Each takes one to two minutes on
+two cores. Expect 0.99 of the symbols right at length 24 with attention, 0.56 without: results/recurrent_copy.md.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(context: str = "attention") -> ConfigDict:
+    """A bidirectional GRU of 64 whose decoder is given `context`: attention, last, mean, none ..."""
+    config = ConfigDict(
+        {
+            "name": f"copy_{context}",
+            "seed": 1,
+            "steps": 1500,
+            "eval_every": 250,
+            "maps_every": 250,
+            "task": {
+                "name": "translation",
+                "dataset": "copy/length=24,shortest=2,tested=24,symbols=16,train=96000",
+                "vocabulary": 37,
+                "lengths": (25,),
+                "tokens_per_batch": 64 * 25,
+                "label_smoothing": 0.0,
+                "beams": 1,
+                "length_bounds": (4, 8, 12, 16, 20),
+            },
+            "model": {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 32},
+            "optimizer": {"learning_rate": 2e-3, "schedule": "constant", "warmup": 0, "clip_norm": 1.0},
+            "pod": "cpu:1",
+        }
+    )
+    if context != "attention":
+        config.model.context = context
+    return config

@@ -1,0 +1,41 @@
+r"""Multi30k English-German, fine-tuned on the GLEU of its own translations as Wu et al. 2016 (section 5.2) did.
+
+    python -m launch.train --config=experiments/translation/configs/recurrent_multi30k.py --data_dir=DIR \
+        --workdir=runs/attention
+    python -m launch.train --config=experiments/translation/configs/sequence_level_training.py --data_dir=DIR \
+        --workdir=runs/rewarded
+    python -m launch.train --config=experiments/translation/configs/sequence_level_training.py:minimum_risk \
+        --data_dir=DIR \
+        --workdir=runs/risk
+
+The second and third begin with the parameters of the first and take twenty to twenty-five minutes on one core. Expect
+the GLEU of draws on validation to rise from 0.20 to 0.27 by either; BLEU on test from 35.6 to 36.2 by the second, and
+by the third no gain, 35.4 after 35.7: results/rewarded.md.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.translation.configs import recurrent_multi30k
+
+
+def get_config(expectation: str = "reinforce") -> ConfigDict:
+    """300 steps of 512 positions and 15 draws of each source, at a small constant rate."""
+    config = recurrent_multi30k.get_config()
+    config.name = f"recurrent_multi30k_{expectation}"
+    config.steps = 300
+    config.log_every = 20
+    config.eval_every = 100
+    config.maps_every = 100
+    config.checkpoint_every = 100
+    config.initialize_from = ConfigDict({"run": "runs/attention", "tokenizer": True})
+    config.task.expectation = expectation
+    if expectation == "minimum_risk":
+        # Shen et al. 2016 train on the risk alone; beside its small gradient the likelihood would decide.
+        config.task.likelihood = 0.0
+    config.task.tokens_per_batch = 512
+    config.task.shown = 200
+    config.model.dropout = 0.0
+    config.optimizer.learning_rate = 1e-4
+    config.optimizer.schedule = "constant"
+    config.optimizer.warmup = 0
+    return config

@@ -1,0 +1,32 @@
+r"""Questions about pictures of one colored shape (easy-VQA, Zhou 2019), by two glimpses.
+
+python -m launch.train --config=experiments/visual_question_answering/configs/easy_vqa.py --workdir=runs/easy_vqa \
+        --data_dir=DIR
+
+DIR holds easy-VQA's data.zip. Needs Pillow, the extra `pictures`. Seven minutes on one core. Expect 0.996 of the test
+questions right, the words alone 0.667: results/easy_vqa.md.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """Four by four places; 64 questions a batch, fifteen epochs."""
+    return ConfigDict(
+        {
+            "name": "easy_vqa",
+            "seed": 1,
+            "steps": 8000,
+            "log_every": 100,
+            "eval_every": 1000,
+            "maps_every": 200,
+            "task": {"name": "experiments.visual_question_answering.task", "dataset": "easy_vqa", "rows": 64},
+            "model": {
+                "family": "experiments.visual_question_answering.stacked_attention_vqa",
+                "encoder": {"width": 64},
+                "picture": {"channels": (8, 16, 32, 64), "strides": (2, 2, 2, 2)},
+            },
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 100, "clip_norm": 1.0},
+            "pod": "cpu:1",
+        }
+    )
