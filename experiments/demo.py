@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
             "optimizer": {
                 "learning_rate": 3e-3,
                 "schedule": "linear",
-                "warmup": 100,
+                "warmup_steps": 100,
                 "clip_norm": 1.0,
             },
             "pod": "cpu:1",

@@ -94,7 +94,7 @@ def entry(proof: "Proof") -> dict[str, Any]:
         "device": proof.device,
         "mesh": {axis: size for axis, size in proof.mesh.items() if size > 1},
         "rules": experiment.sharding.rules,
-        "accumulate": experiment.run.accumulate,
+        "accumulate": experiment.run.num_microbatches,
         "remat": _remat(experiment),
         "rows": proof.rows,
         "parameters": proof.parameters,
@@ -149,7 +149,8 @@ def page(proof: "Proof") -> str:
         f"{experiment.run.name} on {proof.topology} ({proof.device}): {_verdict(proof)}",
         f"  parameters    {proof.parameters:,}",
         f"  mesh          {mesh_text(proof.mesh)}, rules {experiment.sharding.rules}",
-        f"  batch         {proof.rows:,} rows in {experiment.run.accumulate} micro-batches, remat {_remat(experiment)}",
+        f"  batch         {proof.rows:,} rows in {experiment.run.num_microbatches} microbatches, remat "
+        f"{_remat(experiment)}",
         *_bytes(proof),
         *_speed(proof),
     ]
@@ -255,7 +256,7 @@ def searched(candidates: Sequence["Tried"]) -> str:
     if best is not None and best.proof.fits:
         lines += ["", "the best: " + " ".join(best.candidate.flags)]
     else:
-        lines += ["", "none of them fits: allow more --tries, raise config.accumulate, or take a larger topology"]
+        lines += ["", "none of them fits: allow more --tries, raise config.num_microbatches, or take a larger topology"]
     return "\n".join(lines)
 
 

@@ -117,7 +117,7 @@ def test_to_config_is_the_inverse_and_plain_json() -> None:
         ({"cuont": 3}, r"unknown key config\.cuont: did you mean 'count'\?"),
         ({"zzz": 3}, r"unknown key config\.zzz: known: count, either, inner, inners, .*table"),
         ({7: 3}, r"unknown key config\.7: known: count, either"),
-        ({"inner": {"rate": 1.0, "color": "red"}}, r"unknown key config\.inner\.color: did you mean 'color'\?"),
+        ({"inner": {"rate": 1.0, "colour": "red"}}, r"unknown key config\.inner\.colour: did you mean 'color'\?"),
         ({"inner": {}}, r"config\.inner\.rate is missing: it has no default"),
         ({"inner": 3}, r"config\.inner=3 is a int; it must be a Inner"),
         ({"inner": {"rate": "fast"}}, r"config\.inner\.rate='fast' is a str; it must be a float"),
@@ -202,7 +202,7 @@ RUN: dict[str, Any] = {"name": "a", "task": {}, "model": {"family": "x"}, "optim
 
 def test_a_run_needs_its_sections_and_gives_the_rest_defaults() -> None:
     run = from_config(RunConfig, RUN)
-    assert (run.model, run.accumulate, run.precision) == ({"family": "x"}, 1, {})
+    assert (run.model, run.num_microbatches, run.precision) == ({"family": "x"}, 1, {})
     assert from_config(RunConfig, to_config(run)) == run
     for name in RUN:
         with pytest.raises(UserError, match=rf"config\.{name} is missing"):
@@ -213,9 +213,9 @@ def test_a_run_needs_its_sections_and_gives_the_rest_defaults() -> None:
     ("changes", "says"),
     [
         ({"steps": 0}, r"config\.steps=0 must be at least 1"),
-        ({"accumulate": 0}, r"config\.accumulate=0 must be at least 1"),
+        ({"num_microbatches": 0}, r"config\.num_microbatches=0 must be at least 1"),
         ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),
-        ({"keep": 0}, r"config\.keep=0 must be at least 1"),
+        ({"keep_checkpoints": 0}, r"config\.keep_checkpoints=0 must be at least 1"),
         ({"eval_every": -1}, r"config\.eval_every=-1 must be at least 0"),
         ({"maps_every": -1}, r"config\.maps_every=-1 must be at least 0"),
         ({"checkpoint_every": -50}, r"config\.checkpoint_every=-50 must be at least 0"),

@@ -385,16 +385,16 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config, path="config"):
-    """One run: the sections `task` to `optimizer` and `averages` to `faults` belong to their own dataclasses.
+    """One run: the sections `task` to `optimizer` and `averages` to `update_guard` belong to their own dataclasses.
 
     `optimizers` says, for an objective by its name, what of its optimizer differs from `optimizer`.
 
-    Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every
-    `maps_every` the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means
-    only at the end. Every `head_statistics_every` steps the training batch's own attention is reduced to statistics of
-    each head; 0 means never. Each update is computed in `accumulate` micro-batches. The last `keep` checkpoints are
-    kept, and for good one every `milestone_every` steps; 0 means none.
-    `pod` is the topology that the run is meant for (launch.compile proves that it fits), such as "v5e:2x2".
+    Every `log_every` steps the training metrics are logged, every `eval_every` the evaluations run, every `maps_every`
+    the probe batch's attention maps are stored, every `checkpoint_every` the state is saved; 0 means only at the end.
+    Every `head_statistics_every` steps the training batch's own attention is reduced to statistics of each head; 0
+    means never. Each update is computed in `num_microbatches` microbatches. The last `keep_checkpoints` checkpoints are
+    kept, and for good one every `milestone_every` steps; 0 means none. `pod` is the topology that the run is meant for
+    (launch.compile proves that it fits), such as "v5e:2x2".
     """
 
     name: str
@@ -403,13 +403,13 @@ class RunConfig(Config, path="config"):
     optimizer: Mapping[str, Any]
     steps: Positive
     seed: Seed = 0
-    accumulate: Positive = 1
+    num_microbatches: Positive = 1
     log_every: Positive = 50
     eval_every: Count = 500
     maps_every: Count = 500
     head_statistics_every: Count = 0
     checkpoint_every: Count = 500
-    keep: Positive = 2
+    keep_checkpoints: Positive = 2
     milestone_every: Count = 0
     optimizers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     averages: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -417,7 +417,7 @@ class RunConfig(Config, path="config"):
     maps: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sharding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     initialize_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    faults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    update_guard: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pod: str = ""
 
     def _check(self) -> None:

@@ -233,7 +233,7 @@ def read(text: str, bits: int) -> np.ndarray:
 
 
 def build(config: AlgorithmsConfig, directory: Path, rows_multiple: int = 1) -> Algorithms:
-    """The task; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     return Algorithms(config, rows_multiple)
 
 

@@ -225,7 +225,7 @@ def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> 
 
 
 def build(config: QuestionsConfig, directory: Path, rows_multiple: int = 1) -> Questions:
-    """The task over its questions; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its questions; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     return Questions(config, open_questions(config.dataset, data_dir=config.data_dir), rows_multiple)
 
 

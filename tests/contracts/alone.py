@@ -31,9 +31,11 @@ class Alone:
         self.initialize = compile_once(make, self.setting.placement)
         self.step = jax.jit(self.made(), donate_argnums=0)
 
-    def made(self, accumulate: int = 1) -> Any:
+    def made(self, num_microbatches: int = 1) -> Any:
         """The step, not compiled."""
-        return make_step(self.setting.model, self.setting.task, self.optimizers, self.averages, accumulate=accumulate)
+        return make_step(
+            self.setting.model, self.setting.task, self.optimizers, self.averages, num_microbatches=num_microbatches
+        )
 
     def initial(self, experiment: Experiment, key: int = 7) -> TrainState:
         """The first state of an experiment's numbers and a key."""

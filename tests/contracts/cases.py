@@ -290,7 +290,13 @@ class Case:
 
     def experiment(self, algorithm: Algorithm, rate: float, **changes: float) -> Experiment:
         """The case as an experiment, all of whose objectives descend alike but for their rates."""
-        section = {"algorithm": algorithm, "learning_rate": rate, "schedule": "constant", "warmup": 0, "beta1": 0.5}
+        section = {
+            "algorithm": algorithm,
+            "learning_rate": rate,
+            "schedule": "constant",
+            "warmup_steps": 0,
+            "beta1": 0.5,
+        }
         config: dict[str, Any] = {
             "name": "contract",
             "steps": self.steps,
@@ -357,7 +363,7 @@ def the_mixture_of_features_has_moved(state: TrainState) -> None:
     assert abs(float(elmo["scale"]) - 1) > 1e-3
 
 
-DESCENT = {"algorithm": "adam", "learning_rate": 0.01, "schedule": "constant", "warmup": 0, "beta1": 0.5}
+DESCENT = {"algorithm": "adam", "learning_rate": 0.01, "schedule": "constant", "warmup_steps": 0, "beta1": 0.5}
 
 
 def statistics_have_moved(state: TrainState) -> None:
@@ -396,7 +402,7 @@ CASES = (
         metric=("train", "reward", lambda first, last: last > 0.8 and first < 0.5),
         holds=baseline_follows_the_reward,
         attends=0.95,
-        sampled="every micro-batch draws its own glimpses: equal in expectation alone",
+        sampled="every microbatch draws its own glimpses: equal in expectation alone",
         meshes=("data", "tensor"),
     ),
     Case(
@@ -516,7 +522,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        sampled="every micro-batch draws its own noise, and a coefficient of variation is no sum over micro-batches",
+        sampled="every microbatch draws its own noise, and a coefficient of variation is no sum over microbatches",
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
@@ -524,7 +530,7 @@ CASES = (
         UNTIED
         | {
             "model": UNTIED["model"] | {"lora": {"rank": 2, "alpha": 4.0, "where": PROJECTIONS}},
-            "optimizer": {"trains": ("*/lora/*", "unembedding/*")},
+            "optimizer": {"trainable": ("*/lora/*", "unembedding/*")},
         },
         steps=24,
         learning_rate=0.01,
@@ -820,7 +826,7 @@ CASES = (
         steps=60,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < first),
-        sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
+        sampled="every microbatch has its own statistics: those of the large batch are not their mean",
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
@@ -949,7 +955,7 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        sampled="every micro-batch draws its own places: equal in expectation alone",
+        sampled="every microbatch draws its own places: equal in expectation alone",
         # Rounding alone makes 1.3e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=3e-6,
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
@@ -1030,7 +1036,7 @@ CASES = (
         rates={"generator": 0.25},
         # Each player answers the other's rounding.
         rounding=3e-5,
-        sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
+        sampled="every microbatch has its own statistics: those of the large batch are not their mean",
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
@@ -1048,7 +1054,7 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        sampled="every micro-batch draws its own characters and masks: equal in expectation alone",
+        sampled="every microbatch draws its own characters and masks: equal in expectation alone",
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
@@ -1217,7 +1223,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         holds=statistics_have_moved,
-        sampled="every micro-batch has its own statistics: those of the large batch are not their mean",
+        sampled="every microbatch has its own statistics: those of the large batch are not their mean",
         # Its layers are held to one device by tests/layers/test_shared_layers_on_meshes.py; a state that several runs
         # carry at once is the two players' as well, and parts that draw for themselves are those of hard attention.
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),

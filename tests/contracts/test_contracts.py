@@ -74,7 +74,7 @@ class Trial:
             self.setting,
         )
         self.evaluations: list[LoopEvaluation] = self.measured() if watched or self.case.metric[0] != "train" else []
-        self.checkpoints = Checkpoints(folder / "checkpoints", keep=2)
+        self.checkpoints = Checkpoints(folder / "checkpoints", max_to_keep=2)
         self.first = alone.initial(experiment)
         half, steps = self.case.steps // 2, self.case.steps
         self.probe: Callable[[TrainState], Mapping[str, StoredMaps]] = lambda state: {}
@@ -188,7 +188,7 @@ def mapped(trial: Trial) -> None:
 
 
 def vectorized(trial: Trial) -> None:
-    """Lanes with keys, batches and rates of their own, cut into micro-batches, are their single whole runs.
+    """Lanes with keys, batches and rates of their own, cut into microbatches, are their single whole runs.
 
     A batch is cut where the loss is linear in it. One program holds both: what cutting or the lanes did wrong differs.
     """

@@ -39,7 +39,7 @@ MESHES = {
     "fsdp alone": ShardingConfig(data=1, fsdp=4, rules="fsdp"),
     "tensor alone": ShardingConfig(data=1, tensor=2, rules="fsdp+tp"),
     "fsdp and tensor": ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"),
-    "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", attention=SequenceParallel.GATHER),
+    "sequence by gathering": ShardingConfig(data=4, sequence=2, rules="sp", sequence_attention=SequenceParallel.GATHER),
     "tensor and sequence": ShardingConfig(data=2, tensor=2, sequence=2, rules="sp+tp"),
     "fsdp and sequence": ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"),
     # Of a model without experts their axis divides the batch alone.

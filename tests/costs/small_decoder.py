@@ -67,7 +67,7 @@ def training(
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
     interface = Interface({"tokens": Input(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     model = build(config, interface, Precision(compute=compute))
-    by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup=0)
+    by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup_steps=0)
     task, optimizers = NextToken(), {"language": make_optimizer(by_adam, 10)}
     make = functools.partial(
         init_state, model, task, optimizers, {}, dict.fromkeys(optimizers, hyperparameters(by_adam))

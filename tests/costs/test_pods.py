@@ -43,7 +43,7 @@ def experiment(**sections: Any) -> Experiment:
         | {"context": CONTEXT, "rows": ROWS, "test": "", "probed_length": 8, "batching": "packed"},
         "model": {"family": "decoder", "layers": LAYERS, "width": WIDTH, "heads": 2, "feed_forward": HIDDEN}
         | {"max_length": CONTEXT},
-        "optimizer": {"algorithm": "adam", "warmup": 2},
+        "optimizer": {"algorithm": "adam", "warmup_steps": 2},
         "sharding": {"data": 1, "fsdp": -1, "rules": "fsdp"},
     }
     for name, section in sections.items():
@@ -157,9 +157,9 @@ def test_a_state_that_is_too_large_is_to_be_divided_or_given_more_devices() -> N
 @pytest.mark.parametrize(
     ("remat", "needed", "flags"),
     [
-        ("none", 12_000, ["--config.model.remat=dots", "--config.accumulate=2"]),
-        ("dots", 100_000, ["--config.model.remat=full", "--config.accumulate=16"]),
-        ("full", 30_000, ["--config.accumulate=4"]),
+        ("none", 12_000, ["--config.model.remat=dots", "--config.num_microbatches=2"]),
+        ("dots", 100_000, ["--config.model.remat=full", "--config.num_microbatches=16"]),
+        ("full", 30_000, ["--config.num_microbatches=4"]),
     ],
 )
 def test_activations_that_are_too_large_are_computed_again_or_cut(remat: str, needed: int, flags: list[str]) -> None:
@@ -169,16 +169,16 @@ def test_activations_that_are_too_large_are_computed_again_or_cut(remat: str, ne
 
 def test_one_row_that_is_too_large_is_to_be_divided_itself() -> None:
     held = {"parameters": 500, "optimizer": 1000, "batch": 10}
-    proof = judged(10_000, held, 30_000, model={"remat": "full"}, accumulate=16)
+    proof = judged(10_000, held, 30_000, model={"remat": "full"}, num_microbatches=16)
     (only,) = advise(proof)
     assert only.flags == ()  # one device has no other to divide with
-    proof = judged(10_000, held, 30_000, mesh={"fsdp": 4}, model={"remat": "full"}, accumulate=4)
+    proof = judged(10_000, held, 30_000, mesh={"fsdp": 4}, model={"remat": "full"}, num_microbatches=4)
     (only,) = advise(proof)
-    # Two devices a row, and as many micro-batches again: still one row at once.
+    # Two devices a row, and as many microbatches again: still one row at once.
     assert only.flags == (
         "--config.sharding.rules=fsdp+tp",
         *("--config.sharding.data=1", "--config.sharding.fsdp=2", "--config.sharding.tensor=2"),
-        "--config.accumulate=8",
+        "--config.num_microbatches=8",
     )
 
 
@@ -333,8 +333,8 @@ def test_a_step_that_the_tpu_cannot_hold_is_refused_and_what_is_advised_helps() 
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ({"positions": "shaw"}, r"config\.sharding\.sequence=2 with attention=ring .* position=shaw"),
-        ({"score": "additive"}, r"config\.sharding\.sequence=2 with attention=ring .* score=additive"),
+        ({"positions": "shaw"}, r"config\.sharding\.sequence=2 with sequence_attention=ring .* position=shaw"),
+        ({"score": "additive"}, r"config\.sharding\.sequence=2 with sequence_attention=ring .* score=additive"),
         ({"backend": "einsum"}, r"config\.model\.backend=einsum is another"),
     ],
 )
@@ -344,5 +344,5 @@ def test_attention_that_no_ring_computes_is_refused_before_it_is_traced(model: d
     placement = make_placement(small.sharding, jax.devices()[:2])
     with pytest.raises(UserError, match=says):
         assemble(small, Path(), placement, synthetic=True)
-    gathering = experiment(model=model, sharding=sharding | {"attention": "gather"})
+    gathering = experiment(model=model, sharding=sharding | {"sequence_attention": "gather"})
     assemble(gathering, Path(), make_placement(gathering.sharding, jax.devices()[:2]), synthetic=True)

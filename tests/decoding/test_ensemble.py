@@ -88,7 +88,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
                 "tokens_per_batch": 32,
                 "beams": 2,
             }
-            optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup": 0}
+            optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 0}
             config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
             config |= {"task": task, "model": model, "optimizer": optimizer}
             train.train(resolve(config), folder / name)

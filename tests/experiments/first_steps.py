@@ -58,7 +58,7 @@ SMALL: Mapping[str, Any] = {
     "task.rows": 8,
     "task.tokens_per_batch": 512,
     "task.vocabulary": 512,
-    "accumulate": 1,
+    "num_microbatches": 1,
 }
 ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
 

@@ -63,7 +63,7 @@ def bases(file: Path) -> Iterator[str]:
 
 
 # Keys that stay although they equal their defaults, each with why.
-KEPT = {"wmt14.py": {"optimizer.warmup": "the learning rate beside it is computed from it"}}
+KEPT = {"wmt14.py": {"optimizer.warmup_steps": "the learning rate beside it is computed from it"}}
 
 
 def differing(name: str) -> dict[str, bool]:
@@ -100,13 +100,13 @@ def test_what_a_config_need_not_state_is_named(tmp_path: Path) -> None:
         "def get_config():\n"
         "    config = demo.get_config()\n"
         "    config.head_statistics_every = 0\n"  # takes back what the demo says
-        "    config.keep = 2\n"
+        "    config.keep_checkpoints = 2\n"
         "    config.model.score = 'scaled_dot'\n"
         "    config.averages = {}\n"
         "    return config\n"
     )
-    assert needless(file, {}) == ["averages", "keep", "model.score"]
-    assert needless(file, {"keep": "why"}) == ["averages", "model.score"]
+    assert needless(file, {}) == ["averages", "keep_checkpoints", "model.score"]
+    assert needless(file, {"keep_checkpoints": "why"}) == ["averages", "model.score"]
 
 
 NAMED = re.compile(r"--config\.([a-z_]+(?:\.[a-z_]+)*)(?:=([^\s`]+))?")
@@ -200,4 +200,4 @@ def test_show_config_is_a_page_and_no_run(tmp_path: Path) -> None:
     assert lines["--config.task.data_dir"].endswith("=there" + " " * 24 + "# *> default none")
     assert lines["--config.steps"].endswith("# *")
     assert lines["--config.model.heads"].endswith("# * default 8")
-    assert "#" not in lines["--config.keep"]
+    assert "#" not in lines["--config.keep_checkpoints"]

@@ -79,7 +79,7 @@ class Found(NamedTuple):
 def damages(folder: Path, flips: int, every: int = 1, seed: int = 0) -> list[Row]:
     """Deliver flips and damages of whole files, of which `every` takes only each so manieth."""
     sound = folder / "sound"
-    values = config(folder, steps=STEPS, eval_every=5, keep=2)
+    values = config(folder, steps=STEPS, eval_every=5, keep_checkpoints=2)
     ended = forked(folder, trained, values, sound, folder / "cache")
     assert ended.code == 0, ended.said
     shutil.copy(values["task"]["dataset"], sound)  # what a case damages of it is put in its place

@@ -25,7 +25,7 @@ TRAIN = (
     "--config.eval_every=10",
     "--config.maps_every=10",
     "--config.checkpoint_every=5",
-    "--config.keep=1",
+    "--config.keep_checkpoints=1",
 )
 FAILURE = "(?:No space left on device|Input/output error)"
 # What a run can do without: it says so once, and goes on.

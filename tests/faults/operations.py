@@ -85,7 +85,7 @@ def injected(injection: Injection) -> Iterator[None]:
 
 def begin(folder: Path) -> None:
     """A run with two checkpoints, and records up to the second."""
-    checkpoints, metrics = Checkpoints(folder / "checkpoints", keep=2), MetricsFile(folder / "metrics.jsonl")
+    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsFile(folder / "metrics.jsonl")
     for step in (1, 2):
         metrics.scalars(step, "train", {"loss": 1 / step})
         metrics.flush()
@@ -96,7 +96,7 @@ def begin(folder: Path) -> None:
 
 def go_on(folder: Path, number: int | None, kind: str) -> dict[str, Any]:
     """Append a line, save a step, and by that remove the first; return what the injection has counted."""
-    checkpoints, metrics = Checkpoints(folder / "checkpoints", keep=2), MetricsFile(folder / "metrics.jsonl")
+    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsFile(folder / "metrics.jsonl")
     injection, failed = Injection(number, kind), ""
     with injected(injection):
         try:
@@ -112,7 +112,7 @@ def go_on(folder: Path, number: int | None, kind: str) -> dict[str, Any]:
 
 def restart(folder: Path) -> str:
     """Start again: what is wrong, or nothing."""
-    checkpoints, metrics = Checkpoints(folder / "checkpoints", keep=2), MetricsFile(folder / "metrics.jsonl")
+    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsFile(folder / "metrics.jsonl")
     sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, state(0)))
     if sound is None:
         return "no checkpoint is left"

@@ -20,7 +20,7 @@ _COMMON: dict[str, Any] = {
     "eval_every": 0,
     "maps_every": 0,
     "checkpoint_every": 0,
-    "optimizer": {"learning_rate": 0.01, "warmup": 1},
+    "optimizer": {"learning_rate": 0.01, "warmup_steps": 1},
 }
 TRANSLATION: dict[str, Any] = {
     **_COMMON,

@@ -48,7 +48,7 @@ def config(**changes: Any) -> dict[str, Any]:
         **small_config.get_config().to_dict(),
         "steps": 20,
         "checkpoint_every": 5,
-        "keep": 1,
+        "keep_checkpoints": 1,
         "eval_every": 0,
         "maps_every": 20,
     } | changes

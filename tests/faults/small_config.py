@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
                 "biases": "none",
                 "max_length": 36,
             },
-            "optimizer": {"learning_rate": 0.01, "warmup": 4, "clip_norm": 1.0},
+            "optimizer": {"learning_rate": 0.01, "warmup_steps": 4, "clip_norm": 1.0},
             "averages": {"last": {"kind": "mean", "start": 4, "every": 2}},
         }
     )

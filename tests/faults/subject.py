@@ -47,7 +47,7 @@ def config(folder: Path, **changes: Any) -> dict[str, Any]:
         "maps_every": 5,
         "head_statistics_every": 5,
         "checkpoint_every": SAVED_EVERY,
-        "keep": 3,
+        "keep_checkpoints": 3,
         "task": {
             "name": "language_modeling",
             "dataset": str(text),
@@ -71,7 +71,7 @@ def config(folder: Path, **changes: Any) -> dict[str, Any]:
             "biases": "none",
             "max_length": 18,
         },
-        "optimizer": {"learning_rate": 0.01, "warmup": 4},
+        "optimizer": {"learning_rate": 0.01, "warmup_steps": 4},
         **changes,
     }
 

@@ -42,7 +42,7 @@ def loss(trial: Trial) -> float:
     """What the made-up runs report: post-norm is worse, by 0.5 for the second seed, and every seed is a little off."""
     config = trial.config
     of_arm = {"pre": 2.0, "post": 2.5 + 0.01 * (config["seed"] - 2)}[config["model"]["norm_placement"]]
-    return of_arm + 0.01 * config["seed"] ** 2 + 0.125 * (config["optimizer"]["warmup"] == 0)
+    return of_arm + 0.01 * config["seed"] ** 2 + 0.125 * (config["optimizer"]["warmup_steps"] == 0)
 
 
 class Fakes:
@@ -92,7 +92,7 @@ def fakes(monkeypatch) -> Fakes:
 
 @pytest.fixture
 def study(tmp_path) -> Path:
-    fields = {**PLAIN, "seeds": (1, 2, 3), "tuned": {"optimizer.warmup": (0, 2)}}
+    fields = {**PLAIN, "seeds": (1, 2, 3), "tuned": {"optimizer.warmup_steps": (0, 2)}}
     return write_study(tmp_path / "study.py", BASE, fields)
 
 
@@ -116,20 +116,22 @@ def test_numbers_are_those_of_the_runs(capsys, tmp_path, study, fakes):
         assert Path(result["about"]["workdir"], cell["directory"], "metrics.jsonl").is_file()
     for arm in result["arms"]:
         # Two updates of warm-up are better than none by 0.125, on every seed.
-        assert arm["chosen"] == {"": {"optimizer.warmup": 2}}
+        assert arm["chosen"] == {"": {"optimizer.warmup_steps": 2}}
         own = [
             (config["seed"], reported)
             for config, _, reported in found
-            if config["model"]["norm_placement"] == arm["name"] and config["optimizer"]["warmup"] == 2
+            if config["model"]["norm_placement"] == arm["name"] and config["optimizer"]["warmup_steps"] == 2
         ]
         assert [(each["seed"], each["value"]) for each in arm["seeds"]] == own
         assert arm["mean"] == pytest.approx(math.fsum(value for _, value in own) / 3, rel=1e-12)
     (pair,) = result["comparisons"]
     assert (pair["arm"], pair["difference"]) == ("pre", pytest.approx(-1.0))
     rows = list(csv.DictReader((run / "ablation.csv").open()))
-    of_rows = {(row["arm"], int(row["seed"]), int(row["optimizer.warmup"])): float(row["reported"]) for row in rows}
+    of_rows = {
+        (row["arm"], int(row["seed"]), int(row["optimizer.warmup_steps"])): float(row["reported"]) for row in rows
+    }
     assert of_rows == {
-        (config["model"]["norm_placement"], config["seed"], config["optimizer"]["warmup"]): reported
+        (config["model"]["norm_placement"], config["seed"], config["optimizer"]["warmup_steps"]): reported
         for config, _, reported in found
     }
     told = capsys.readouterr().out
@@ -145,7 +147,9 @@ def test_the_same_command_completes_what_is_missing(capsys, tmp_path, study, fak
     words = (f"--config={study}", f"--workdir={run}")
     assert call(*words) == 0
     warned = json.loads((run / "ablation.json").read_text())["warnings"][0]
-    assert warned.startswith("7 of 12 runs have not ended: arm 'post', seed 2, optimizer.warmup=2; arm 'pre', seed 2")
+    assert warned.startswith(
+        "7 of 12 runs have not ended: arm 'post', seed 2, optimizer.warmup_steps=2; arm 'pre', seed 2"
+    )
     assert "7 of 12 runs have not ended" in capsys.readouterr().out
     fakes.most = 1000
     assert call(*words) == 0
@@ -176,7 +180,7 @@ def test_failed_runs_are_named_and_tried_again_when_asked(capsys, tmp_path, stud
     words = (f"--config={study}", f"--workdir={run}")
     assert call(*words) == 0
     told = capsys.readouterr().out
-    assert "failed: arm 'pre', seed 2, optimizer.warmup=0: no luck (trials/" in told
+    assert "failed: arm 'pre', seed 2, optimizer.warmup_steps=0: no luck (trials/" in told
     assert "--retry-failed" in told
     fakes.fail = set()
     assert call(*words) == 0

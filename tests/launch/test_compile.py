@@ -20,11 +20,11 @@ from ml_collections import ConfigDict
 
 def get_config(pod="cpu:2"):
     return ConfigDict(dict(
-        name="small", steps=10, accumulate=1, pod=pod,
+        name="small", steps=10, num_microbatches=1, pod=pod,
         task=dict(name="language_modeling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16, rows=8,
                   test="", probed_length=8),
         model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=16, remat="none"),
-        optimizer=dict(algorithm="adam", warmup=2),
+        optimizer=dict(algorithm="adam", warmup_steps=2),
         sharding=dict(data=-1, fsdp=1, tensor=1, sequence=1, rules="dp"),
     ))
 """
@@ -52,9 +52,9 @@ def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: py
     assert cli.run(compile.COMMAND, compile.main, [config]) == 0
     page = capsys.readouterr().out
     assert page.startswith("small on cpu:2 (cpu): needs ")
-    for line in ("mesh          data=2, rules dp", "batch         8 rows in 1 micro-batches, remat none", "all-reduce"):
+    for line in ("mesh          data=2, rules dp", "batch         8 rows in 1 microbatches, remat none", "all-reduce"):
         assert line in page
-    assert cli.run(compile.COMMAND, compile.main, [config, "--json", "--config.accumulate=2"]) == 0
+    assert cli.run(compile.COMMAND, compile.main, [config, "--json", "--config.num_microbatches=2"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(pods.KEPT) <= set(found)
     assert (found["accumulate"], found["fits"], found["memory"], found["largest"] != []) == (2, True, None, True)
@@ -65,7 +65,7 @@ def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: py
 def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     prints = []
     # The numbers of the optimizer are no part of the program; its algorithm is.
-    for words in ((), ("--config.optimizer.warmup=3",), ("--config.optimizer.algorithm=sgd",)):
+    for words in ((), ("--config.optimizer.warmup_steps=3",), ("--config.optimizer.algorithm=sgd",)):
         assert cli.run(compile.COMMAND, compile.main, [config, "--json", *words]) == 0
         prints.append(json.loads(capsys.readouterr().out)["fingerprint"])
     assert prints[0] == prints[1] != prints[2]

@@ -27,7 +27,7 @@ def get_config():
         task=dict(name="language_modeling", dataset="book.txt", tokenizer="characters", context=32, rows=8,
                   probed_length=16),
         model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=64),
-        optimizer=dict(algorithm="adam", warmup=2),
+        optimizer=dict(algorithm="adam", warmup_steps=2),
     ))
 
 

@@ -110,7 +110,7 @@ def left_behind(path: Path, name: str, params: dict[str, Any], state: dict[str, 
     (case,) = (case for case in cases.CASES if case.name == name)
     resolved = case.experiment(Algorithm.SGD, 0.1).to_config()
     (path / "config.json").write_text(json.dumps(resolved), encoding="utf-8")
-    with contextlib.closing(Checkpoints(path / "checkpoints", keep=1)) as checkpoints:
+    with contextlib.closing(Checkpoints(path / "checkpoints", max_to_keep=1)) as checkpoints:
         held = {"variables": {"params": params, "state": state}, "optimizers": {"encoder": np.zeros((3, 4))}}
         checkpoints.save(3, held, {})
     return path

@@ -33,7 +33,7 @@ def get_config():
             "family": "decoder", "embedding_rows": 128, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16,
             "norm_placement": "pre", "max_length": 32,
         },
-        "optimizer": {"learning_rate": 1e-2, "warmup": 2},
+        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 2},
     })
 
 def get_sweep(sweep):

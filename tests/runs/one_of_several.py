@@ -127,7 +127,7 @@ def check_digests(mesh: Mesh) -> dict[str, Any]:
 def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
     """Restore what one process saved, and save what one process will restore."""
     sound = same(Checkpoints.reading(folder / "from_one").restore(1, abstract(state_of(1, mesh)))[0], 1)
-    saved = Checkpoints(folder / "from_several", keep=2)
+    saved = Checkpoints(folder / "from_several", max_to_keep=2)
     for step in (1, 2, 3):
         saved.save(step, state_of(step, mesh), {"step": step})
     sound &= saved.steps() == [2, 3]
@@ -138,7 +138,7 @@ def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
 
 def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
     """Of two checkpoints the newer is damaged where the last process reads it: all go back to the other, and say so."""
-    saved = Checkpoints(folder / "gone_back", keep=2)
+    saved = Checkpoints(folder / "gone_back", max_to_keep=2)
     for step in (1, 2):
         saved.save(step, state_of(step, mesh), {})
     saved.steps()

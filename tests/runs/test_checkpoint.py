@@ -95,7 +95,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpoints(directory: Path) -> Iterator[Checkpoints]:
-    opened = Checkpoints(directory, keep=2)
+    opened = Checkpoints(directory, max_to_keep=2)
     yield opened
     opened.close()
 
@@ -105,7 +105,7 @@ def test_every_bit_comes_back(checkpoints: Checkpoints, directory: Path):
     assert checkpoints.latest() is None
     checkpoints.save(7, state, metadata)
     checkpoints.close()
-    restored, read = Checkpoints(directory, keep=2).restore(7, abstract(state))
+    restored, read = Checkpoints(directory, max_to_keep=2).restore(7, abstract(state))
     assert_same(restored, state)
     assert read == {"position": 12, "shapes": [1, 2], "3": None}
     # An array may stand for itself, and a reader needs no right to write.
@@ -251,7 +251,7 @@ def test_a_flipped_bit_anywhere_is_never_restored(directory: Path):
         "key": jax.random.key(1),
         "count": 3,
     }
-    writer = Checkpoints(directory, keep=3)
+    writer = Checkpoints(directory, max_to_keep=3)
     for step in (1, 2):
         writer.save(step, state, {"position": 5})
     writer.close()
@@ -281,7 +281,7 @@ def test_a_flipped_bit_anywhere_is_never_restored(directory: Path):
 
 
 def test_exchanged_leaves_and_metadata_are_found(directory: Path):
-    writer = Checkpoints(directory, keep=2)
+    writer = Checkpoints(directory, max_to_keep=2)
     writer.save(1, {"a": jnp.ones(3), "b": jnp.zeros(3)}, {"position": 5})
     writer.close()
     path = directory / "1" / "manifest" / "metadata"
@@ -296,7 +296,7 @@ def test_exchanged_leaves_and_metadata_are_found(directory: Path):
 
 
 def test_a_failed_save_raises_and_is_not_the_latest(directory: Path):
-    checkpoints = Checkpoints(directory, keep=3)
+    checkpoints = Checkpoints(directory, max_to_keep=3)
     checkpoints.save(1, {"a": jnp.arange(4.0)}, {})
     checkpoints.steps()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -311,7 +311,7 @@ def test_a_failed_save_raises_and_is_not_the_latest(directory: Path):
     checkpoints.save(3, {"a": jnp.arange(5.0)}, {})
     assert checkpoints.steps() == [1, 3]
     checkpoints.close()
-    again = Checkpoints(directory, keep=3)
+    again = Checkpoints(directory, max_to_keep=3)
     assert again.steps() == [1, 3]
     restored, _ = again.restore(3, {"a": jnp.zeros(5)})
     assert_same(restored, {"a": jnp.arange(5.0)})
@@ -326,7 +326,7 @@ def test_a_reader_leaves_an_unfinished_save_alone_and_sees_the_next(directory: P
     reader = Checkpoints.reading(directory)
     assert reader.latest() == 1
     assert unfinished.is_dir()
-    writer = Checkpoints(directory, keep=2)
+    writer = Checkpoints(directory, max_to_keep=2)
     assert writer.latest() == 1
     writer.save(3, {"a": jnp.ones(3)}, {})
     writer.close()
@@ -341,7 +341,7 @@ SAVING = """
 import sys
 import jax.numpy as jnp
 from transformer.runs.checkpoint import Checkpoints
-checkpoints = Checkpoints(sys.argv[1], keep=2)
+checkpoints = Checkpoints(sys.argv[1], max_to_keep=2)
 for step in range(1, 100_000):
     checkpoints.save(step, {"a": jnp.full(200_000, float(step)), "step": jnp.int32(step)}, {"step": step})
     print(step, flush=True)
@@ -361,7 +361,7 @@ def test_a_killed_process_leaves_a_sound_checkpoint(directory: Path):
     finally:
         process.kill()
         process.wait()
-    checkpoints = Checkpoints(directory, keep=2)
+    checkpoints = Checkpoints(directory, max_to_keep=2)
     latest = checkpoints.latest()
     assert latest is not None
     assert latest >= 3
@@ -376,11 +376,11 @@ def test_a_killed_process_leaves_a_sound_checkpoint(directory: Path):
 
 
 def test_milestones_are_kept_for_good(directory: Path):
-    checkpoints = Checkpoints(directory, keep=1, milestone_every=4)
+    checkpoints = Checkpoints(directory, max_to_keep=1, milestone_every=4)
     for step in (2, 4, 6, 8, 10):
         checkpoints.save(step, {"a": jnp.full(3, float(step))}, {})
     checkpoints.close()
-    again = Checkpoints(directory, keep=1, milestone_every=4)
+    again = Checkpoints(directory, max_to_keep=1, milestone_every=4)
     assert again.steps() == [4, 8, 10]
     restored, _ = again.restore(4, {"a": jnp.zeros(3)})
     assert_same(restored, {"a": jnp.full(3, 4.0)})
@@ -389,7 +389,7 @@ def test_milestones_are_kept_for_good(directory: Path):
 def test_what_is_older_stays_until_the_new_one_is_read_back(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):
-    checkpoints = Checkpoints(directory, keep=1)
+    checkpoints = Checkpoints(directory, max_to_keep=1)
     checkpoints.save(1, {"a": jnp.ones(3)}, {})
     assert checkpoints.steps() == [1]
 
@@ -408,7 +408,7 @@ def test_what_is_older_stays_until_the_new_one_is_read_back(
 
 
 def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(directory: Path, capsys: Any):
-    writer = Checkpoints(directory, keep=9)
+    writer = Checkpoints(directory, max_to_keep=9)
     for step in (1, 2, 3):
         writer.save(step, {"a": jnp.full(3, float(step))}, {})
     writer.close()
@@ -437,7 +437,7 @@ def test_a_run_whose_last_checkpoint_was_not_written_as_it_was_saved_fails_at_it
     monkeypatch.setattr(checkpoint, "find_damage", lambda folder, _: spoilt if folder.parent.name == "2" else None)
 
     def train(*steps: int, fails: bool = False) -> None:
-        with Checkpoints(directory, keep=2) as checkpoints:
+        with Checkpoints(directory, max_to_keep=2) as checkpoints:
             for step in steps:
                 checkpoints.save(step, {"a": jnp.ones(3)}, {})
             if fails:
@@ -458,7 +458,7 @@ def test_a_run_whose_last_checkpoint_was_not_written_as_it_was_saved_fails_at_it
 def test_the_characters_of_a_path_are_no_pattern(tmp_path: Path, name: str):
     # What the name would match as a pattern is another run's.
     for number, run in enumerate(("ab", "b", name)):
-        with Checkpoints(tmp_path / run / "checkpoints", keep=1) as checkpoints:
+        with Checkpoints(tmp_path / run / "checkpoints", max_to_keep=1) as checkpoints:
             checkpoints.save(1, {"a": jnp.full(3, float(number))}, {})
             checkpoints.save(2, {"a": jnp.full(3, float(number))}, {})
     with Checkpoints.reading(tmp_path / name / "checkpoints") as reader:
@@ -473,14 +473,14 @@ def test_what_cannot_be_saved_is_named(checkpoints: Checkpoints, directory: Path
         checkpoints.save(1, {"a/b": jnp.ones(1), "a": {"b": jnp.ones(1)}}, {})
     with pytest.raises(ValueError, match="'keys' is an empty array of keys"):
         checkpoints.save(1, {"keys": jax.random.split(jax.random.key(0), 2)[:0]}, {})
-    with pytest.raises(UserError, match="keep=0"):
-        Checkpoints(directory, keep=0)
+    with pytest.raises(UserError, match="max_to_keep=0"):
+        Checkpoints(directory, max_to_keep=0)
     assert checkpoints.latest() is None
 
 
 @pytest.mark.parametrize("content", [b"1" * 9999, b"[1, 2]", b"[" * 9999, b"\xff", b""])
 def test_what_orbax_lists_a_step_by_is_damaged_in_one_line(directory: Path, content: bytes):
-    with contextlib.closing(Checkpoints(directory, keep=2)) as checkpoints:
+    with contextlib.closing(Checkpoints(directory, max_to_keep=2)) as checkpoints:
         for step in (2, 4):
             checkpoints.save(step, {"x": jnp.arange(4.0)}, {})
     (directory / "4" / "_CHECKPOINT_METADATA").write_bytes(content)
@@ -495,7 +495,7 @@ def test_an_old_checkpoint_that_cannot_be_removed_ends_no_run(
     def remove_tree(disk: Disk, path: Path) -> None:
         raise OSError(5, "planted", str(path))
 
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", max_to_keep=1)
     state = {"weights": np.arange(3.0)}
     with monkeypatch.context() as patch:
         patch.setattr(Disk, "remove_tree", remove_tree)

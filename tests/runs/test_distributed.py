@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
     "checkpoint_every": 2,
     # Adam as it is would make as much of the rounding of a gradient that is zero as of any other: beside an epsilon of
     # 1000 it is plain descent.
-    "optimizer": {**small_run.CONFIG["optimizer"], "learning_rate": 500.0, "epsilon": 1000.0, "warmup": 2},
+    "optimizer": {**small_run.CONFIG["optimizer"], "learning_rate": 500.0, "epsilon": 1000.0, "warmup_steps": 2},
 }
 
 
@@ -124,7 +124,7 @@ def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     scenario: Scenario = request.param
     folder = tmp_path_factory.mktemp("several")
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    saved = Checkpoints(folder / "from_one", keep=1)
+    saved = Checkpoints(folder / "from_one", max_to_keep=1)
     saved.save(1, one_of_several.state_of(1, one_of_several.mesh_of(jax.devices()[:8])), {})
     saved.close()
     with RunDirectory.claim(folder / "held", {}):

@@ -257,7 +257,7 @@ def test_who_has_lost_the_lock_changes_nothing_of_what_the_next_one_writes(tmp_p
     with Disk().claim(run, "lock"):
         file = Disk().append_to(run / "m")
         file.append(b"one\n")
-        checkpoints = Checkpoints(run / "checkpoints", keep=1)
+        checkpoints = Checkpoints(run / "checkpoints", max_to_keep=1)
         checkpoints.save(1, {"a": np.ones(3)}, {})
         checkpoints.close()
         # The next one's:
@@ -273,7 +273,7 @@ def test_who_has_lost_the_lock_changes_nothing_of_what_the_next_one_writes(tmp_p
             lambda: Disk().replace(run / "maps" / "zarr.json", b""),
             lambda: Disk().remove_tree(run / "checkpoints"),
             lambda: Disk().move_tree(run / "checkpoints", run / "moved"),
-            lambda: Checkpoints(run / "checkpoints", keep=1).save(2, {"a": np.ones(3)}, {}),
+            lambda: Checkpoints(run / "checkpoints", max_to_keep=1).save(2, {"a": np.ones(3)}, {}),
             lambda: MapStore(run / "maps", (), Labels({}, ()), "", Tiers(), {}).write(1, {}),
         ]
         for write in writes:

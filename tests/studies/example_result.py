@@ -13,7 +13,7 @@ from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.page import render
 from transformer.studies.ablations.results import Cell, Point
 
-RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup"
+RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
 RATES, WARMUPS = (3e-4, 1e-3, 3e-3, 1e-2), (0, 100, 400)
 SITES = ("encoder/self", "decoder/self", "decoder/cross")
 STEPS = 400
@@ -116,7 +116,12 @@ def _about(arms: Sequence[str]) -> Facts:
         }
         for arm in arms
     }
-    base = {"name": "demo", "seed": 1, "model": {"width": 64, "norm_placement": "pre"}, "optimizer": {"warmup": 100}}
+    base = {
+        "name": "demo",
+        "seed": 1,
+        "model": {"width": 64, "norm_placement": "pre"},
+        "optimizer": {"warmup_steps": 100},
+    }
     return {
         "name": "norm_placement",
         "base": base,

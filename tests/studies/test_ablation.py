@@ -68,7 +68,7 @@ def test_a_missing_field_is_named():
 def test_plain_values_become_the_study_s_own():
     spec = ablation(
         arms={"post": ConfigDict({"model": {"family": "decoder"}}), "pre": {}},
-        tuned={"optimizer.learning_rate": [1e-3, 3e-3], "optimizer.warmup": [0, 10]},
+        tuned={"optimizer.learning_rate": [1e-3, 3e-3], "optimizer.warmup_steps": [0, 10]},
         better="higher",
         initial_gradients={"decoder": {"depths": [6, 12], "depth_keys": ["model.layers"], "overrides": {"a": 1}}},
         followed=["train/loss", "validation/accuracy"],
@@ -78,7 +78,9 @@ def test_plain_values_become_the_study_s_own():
     assert spec.initial_gradients["decoder"] == Stack((6, 12), ("model.layers",), {"a": 1})
     assert spec.curves == ("validation/loss", "train/loss", "validation/accuracy")
     assert list(spec.combinations()) == [
-        {"optimizer.learning_rate": rate, "optimizer.warmup": warmup} for rate in (1e-3, 3e-3) for warmup in (0, 10)
+        {"optimizer.learning_rate": rate, "optimizer.warmup_steps": warmup}
+        for rate in (1e-3, 3e-3)
+        for warmup in (0, 10)
     ]
 
 
@@ -93,7 +95,7 @@ def test_seeds_of_a_flag_take_the_place_of_the_study_s():
 
 
 def test_every_seed_task_arm_and_value_is_one_run():
-    spec = ablation(tuned={"optimizer.warmup": (0, 2)}, tasks={"short": {"steps": 4}, "long": {"steps": 6}})
+    spec = ablation(tuned={"optimizer.warmup_steps": (0, 2)}, tasks={"short": {"steps": 4}, "long": {"steps": 6}})
     planned = plan(spec, base())
     assert len({each.trial.name for each in planned}) == len(planned) == 2 * 2 * 2 * 2
     # The first half is the first seed, whole.
@@ -101,8 +103,8 @@ def test_every_seed_task_arm_and_value_is_one_run():
     one = next(each for each in planned if (each.arm, each.task, each.seed) == ("post", "long", 2))
     config = one.trial.config
     assert (config["seed"], config["steps"], config["model"]["norm_placement"]) == (2, 6, "post")
-    assert config["optimizer"]["warmup"] == one.tuned["optimizer.warmup"]
-    assert one.where == "arm 'post', task 'long', seed 2, optimizer.warmup=0"
+    assert config["optimizer"]["warmup_steps"] == one.tuned["optimizer.warmup_steps"]
+    assert one.where == "arm 'post', task 'long', seed 2, optimizer.warmup_steps=0"
 
 
 def test_arms_that_are_one_config_are_refused_by_name():

@@ -125,7 +125,7 @@ def test_what_differs_is_said_in_full(result, page):
     page.get_by_text("The configuration that all arms begin with").click()
     base = page.locator("#configs .config").last.inner_text()
     assert "model.norm_placement" in base
-    assert "optimizer.warmup" in base
+    assert "optimizer.warmup_steps" in base
 
 
 @pytest.mark.browser

@@ -14,7 +14,7 @@ from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.results import Cell, Point
 from transformer.studies.ablations.text import round_to_error
 
-RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup"
+RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
 T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5 %
 PRE = [1.00, 1.20, 0.90, 1.10, 1.05]
 POST = [1.31, 1.48, 1.22, 1.39, 1.36]

@@ -37,12 +37,14 @@ def ended(planned: Planned, path: Path, state: str = "done") -> Ended:
 
 @pytest.fixture(scope="module")
 def planned() -> list[Planned]:
-    return plan(ablation(tuned={"optimizer.warmup": (0, 2)}), base())
+    return plan(ablation(tuned={"optimizer.warmup_steps": (0, 2)}), base())
 
 
 def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
     spec = ablation(
-        tuned={"optimizer.warmup": (0, 2)}, followed=("validation/exact_match/de",), reported="validation/cross_entropy"
+        tuned={"optimizer.warmup_steps": (0, 2)},
+        followed=("validation/exact_match/de",),
+        reported="validation/cross_entropy",
     )
     directory = write_run(tmp_path / "run", RECORDS)
     (cell,) = collect(spec, [ended(planned[1], directory)])
@@ -53,7 +55,7 @@ def test_a_cell_has_the_numbers_of_its_metrics_file(planned, tmp_path):
     assert cell.chosen == parse(file, "validation/loss")[-1][1] == 4.0
     assert cell.reported == parse(file, "validation/cross_entropy")[-1][1] == 3.75
     assert cell.flops == 20.0
-    assert (cell.arm, cell.task, cell.seed, cell.tuned) == ("post", "", 1, {"optimizer.warmup": 2})
+    assert (cell.arm, cell.task, cell.seed, cell.tuned) == ("post", "", 1, {"optimizer.warmup_steps": 2})
     assert (cell.state, cell.steps, cell.directory) == ("done", 4, f"trials/{planned[1].trial.name}")
     assert cell.heads == {}
 

@@ -62,7 +62,7 @@ def own_stack(name: str, **changes: Any) -> Stack:
 @pytest.mark.slow
 def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any], tmp_path: Path) -> None:
     changes = {**TINY, "model.dropout": 0.3, "seed": 7, "steps": 10}
-    descent = {"algorithm": "sgd", "learning_rate": 1.0, "schedule": "constant", "warmup": 0, "beta1": 0.0}
+    descent = {"algorithm": "sgd", "learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0, "beta1": 0.0}
     experiment = resolve(with_overrides(base, {**changes, "optimizer": descent}))
     setting = assemble(experiment, tmp_path, one_device())
     state = setting.initialize(jax.random.key(7))

@@ -11,7 +11,7 @@ BASE: dict[str, Any] = {
     "name": "tiny",
     "seed": 1,
     "steps": 4,
-    "accumulate": 1,
+    "num_microbatches": 1,
     "log_every": 2,
     "eval_every": 2,
     "maps_every": 2,
@@ -39,7 +39,7 @@ BASE: dict[str, Any] = {
         "norm_placement": "pre",
         "max_length": 48,
     },
-    "optimizer": {"learning_rate": 1e-3, "warmup": 2},
+    "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
 }
 PLAIN: dict[str, Any] = {
     "question": "Does the place of the norm matter?",

@@ -81,7 +81,7 @@ def test_the_loss_is_the_mean_over_the_whole_updates_tokens(task: Translation, v
     expected = nats(table, batch)
     assert float(aux.metrics["cross_entropy"]) == pytest.approx(np.mean(expected), rel=1e-5)
     assert float(loss) == float(aux.metrics["loss"]) != pytest.approx(np.mean(expected), rel=1e-5)
-    # A micro-batch divides by the totals that it is given, not by its own.
+    # A microbatch divides by the totals that it is given, not by its own.
     _, share = objective.loss(view, batch, {"tokens": jnp.float32(1000)}, key)
     assert float(share.metrics["cross_entropy"]) == pytest.approx(sum(expected) / 1000, rel=1e-5)
 

@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {
     "maps_every": 2,
     "head_statistics_every": 2,
     "checkpoint_every": 4,
-    "keep": 2,
+    "keep_checkpoints": 2,
     "task": {
         "name": "language_modeling",
         "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
         "max_length": 36,
     },
     # Of the schedules one that does not depend on the number of steps.
-    "optimizer": {"learning_rate": 0.01, "warmup": 4, "clip_norm": 1.0},
+    "optimizer": {"learning_rate": 0.01, "warmup_steps": 4, "clip_norm": 1.0},
     "averages": {"last": {"kind": "mean", "start": 4, "every": 2}, "slow": {"kind": "exponential"}},
 }
 

@@ -41,7 +41,7 @@ TRANSLATION = {
         "probed": 3,
     },
     "model": {"family": "encoder_decoder", "encoder_layers": 1, "decoder_layers": 1} | MODEL,
-    "optimizer": {"learning_rate": 0.01, "warmup": 4},
+    "optimizer": {"learning_rate": 0.01, "warmup_steps": 4},
 }
 
 
@@ -115,10 +115,10 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained
 
 
 @pytest.mark.slow
-def test_micro_batches_add_up_to_the_statistics_of_the_batch(trained: Trained) -> None:
+def test_microbatches_add_up_to_the_statistics_of_the_batch(trained: Trained) -> None:
     # Without dropout a training pass is the plain one.
     config = trained.case.config
-    resolved = experiment.resolve({**config, "accumulate": 2, "model": {**config["model"], "dropout": 0.0}})
+    resolved = experiment.resolve({**config, "num_microbatches": 2, "model": {**config["model"], "dropout": 0.0}})
     task = trained.setting.task
     quiet = models.build(resolved.model, task.interface, resolved.precision)
     setting = trained.setting._replace(model=quiet)

@@ -66,7 +66,7 @@ CONFIG: dict[str, Any] = {
         "tied": False,
         "output_bias": True,
     },
-    "optimizer": {"learning_rate": 0.01, "warmup": 0},
+    "optimizer": {"learning_rate": 0.01, "warmup_steps": 0},
     "averages": {"slow": {"kind": "exponential"}, "norms": {"kind": "exponential", "patterns": ("*norm*",)}},
 }
 LARGER = CONFIG["model"] | {"embedding_rows": 264, "max_length": 14}
@@ -300,7 +300,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
             name=f"seed {seed}",
             seed=seed,
             steps=1,
-            optimizer={"learning_rate": rate, "warmup": 1},
+            optimizer={"learning_rate": rate, "warmup_steps": 1},
         )
         for seed, rate in ((7, 0.01), (8, 0.02))
     ]
@@ -409,7 +409,7 @@ def saved(folder: Path, variables: Variables, config: Mapping[str, Any] | None =
     """A run directory with these variables."""
     with RunDirectory.claim(folder, config or {}):
         pass
-    checkpoints = Checkpoints(folder / "checkpoints", keep=1)
+    checkpoints = Checkpoints(folder / "checkpoints", max_to_keep=1)
     checkpoints.save(3, state_of(jax.tree.map(placed, variables)), {})
     checkpoints.close()
     return folder

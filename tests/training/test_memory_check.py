@@ -56,8 +56,8 @@ def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counte
 ) -> None:
     given: list[tuple[Any, Any, float | None]] = []
     monkeypatch.setattr(build, "check_memory", lambda *sizes: given.append(sizes))
-    for accumulate in (1, 2):
-        config = resolve({**CONFIG, "accumulate": accumulate, "precision": {"parameters": "bfloat16"}})
+    for num_microbatches in (1, 2):
+        config = resolve({**CONFIG, "num_microbatches": num_microbatches, "precision": {"parameters": "bfloat16"}})
         build.check_before_compiling(config, build.assemble(config, tmp_path, one_device()))
     (state, alone, _), (_, summed, _) = given
     moments = [leaf for leaf in jax.tree.leaves(state.optimizers) if leaf.ndim]

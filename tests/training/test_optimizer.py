@@ -41,7 +41,7 @@ def rates(config: OptimizerConfig, steps: int) -> np.ndarray:
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_a_schedule_is_its_formula(schedule: Schedule) -> None:
-    config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup=WARMUP, final=FINAL)
+    config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup_steps=WARMUP, final_lr_fraction=FINAL)
     found = rates(config, STEPS)
     np.testing.assert_allclose(found, FORMULAS[schedule], rtol=1e-5)
     assert found.max() == pytest.approx(PEAK)
@@ -52,7 +52,7 @@ def test_a_schedule_is_its_formula(schedule: Schedule) -> None:
 
 def test_equation_3_of_vaswani() -> None:
     width, warmup = 512, 4000
-    config = OptimizerConfig(learning_rate=(width * warmup) ** -0.5, warmup=warmup)
+    config = OptimizerConfig(learning_rate=(width * warmup) ** -0.5, warmup_steps=warmup)
     t = np.arange(1, 12_001, dtype=np.float64)
     equation = width**-0.5 * np.minimum(t**-0.5, t * warmup**-1.5)
     np.testing.assert_allclose(rates(config, len(t)), equation, rtol=1e-5)
@@ -60,7 +60,7 @@ def test_equation_3_of_vaswani() -> None:
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_without_warm_up_the_first_update_has_the_peak(schedule: Schedule) -> None:
-    config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup=0)
+    config = OptimizerConfig(learning_rate=PEAK, schedule=schedule, warmup_steps=0)
     assert rates(config, STEPS)[0] == pytest.approx(PEAK)
 
 
@@ -73,7 +73,7 @@ PARAMETERS = {
 
 def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
     """The first update, at a learning rate of 0.1."""
-    config = OptimizerConfig(learning_rate=0.1, schedule=Schedule.CONSTANT, warmup=0, **fields)
+    config = OptimizerConfig(learning_rate=0.1, schedule=Schedule.CONSTANT, warmup_steps=0, **fields)
     rule = make_optimizer(config, STEPS)
     updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, 0, hyperparameters(config))
     return {path: np.asarray(leaf) for path, leaf in updates.items()}
@@ -99,7 +99,7 @@ def test_clipping_bounds_the_global_norm(norm: float, kept: float) -> None:
 
 
 def test_momentum_adds_up() -> None:
-    config = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.5)
+    config = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup_steps=0, beta1=0.5)
     rule = make_optimizer(config, STEPS)
     ones, state = {"x": jnp.ones(1)}, rule.init({"x": jnp.zeros(1)})
     moved = []
@@ -109,11 +109,11 @@ def test_momentum_adds_up() -> None:
     assert moved == pytest.approx([-0.1, -0.15, -0.175])
 
 
-NUMBERS = {"learning_rate": 0.3, "warmup": 5, "beta1": 0.7, "beta2": 0.9, "epsilon": 1e-4}
+NUMBERS = {"learning_rate": 0.3, "warmup_steps": 5, "beta1": 0.7, "beta2": 0.9, "epsilon": 1e-4}
 RULES = {
-    "adam": OptimizerConfig(final=0.2, clip_norm=0.6, schedule=Schedule.COSINE, **NUMBERS),
+    "adam": OptimizerConfig(final_lr_fraction=0.2, clip_norm=0.6, schedule=Schedule.COSINE, **NUMBERS),
     "adamw": OptimizerConfig(Algorithm.ADAMW, weight_decay=0.2, **NUMBERS),
-    "sgd": OptimizerConfig(Algorithm.SGD, 0.3, Schedule.CONSTANT, warmup=5, beta1=0.7, clip_norm=0.6),
+    "sgd": OptimizerConfig(Algorithm.SGD, 0.3, Schedule.CONSTANT, warmup_steps=5, beta1=0.7, clip_norm=0.6),
 }
 
 
@@ -122,7 +122,7 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
     config, hyper = RULES[name], hyperparameters(RULES[name])
     # The rule of other numbers, every one of them, given those of the config.
     others = dataclasses.replace(
-        config, **{key: float(value) * 0.5 for key, value in hyper.items() if key != "warmup"}, warmup=9
+        config, **{key: float(value) * 0.5 for key, value in hyper.items() if key != "warmup_steps"}, warmup_steps=9
     )
     assert hyperparameters(others).keys() == hyper.keys()
     assert all(hyperparameters(others)[key] != value for key, value in hyper.items())
@@ -138,20 +138,22 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
         changed, _ = fixed.update(gradients, states[0], PARAMETERS, 3, {**hyper, key: value * np.float32(0.8)})
         same, _ = fixed.update(gradients, states[0], PARAMETERS, 3, hyper)
         moves = any(np.any(changed[path] != same[path]) for path in PARAMETERS)
-        assert moves == (key not in ("final",)), key  # no schedule is at its end here
+        assert moves == (key not in ("final_lr_fraction",)), key  # no schedule is at its end here
 
 
 def test_what_is_zero_is_no_number() -> None:
     assert "clip_norm" not in hyperparameters(OptimizerConfig())
     assert "weight_decay" not in hyperparameters(OptimizerConfig(Algorithm.ADAMW))
     assert "beta1" not in hyperparameters(OptimizerConfig(Algorithm.SGD, beta1=0.0))
-    assert "final" not in hyperparameters(OptimizerConfig())
+    assert "final_lr_fraction" not in hyperparameters(OptimizerConfig())
     assert "beta2" not in hyperparameters(OptimizerConfig(Algorithm.SGD))
 
 
 def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
     # A clip that nothing reaches: it has to fit the type of the gradients all the same.
-    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.9, beta2=0.999, clip_norm=1e6)
+    config = OptimizerConfig(
+        Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, beta1=0.9, beta2=0.999, clip_norm=1e6
+    )
     rule, hyper = make_optimizer(config, STEPS), hyperparameters(config)
     m = v = np.zeros(4)
     for kind in (jnp.float32, jnp.bfloat16):
@@ -169,7 +171,7 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
 
 
 def test_the_second_moment_of_bfloat16_parameters_keeps_moving() -> None:
-    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, beta2=0.999)
+    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, beta2=0.999)
     rule, hyper, steps = make_optimizer(config, STEPS), hyperparameters(config), 2000
     params, gradients = ({"x": jnp.full(3, number, jnp.bfloat16)} for number in (1.0, 0.25))
     state = rule.init(params)
@@ -183,7 +185,7 @@ def test_the_second_moment_of_bfloat16_parameters_keeps_moving() -> None:
     ("fields", "says"),
     [
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
-        ({"warmup": -1}, "warmup=-1"),
+        ({"warmup_steps": -1}, "warmup_steps=-1"),
         ({"clip_norm": -0.5}, "clip_norm=-0.5"),
         ({"weight_decay": 0.1}, "weight_decay=0.1 acts with algorithm=adamw alone; algorithm is adam"),
     ],

@@ -99,8 +99,8 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
     draw = {path: random.normal(size=(2, *shape)).astype(np.float32) for path, shape in PARAMETERS.items()}
     params, gradients = ({path: jax.numpy.asarray(leaf[n]) for path, leaf in draw.items()} for n in (0, 1))
     decayed = {"weight_decay": 0.3} if algorithm is Algorithm.ADAMW else {}
-    plain = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup=0, **decayed)
-    slower = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup=0, layer_decay=0.5, **decayed)
+    plain = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup_steps=0, **decayed)
+    slower = OptimizerConfig(algorithm, 0.1, Schedule.CONSTANT, warmup_steps=0, layer_decay=0.5, **decayed)
     whole, layered = make_optimizer(plain, 9), make_optimizer(slower, 9, HEIGHTS | {"head/kernel": 0})
     one = whole.update(gradients, whole.init(params), params, 0, hyperparameters(plain))[0]
     other = layered.update(gradients, layered.init(params), params, 0, hyperparameters(slower))[0]
@@ -113,7 +113,7 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
 
 
 def test_frozen_parameters_keep_their_bits_and_take_no_memory_of_the_optimizer() -> None:
-    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, frozen=("*/bias",))
+    config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, frozen=("*/bias",))
     start, state, (metrics,) = steps(Regression(), [batch_of(0)], config)
     before, after = by_path(start.variables.params), by_path(state.variables.params)
     assert {path for path in before if not np.array_equal(before[path], after[path])} == {"line/kernel"}
@@ -126,7 +126,7 @@ def test_frozen_parameters_keep_their_bits_and_take_no_memory_of_the_optimizer()
 
 def test_what_trains_is_chosen_among_what_the_objective_trains() -> None:
     start, state, _ = steps(
-        Regression(), [batch_of(0)], OptimizerConfig(**{**vars(SGD), "trains": ("*/kernel", "other")})
+        Regression(), [batch_of(0)], OptimizerConfig(**{**vars(SGD), "trainable": ("*/kernel", "other")})
     )
     before, after = by_path(start.variables.params), by_path(state.variables.params)
     assert {path for path in before if not np.array_equal(before[path], after[path])} == {"line/kernel"}
@@ -139,7 +139,7 @@ BESIDE = {**PATHS, "layers/query/lora/down": 2, "layers/query/lora/up": 2}
 @pytest.mark.parametrize(
     ("fields", "paths", "says"),
     [
-        ({"trains": ("haed/*",)}, PATHS, r"optimizer\.trains: 'haed/\*' matches no parameter .* mean 'head/"),
+        ({"trainable": ("haed/*",)}, PATHS, r"optimizer\.trainable: 'haed/\*' matches no parameter .* mean 'head/"),
         ({"frozen": ("head/*", "layers/0/*")}, PATHS, r"optimizer\.frozen: 'layers/0/\*' matches no parameter"),
         ({"frozen": ("*",)}, PATHS, r"leaves the objective 'fit' nothing to train: it trains \*"),
         ({}, BESIDE, r"beside layers/query/kernel, which this run trains itself: say .*'\*/lora/\*'"),
@@ -150,7 +150,7 @@ def test_patterns_that_do_nothing_are_refused(fields: dict[str, Any], paths: dic
     with pytest.raises(UserError, match=says) as told:
         check_patterns(OptimizerConfig(**fields), objective, paths)
     assert "\n" not in str(told.value)
-    check_patterns(OptimizerConfig(trains=("*/lora/*", "head/*")), objective, BESIDE)
+    check_patterns(OptimizerConfig(trainable=("*/lora/*", "head/*")), objective, BESIDE)
     with pytest.raises(
         UserError, match=r"layer_decay=0\.0 must be above 0; config\.optimizer\.frozen leaves parts alone"
     ):
@@ -160,5 +160,5 @@ def test_patterns_that_do_nothing_are_refused(fields: dict[str, Any], paths: dic
 def test_a_run_says_what_it_trains_where_that_is_not_all() -> None:
     objective = Objective("fit", lambda *_: None)  # type: ignore[arg-type,return-value]
     assert describe_trained(OptimizerConfig(), objective, BESIDE) == []
-    lora = OptimizerConfig(trains=("*/lora/*", "head/*"))
+    lora = OptimizerConfig(trainable=("*/lora/*", "head/*"))
     assert describe_trained(lora, objective, BESIDE) == ["fit trains 3 of 6 parameters, 14 of 44 numbers"]

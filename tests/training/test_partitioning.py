@@ -91,7 +91,7 @@ def model() -> Model:
 
 # Plain descent where numbers are compared: its update is linear in the gradient.
 CONFIGS = {
-    algorithm: OptimizerConfig(algorithm, 0.5, Schedule.CONSTANT, warmup=0, beta1=beta1)
+    algorithm: OptimizerConfig(algorithm, 0.5, Schedule.CONSTANT, warmup_steps=0, beta1=beta1)
     for algorithm, beta1 in ((Algorithm.ADAM, 0.9), (Algorithm.SGD, 0.0))
 }
 
@@ -229,8 +229,11 @@ def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
         ({"expert": -1}, r"config\.sharding\.data and config\.sharding\.expert are both -1"),
         ({"tensor": 0}, r"config\.sharding\.tensor=0 must be at least 1, or -1"),
         ({"fsdp": -1, "rules": "fsdp"}, r"config\.sharding\.data and config\.sharding\.fsdp are both -1"),
-        ({"replicate_below_mb": 0.0}, r"config\.sharding\.replicate_below_mb=0\.0 must be above 0 megabytes"),
-        ({"attention": "rings"}, r"config\.sharding\.attention='rings' is unknown: did you mean 'ring'\?"),
+        ({"max_replicated_mb": 0.0}, r"config\.sharding\.max_replicated_mb=0\.0 must be above 0 megabytes"),
+        (
+            {"sequence_attention": "rings"},
+            r"config\.sharding\.sequence_attention='rings' is unknown: did you mean 'ring'\?",
+        ),
         ({"model": 2}, r"unknown key config\.sharding\.model"),
     ],
 )

@@ -369,8 +369,8 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
 
 def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) -> None:
     allowed = experiment.changeable(experiment.resolve(CONFIG))
-    looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "milestone_every"}
-    assert looking | {"task.data_dir", "sharding", "pod", "faults.stop_after", "steps"} == set(allowed)
+    looking = {"log_every", "eval_every", "maps_every", "checkpoint_every", "keep_checkpoints", "milestone_every"}
+    assert looking | {"task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips", "steps"} == set(allowed)
     ending = experiment.resolve(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable(ending)  # the schedule's end moves with it
 

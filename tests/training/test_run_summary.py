@@ -30,8 +30,8 @@ def test_a_warmup_that_the_run_does_not_reach_the_end_of_is_told(tmp_path, monke
 
     monkeypatch.setattr(train, "compile_run_probe", reached)
     for warmup in (8, 9):
-        values = {**CONFIG, "optimizer": {**CONFIG["optimizer"], "warmup": warmup}}
+        values = {**CONFIG, "optimizer": {**CONFIG["optimizer"], "warmup_steps": warmup}}
         with pytest.raises(Reached):
             train.train(resolve(values), tmp_path / f"run-{warmup}")
-        told = "config.optimizer.warmup=9 is beyond config.steps=8" in capsys.readouterr().out
+        told = "config.optimizer.warmup_steps=9 is beyond config.steps=8" in capsys.readouterr().out
         assert told == (warmup == 9)

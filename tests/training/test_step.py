@@ -36,7 +36,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Regression:
-    """The mean square over the real tokens of the batch; `own_count` plants the fault of a micro-batch's own mean."""
+    """The mean square over the real tokens of the batch; `own_count` plants the fault of a microbatch's own mean."""
 
     trains: tuple[str, ...] = ("line/*",)
     own_count: bool = False
@@ -88,14 +88,14 @@ def optimizers(task: Any, config: OptimizerConfig) -> dict[str, Any]:
     return {objective.name: make_optimizer(config, 10) for objective in task.objectives}
 
 
-SGD = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup=0, beta1=0.0)
+SGD = OptimizerConfig(Algorithm.SGD, 0.1, Schedule.CONSTANT, warmup_steps=0, beta1=0.0)
 
 
 def steps(
     task: Any,
     batches: list[Any],
     config: OptimizerConfig = SGD,
-    accumulate: int = 1,
+    num_microbatches: int = 1,
     model: Any = None,
     averages: Mapping[str, Average] | None = None,
 ) -> tuple[TrainState, TrainState, list[Metrics]]:
@@ -103,7 +103,7 @@ def steps(
     model, averages = model or Line(), averages or {}
     made = optimizers(task, config)
     start = init_state(model, task, made, averages, dict.fromkeys(made, hyperparameters(config)), jax.random.key(1))
-    step = jax.jit(make_step(model, task, made, averages, accumulate=accumulate))
+    step = jax.jit(make_step(model, task, made, averages, num_microbatches=num_microbatches))
     state, found = start, []
     for batch in batches:
         state, metrics = step(state, batch)
@@ -137,7 +137,7 @@ def test_one_step_of_gradient_descent_is_numpys() -> None:
 def test_three_steps_of_adam_are_numpys() -> None:
     beta1, beta2, epsilon, rate = 0.9, 0.98, 1e-9, 0.01
     config = OptimizerConfig(
-        Algorithm.ADAM, rate, Schedule.CONSTANT, warmup=0, beta1=beta1, beta2=beta2, epsilon=epsilon
+        Algorithm.ADAM, rate, Schedule.CONSTANT, warmup_steps=0, beta1=beta1, beta2=beta2, epsilon=epsilon
     )
     batches = [batch_of(seed) for seed in range(3)]
     start, state, found = steps(Regression(), batches, config)
@@ -155,10 +155,10 @@ def test_three_steps_of_adam_are_numpys() -> None:
     np.testing.assert_allclose([*new_w, new_b], parameters, atol=2e-6)
 
 
-def test_micro_batches_of_uneven_token_counts_make_the_large_batch() -> None:
+def test_microbatches_of_uneven_token_counts_make_the_large_batch() -> None:
     batches = [batch_of(0), batch_of(1)]
     _, large, of_large = steps(Regression(), batches)
-    _, cut, of_cut = steps(Regression(), batches, accumulate=4)
+    _, cut, of_cut = steps(Regression(), batches, num_microbatches=4)
     for one, other in zip(jax.tree.leaves(large.variables), jax.tree.leaves(cut.variables), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
     for one, other in zip(of_large, of_cut, strict=True):
@@ -178,7 +178,7 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32() -> None:
     of_rows = np.array([256] + [1] * (ROWS - 1), np.float32)
     y = np.broadcast_to(-of_rows[:, None] * ROWS / 2, (ROWS, LENGTH))
     batch = {"x": np.zeros((ROWS, LENGTH, WIDTH), np.float32), "y": y, "real": np.ones((ROWS, LENGTH), bool)}
-    _, state, (metrics,) = steps(Regression(), [batch], accumulate=ROWS, model=Half())
+    _, state, (metrics,) = steps(Regression(), [batch], num_microbatches=ROWS, model=Half())
     assert float(metrics.values["gradient_norm"]) == of_rows.sum()
     bias = state.variables.params["line"]["bias"]
     assert bias.dtype == jnp.bfloat16
@@ -188,12 +188,12 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32() -> None:
 def test_a_mean_over_each_micro_batch_would_be_seen() -> None:
     batches = [batch_of(0)]
     _, large, _ = steps(Regression(), batches)
-    _, cut, _ = steps(Regression(own_count=True), batches, accumulate=4)
+    _, cut, _ = steps(Regression(own_count=True), batches, num_microbatches=4)
     assert np.abs(numpy_line(large)[0] - numpy_line(cut)[0]).max() > 1e-2
 
 
 def test_every_micro_batch_starts_from_the_steps_extra() -> None:
-    _, state, _ = steps(Regression(), [batch_of(0), batch_of(1)], accumulate=4)
+    _, state, _ = steps(Regression(), [batch_of(0), batch_of(1)], num_microbatches=4)
     assert int(state.extra["updates"]) == 2
 
 
@@ -208,8 +208,8 @@ class Replaying(Regression):
         return loss, aux._replace(extra={**aux.extra, "seeds": view.extra["seeds"]})
 
 
-def test_whole_numbers_of_the_extra_pass_through_micro_batches_to_the_last_bit() -> None:
-    _, state, _ = steps(Replaying(), [batch_of(0)], accumulate=4)
+def test_whole_numbers_of_the_extra_pass_through_microbatches_to_the_last_bit() -> None:
+    _, state, _ = steps(Replaying(), [batch_of(0)], num_microbatches=4)
     np.testing.assert_array_equal(state.extra["seeds"], np.array([2**32 - 5, 2**24 + 1], np.uint32))
     assert int(state.extra["updates"]) == 1
 
@@ -224,15 +224,15 @@ class Drawing(Regression):
 
 
 def test_every_micro_batch_draws_by_a_key_of_its_own() -> None:
-    _, _, (metrics,) = steps(Drawing(), [batch_of(0)], accumulate=4)
+    _, _, (metrics,) = steps(Drawing(), [batch_of(0)], num_microbatches=4)
     sums = numbers(metrics)
     # Of four equal draws the two would be one number.
     assert 4 * sums["square"] > 1.01 * sums["draw"] ** 2
 
 
 def test_a_batch_that_cannot_be_cut_says_so() -> None:
-    with pytest.raises(ValueError, match="8 rows cannot be cut into accumulate=3"):
-        steps(Regression(), [batch_of(0)], accumulate=3)
+    with pytest.raises(ValueError, match="8 rows cannot be cut into num_microbatches=3"):
+        steps(Regression(), [batch_of(0)], num_microbatches=3)
 
 
 def test_what_no_objective_trains_keeps_its_bits() -> None:

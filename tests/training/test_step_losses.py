@@ -25,7 +25,7 @@ RATE = 0.5
 
 
 def experiment_of(config: dict[str, Any], **optimizers: dict[str, Any]) -> Experiment:
-    plain = {"algorithm": "sgd", "beta1": 0.0, "learning_rate": RATE, "schedule": "constant", "warmup": 0}
+    plain = {"algorithm": "sgd", "beta1": 0.0, "learning_rate": RATE, "schedule": "constant", "warmup_steps": 0}
     return resolve({"name": "losses", "steps": 2, **config, "optimizer": plain, "optimizers": optimizers})
 
 
@@ -40,8 +40,8 @@ def moved(before: TrainState, after: TrainState) -> dict[str, np.ndarray]:
     return {path: np.asarray(new[path]) - np.asarray(old[path]) for path in old}
 
 
-@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_a_models_own_loss_is_a_mean_over_the_whole_update(accumulate: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_microbatches", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_a_models_own_loss_is_a_mean_over_the_whole_update(num_microbatches: int, tmp_path: Path) -> None:
     """Micro-batches hold unlike numbers of real tokens: means of their own means would be another number."""
     experiment = experiment_of(toy("memory"))
     setting = assemble(experiment, tmp_path, one_device())
@@ -55,7 +55,7 @@ def test_a_models_own_loss_is_a_mean_over_the_whole_update(accumulate: int, tmp_
         return value + memory.WEIGHT * aux.losses["sharpness"].total / real.sum()
 
     gradients = by_path(jax.jit(jax.grad(whole))(state.variables.params))
-    step = make_step(setting.model, setting.task, setting.optimizers, {}, accumulate=accumulate)
+    step = make_step(setting.model, setting.task, setting.optimizers, {}, num_microbatches=num_microbatches)
     after, metrics = jax.jit(step)(state, batch)
     for path, change in moved(state, after).items():
         np.testing.assert_allclose(change, -RATE * gradients[path], rtol=1e-4, atol=1e-7, err_msg=path)

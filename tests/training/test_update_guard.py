@@ -17,9 +17,9 @@ from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters
 from transformer.training.state import TrainState
 from transformer.training.step import make_step
-from transformer.training.update_guard import Diverged, Faults, SkippedSteps, initial_norms, skip_reason
+from transformer.training.update_guard import Diverged, SkippedSteps, UpdateGuardConfig, initial_norms, skip_reason
 
-ADAM = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0)
+ADAM = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0)
 AVERAGES = {
     "slow": Average(AverageKind.EXPONENTIAL, decay=0.5),
     "mean": Average(AverageKind.MEAN, start=1, every=2, patterns=("line/kernel",)),
@@ -41,13 +41,15 @@ class Counting(Line):
 class Trial:
     """Steps of one compiled program from one first state."""
 
-    def __init__(self, config: OptimizerConfig = ADAM, faults: Faults | None = None, accumulate: int = 1):
-        model, task, faults = Counting(), Regression(), faults or Faults()
+    def __init__(
+        self, config: OptimizerConfig = ADAM, update_guard: UpdateGuardConfig | None = None, num_microbatches: int = 1
+    ):
+        model, task, update_guard = Counting(), Regression(), update_guard or UpdateGuardConfig()
         made = optimizers(task, config)
         hyper = dict.fromkeys(made, hyperparameters(config))
         start = init_state(model, task, made, AVERAGES, hyper, jax.random.key(1))  # type: ignore[arg-type]
-        self.state = start._replace(norms=initial_norms(faults, made))
-        step = make_step(model, task, made, AVERAGES, accumulate=accumulate, faults=faults)  # type: ignore[arg-type]
+        self.state = start._replace(norms=initial_norms(update_guard, made))
+        step = make_step(model, task, made, AVERAGES, num_microbatches=num_microbatches, update_guard=update_guard)  # type: ignore[arg-type]
         self.step = jax.jit(step)
 
     def __call__(self, batch: Batch) -> dict[str, float]:
@@ -97,10 +99,12 @@ HARMS: dict[str, Callable[[], Batch]] = {
 }
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("num_microbatches", [1, 2])
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_harmful_batch_changes_nothing_and_the_next_goes_on_as_if_it_had_not_been(harm: str, accumulate: int) -> None:
-    trial = Trial(accumulate=accumulate)
+def test_a_harmful_batch_changes_nothing_and_the_next_goes_on_as_if_it_had_not_been(
+    harm: str, num_microbatches: int
+) -> None:
+    trial = Trial(num_microbatches=num_microbatches)
     assert trial(batch_of(1))["skipped"] == trial(batch_of(2))["skipped"] == 0
     before = trial.state
     for count in range(1, 11):
@@ -120,7 +124,7 @@ def test_a_harmful_batch_changes_nothing_and_the_next_goes_on_as_if_it_had_not_b
 
 def test_an_update_that_is_not_finite_is_not_made_though_the_gradient_is() -> None:
     # Adam without an epsilon divides 0 by 0 where a gradient is exactly zero.
-    zero = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup=0, epsilon=0.0)
+    zero = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, epsilon=0.0)
     trial = Trial(zero)
     batch = batch_of(1)
     batch["x"][..., 0] = 0
@@ -134,8 +138,8 @@ def test_an_update_that_is_not_finite_is_not_made_though_the_gradient_is() -> No
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_the_rate_of_an_update_is_the_one_that_is_told_whatever_was_skipped(algorithm: Algorithm) -> None:
     rate, steps = 0.1, 10  # as many as `optimizers` is told
-    alone = Trial(OptimizerConfig(algorithm, 1.0, Schedule.CONSTANT, warmup=0))(batch_of(1))
-    trial = Trial(OptimizerConfig(algorithm, rate, Schedule.LINEAR, warmup=0, final=0.25))
+    alone = Trial(OptimizerConfig(algorithm, 1.0, Schedule.CONSTANT, warmup_steps=0))(batch_of(1))
+    trial = Trial(OptimizerConfig(algorithm, rate, Schedule.LINEAR, warmup_steps=0, final_lr_fraction=0.25))
     for _ in range(steps - 1):
         assert trial(poisoned(np.nan))["skipped"] == 1
     values = trial(batch_of(1))
@@ -156,7 +160,7 @@ def test_a_mean_samples_the_parameters_as_a_skipped_step_leaves_them() -> None:
 
 
 def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
-    trial = Trial(faults=Faults(spike=5.0, spike_window=3))
+    trial = Trial(update_guard=UpdateGuardConfig(spike_factor=5.0, spike_window=3))
     huge = batch_of(9)
     huge["y"] = huge["y"] + np.float32(1000)
     assert trial(huge)["skipped"] == 0  # nothing is known yet
@@ -173,7 +177,7 @@ def test_a_spike_is_passed_by_once_enough_updates_are_known() -> None:
 
 def test_the_norms_behind_the_spike_guard_are_those_of_the_last_good_updates() -> None:
     window, norms = 4, []
-    trial = Trial(faults=Faults(spike=5.0, spike_window=window))
+    trial = Trial(update_guard=UpdateGuardConfig(spike_factor=5.0, spike_window=window))
     for seed in (1, 2, 0, 3, 4, 0, 0, 5, 6):  # 0 is a batch that is skipped
         values = trial(batch_of(seed) if seed else poisoned(np.nan))
         assert values["skipped"] == (not seed)
@@ -206,14 +210,20 @@ def test_patience_ends_with_steps_in_a_row_alone() -> None:
         (5, {"loss": np.inf, "gradient_norm": 1.0}, "loss is inf; lower"),
         (5, {"loss": 1.0, "player/gradient_norm": np.nan}, "player/gradient_norm is nan"),
         (0, {"loss": 0.0, "gradient_norm": 0.0}, "nothing but padding: it has no tokens"),
-        (5, {"loss": 1.0, "gradient_norm": 123.456}, r"gradient_norm is 123\.5, a spike by config\.faults\.spike"),
+        (
+            5,
+            {"loss": 1.0, "gradient_norm": 123.456},
+            r"gradient_norm is 123\.5, a spike by config\.update_guard\.spike_factor",
+        ),
     ],
 )
 def test_why_a_step_was_skipped_is_told(tokens: int, values: Any, says: str) -> None:
     assert re.search(says, skip_reason({"tokens": np.float32(tokens)}, values))
 
 
-@pytest.mark.parametrize("wrong", [{"stop_after": 0}, {"spike_window": 0}, {"spike": 0.5}, {"spike": -2.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"max_consecutive_skips": 0}, {"spike_window": 0}, {"spike_factor": 0.5}, {"spike_factor": -2.0}]
+)
 def test_numbers_that_make_no_sense_are_refused(wrong: Any) -> None:
-    with pytest.raises(UserError, match=rf"config\.faults.*{next(iter(wrong))}"):
-        Faults(**wrong)
+    with pytest.raises(UserError, match=rf"config\.update_guard.*{next(iter(wrong))}"):
+        UpdateGuardConfig(**wrong)

@@ -174,7 +174,7 @@ def test_single_runs_go_on_vmapped_and_vmapped_runs_alone(alone: Path, together:
 @pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path) -> None:
     rate = {**CONFIG["optimizer"], "learning_rate": HUGE}
-    huge = resolved(name="huge", optimizer=rate, faults={"stop_after": 1})
+    huge = resolved(name="huge", optimizer=rate, update_guard={"max_consecutive_skips": 1})
     with pytest.raises(Diverged) as diverged:
         training.train(huge, tmp_path / "alone")
     runs = {"huge": huge, "one": RUNS["one"]}
@@ -199,7 +199,7 @@ def made(folder: Path, **steps: tuple[int, ...]) -> list[OpenRun]:
     runs = []
     for name, of_run in steps.items():
         (folder / name).mkdir()
-        checkpoints = Checkpoints(folder / name / "checkpoints", keep=3)
+        checkpoints = Checkpoints(folder / name / "checkpoints", max_to_keep=3)
         for step in of_run:
             checkpoints.save(step, {"x": np.full(2, step)}, {})
         assert checkpoints.steps() == list(of_run)
@@ -249,7 +249,7 @@ def test_programs_are_equal_but_for_what_a_state_holds() -> None:
     assert vmapped.program_of(resolved(optimizer={**optimizer, "beta2": 0.9, "clip_norm": 2.0})) == program
     linear = {**optimizer, "schedule": "linear"}
     of_linear = vmapped.program_of(resolved(optimizer=linear))
-    assert vmapped.program_of(resolved(optimizer={**linear, "final": 0.1})) == of_linear != program
+    assert vmapped.program_of(resolved(optimizer={**linear, "final_lr_fraction": 0.1})) == of_linear != program
     for changes in (
         {"optimizer": {**optimizer, "clip_norm": 0.0}},
         {"optimizer": {**optimizer, "algorithm": "adamw"}},

@@ -20,7 +20,7 @@ DECODER_10M: Mapping[str, Any] = {
 
 def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: Any) -> Benchmark:
     """A training step of one decoder, in float32 and on a CPU unless `sizes` say otherwise."""
-    settings = {"dtype": "float32", "device": "cpu", "warmup": 3, "steps": steps, "seed": 0, **sizes}
+    settings = {"dtype": "float32", "device": "cpu", "warmup_steps": 3, "steps": steps, "seed": 0, **sizes}
     of_torch = {**settings, "threads": threads, "compile": False}
     return Benchmark(
         description,
@@ -37,7 +37,7 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
 
 def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
     """A training step of one encoder-decoder, in float32 on a CPU."""
-    settings = {"dtype": "float32", "warmup": 2, "steps": 6, "seed": 0, **sizes}
+    settings = {"dtype": "float32", "warmup_steps": 2, "steps": 6, "seed": 0, **sizes}
     peer = ("experiments/benchmarks/torch_encoder_decoder.py",)
     of_torch = {**settings, "threads": 2, "compile": False}
     return Benchmark(
@@ -61,7 +61,7 @@ def _head(description: str, **sizes: Any) -> Benchmark:
 
 def _lstm(width: int, rows: int, length: int) -> Benchmark:
     """The gradient of an LSTM layer, in float32 on a CPU."""
-    settings = {"width": width, "rows": rows, "length": length, "warmup": 3, "steps": 50, "seed": 0}
+    settings = {"width": width, "rows": rows, "length": length, "warmup_steps": 3, "steps": 50, "seed": 0}
     return Benchmark(
         f"forward and backward pass of an LSTM of {width} over {rows} rows of {length} steps",
         {
@@ -126,7 +126,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         {
             "parts": Program(
                 ("-m", "transformer.benchmarks.programs.parts"),
-                {"dtype": "float32", "warmup": 2, "steps": 5, "seed": 0, **DECODER_10M},
+                {"dtype": "float32", "warmup_steps": 2, "steps": 5, "seed": 0, **DECODER_10M},
             )
         },
         units=1,

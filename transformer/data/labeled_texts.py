@@ -37,7 +37,7 @@ class LabeledBatches:
 
     Each batch has `labels` [B], classes or scores, `index` [B], the number of the example, and `tokens` [S B, T] and
     `lengths` [S B] of S texts together: the first text of every example, then the second of every example, and so on,
-    so that row b of every part of them is of example b, also where a batch is cut into micro-batches.
+    so that row b of every part of them is of example b, also where a batch is cut into microbatches.
 
     Raises:
         ValueError: For a text that is longer than the greatest of `lengths`.

@@ -29,7 +29,7 @@ class BatchNorm(Module):
     one, and the running statistics move toward them: running = (1 - momentum) running + momentum new, where the new
     variance is the unbiased one, as in PyTorch (algorithm 2 takes it at the end). In evaluation the running ones
     normalize. Statistics are at least float32; over a batch that is divided over devices they are the whole batch's.
-    Under gradient accumulation they are each micro-batch's own.
+    Under gradient accumulation they are each microbatch's own.
 
     Raises:
         ValueError: For a momentum that is no share.

@@ -226,7 +226,7 @@ class Convolution1D(_Convolution):
         """The outputs of whole sequences.
 
         As one product of all windows: a compiler for CPUs takes a hundred times as long for a convolution within a
-        loop, as layers, micro-batches and vmapped runs put it.
+        loop, as layers, microbatches and vmapped runs put it.
         """
         window = self.window
         padded = jnp.pad(x_BxTxI, ((0, 0), window.zeros, (0, 0)))

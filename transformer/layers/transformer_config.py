@@ -137,7 +137,7 @@ class TransformerConfig(Config, path="config.model"):
     `embedding_rows` is the size of the vocabulary that the model has room for, where that is more than its task's
     tokens. `unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the
     place of feed-forward networks, each expert as large as the network was; `lora` puts matrices of low rank beside
-    those of the blocks, for `config.optimizer.trains` to train alone. `size` names a published model whose
+    those of the blocks, for `config.optimizer.trainable` to train alone. `size` names a published model whose
     values fill the keys that are not given (transformer.models.model_family).
     """
 
@@ -342,7 +342,7 @@ def check_ring(model: TransformerConfig, placement: Placement) -> None:
     if model.attention_dropout:
         raise UserError(
             f"config.model.attention_dropout={model.attention_dropout} drops weights, which a ring never has: say "
-            "config.sharding.attention=gather, or 0"
+            "config.sharding.sequence_attention=gather, or 0"
         )
     spec = model.spec(model.positions.within_attention)
     why = unsupported(Backend.BLOCKWISE, Variant(spec.score, position=spec.position))
@@ -350,6 +350,6 @@ def check_ring(model: TransformerConfig, placement: Placement) -> None:
         why = f"config.model.backend={spec.backend.value} is another"
     if why is not None:
         raise UserError(
-            f"config.sharding.sequence={parts} with attention=ring runs in blocks, and {why}: say "
-            "config.sharding.attention=gather, or change the model's attention"
+            f"config.sharding.sequence={parts} with sequence_attention=ring runs in blocks, and {why}: say "
+            "config.sharding.sequence_attention=gather, or change the model's attention"
         )

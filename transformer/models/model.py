@@ -28,7 +28,7 @@ class AuxiliaryLoss(NamedTuple):
     """A term that a model itself adds to what is minimized: weight x total / denominator.
 
     Such as the balance of a router, or the doubly stochastic penalty of Xu et al. 2015. `total` is a sum over what
-    `denominator` counts in the batch (examples, tokens, routed tokens); where an update is computed in micro-batches,
+    `denominator` counts in the batch (examples, tokens, routed tokens); where an update is computed in microbatches,
     both are added up, so that a term that is a sum over examples is the large batch's. `weight` is of the config.
     """
 

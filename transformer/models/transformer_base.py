@@ -155,7 +155,7 @@ def stack_maps(stack: str, aux: BlockAux) -> dict[str, Captured]:
 def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str, AuxiliaryLoss]:
     """The losses that balance the experts of the stack of this name: sums over its layers, means over batches.
 
-    A coefficient of variation is no sum over positions: micro-batches count by their real positions.
+    A coefficient of variation is no sum over positions: microbatches count by their real positions.
     """
     if aux.balance is None:
         return {}

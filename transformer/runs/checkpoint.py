@@ -77,7 +77,7 @@ class SavedLast:
 
 
 class Checkpoints:
-    """The checkpoints of one run: `<directory>/<step>/`, the newest `keep` and every `milestone_every` steps one.
+    """The checkpoints of one run in `<directory>/<step>/`: the newest `max_to_keep`, and one every `milestone_every`.
 
     A save returns once the state is safe to donate and goes on in the background; the next save, any
     query of the steps, and `close` wait for it and raise its error. Several processes call all methods together, and
@@ -88,10 +88,10 @@ class Checkpoints:
     the end, and raises Failed where that is so of the last save.
     """
 
-    def __init__(self, directory: str | Path, keep: int, milestone_every: int = 0):
-        if keep < 1:
-            raise UserError(f"keep={keep} checkpoints is too few: it must be at least 1")
-        self._keep, self._milestone_every = keep, milestone_every
+    def __init__(self, directory: str | Path, max_to_keep: int, milestone_every: int = 0):
+        if max_to_keep < 1:
+            raise UserError(f"max_to_keep={max_to_keep} checkpoints is too few: it must be at least 1")
+        self._max_to_keep, self._milestone_every = max_to_keep, milestone_every
         # What is older is removed here, once the newest is verified; orbax would do so when it is committed.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None, cleanup_tmp_directories=True, lightweight_initialize=True
@@ -109,7 +109,7 @@ class Checkpoints:
         if not locate(directory).is_dir():
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
         reader = cls.__new__(cls)
-        reader._keep = 0
+        reader._max_to_keep = 0
         reader._open(directory, ocp.CheckpointManagerOptions(read_only=True, create=False, lightweight_initialize=True))
         return reader
 
@@ -308,7 +308,7 @@ class Checkpoints:
         steps = self._listed_on_disk()
         kept = {step for step in steps if self._milestone_every and step % self._milestone_every == 0}
         try:
-            self._remove([step for step in steps if step not in {*kept, *steps[-self._keep :]}], newest)
+            self._remove([step for step in steps if step not in {*kept, *steps[-self._max_to_keep :]}], newest)
         except OSError as error:  # no reason to end a run whose newest checkpoint is sound
             what = f"checkpoints in {self._directory} that are older than is kept could not be removed yet"
             announce(f"{what}: {error}; the run goes on")

@@ -205,7 +205,7 @@ def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
 
 
 def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     opened = open_labeled(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
     labeled = {name: opened.split(name) for name in ("train", *config.evaluated)}
     texts = {name: [each.text for each in split] for name, split in labeled.items()}

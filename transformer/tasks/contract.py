@@ -51,7 +51,7 @@ class View(NamedTuple):
 class LossAux(NamedTuple):
     """The result of a loss beside its value.
 
-    `metrics` are linear in the batch and already divided by their totals, so that micro-batches add up; `maps`
+    `metrics` are linear in the batch and already divided by their totals, so that microbatches add up; `maps`
     is what the model returned for the view's `capture`, sums that add up as well; `losses` are the model's auxiliary
     losses, which the step divides and adds.
     """
@@ -220,7 +220,7 @@ class Task(Protocol):
         """The batch as the losses see it, and the next `extra`: sampling, acting; compiled, without gradient."""
 
     def totals(self, batch: Batch) -> Mapping[str, Array]:
-        """Named denominators of the whole update, taken before it is cut into micro-batches."""
+        """Named denominators of the whole update, taken before it is cut into microbatches."""
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """A pass over the fixed probe batch, whose maps are stored."""
@@ -242,7 +242,7 @@ class TaskSpec:
 
     `config` is the dataclass of its section. `synthetic(config, rows_multiple)` builds the task over synthetic data of
     the shapes that the config gives, so that its programs can be compiled without the data; the rows of a batch are a
-    multiple of `rows_multiple` (devices x micro-batches). A task that generates its data needs no more: often it is
+    multiple of `rows_multiple` (devices x microbatches). A task that generates its data needs no more: often it is
     `TaskSpec(SortingConfig, Sorting)`. One that reads data, or keeps something in the run directory, has
     `build(config, directory, rows_multiple)`. `reader`, of a task over texts, reads other texts.
     """

@@ -344,7 +344,7 @@ def read_examples(config: FineTuningConfig, view: View, tokenizer: AnyTokenizer,
 
 
 def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     opened = open_examples(
         config.dataset,
         data_dir=config.data_dir,

@@ -253,7 +253,7 @@ def shown_on(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles
 def build(config: PictureClassificationConfig, directory: Path, rows_multiple: int = 1) -> PictureClassification:
     """The task over its data, whose size and classes the run directory keeps.
 
-    A batch's rows are a multiple of `rows_multiple` (devices x micro-batches).
+    A batch's rows are a multiple of `rows_multiple` (devices x microbatches).
 
     Raises:
         UserError: For data that have other classes than those that the run directory keeps.

@@ -176,7 +176,7 @@ def _predicted_positions(batch: Batch) -> Array:
 
 
 def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     tokenizer, splits, how = load_documents(config, directory, roles=())
     return LanguageModeling(config, tokenizer, splits, rows_multiple, how)
 

@@ -458,7 +458,7 @@ def _special_roles(config: MaskedLanguageModelingConfig) -> tuple[str, ...]:
 
 
 def build(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     tokenizer, splits, how = load_documents(config, directory, _special_roles(config))
     return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 

@@ -193,7 +193,7 @@ class PermutationLanguageModeling(TextTask):
 def build(
     config: PermutationLanguageModelingConfig, directory: Path, rows_multiple: int = 1
 ) -> PermutationLanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     tokenizer, splits, how = load_documents(config, directory, roles=())
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 

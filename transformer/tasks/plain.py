@@ -155,5 +155,5 @@ def check_rows(rows: int, rows_multiple: int) -> None:
     if rows % rows_multiple:
         raise UserError(
             f"config.task.rows={rows} cannot be cut into {rows_multiple} equal parts (those of the batch on the mesh x "
-            f"config.accumulate): give a multiple of {rows_multiple}, or another config.sharding"
+            f"config.num_microbatches): give a multiple of {rows_multiple}, or another config.sharding"
         )

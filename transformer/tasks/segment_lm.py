@@ -110,7 +110,7 @@ class SegmentLanguageModeling(LanguageModeling):
 
 
 def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModeling:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     tokenizer, splits, how = load_documents(config, directory, roles=())
     return SegmentLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 

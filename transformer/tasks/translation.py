@@ -354,7 +354,7 @@ def read(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, sentenc
 
 
 def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:
-    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x micro-batches)."""
+    """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     tokenizer, splits = load_splits(config, directory)
     return Translation(config, tokenizer, splits, rows_multiple)
 

@@ -77,7 +77,7 @@ def assemble(
     placement = make_placement(experiment.sharding) if placement is None else placement
     family = models.FAMILIES[models.name_of(experiment.model)]
     placement = with_family_axes(placement, family.logical_axes)
-    parts = placement.parts("batch") * experiment.run.accumulate
+    parts = placement.parts("batch") * experiment.run.num_microbatches
     if synthetic:
         task = tasks.synthetic(experiment.task, parts)
     else:
@@ -97,11 +97,11 @@ def assemble(
 
     def make(*given: Any) -> TrainState:
         first = init_state(model, task, optimizers, experiment.averages, *given)
-        return first._replace(norms=initial_norms(experiment.faults, optimizers))
+        return first._replace(norms=initial_norms(experiment.update_guard, optimizers))
 
     hyper = hyperparameters_of(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
-    shardings = state_shardings(model, abstract, placement, experiment.sharding.replicate_below_mb)
+    shardings = state_shardings(model, abstract, placement, experiment.sharding.max_replicated_mb)
     placed = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         abstract,
@@ -131,7 +131,7 @@ def check_before_compiling(experiment: Experiment, assembly: Assembly) -> None:
     """
     objectives, params = assembly.task.objectives, assembly.abstract.variables.params
     gradients = [trained_parameters(objective, assembly.optimizers[objective.name], params) for objective in objectives]
-    accumulates = experiment.run.accumulate > 1
+    accumulates = experiment.run.num_microbatches > 1
     if accumulates:  # summed in a wider type than narrow parameters have
         gradients = jax.tree.map(lambda leaf: leaf.update(dtype=sum_type(leaf.dtype)), gradients)
     clips = any(experiment.optimizer_of(objective.name).clip_norm for objective in objectives)
@@ -182,9 +182,9 @@ def training_step(experiment: Experiment, assembly: Assembly, capture: Capture |
         assembly.task,
         assembly.optimizers,
         experiment.averages,
-        accumulate=experiment.run.accumulate,
+        num_microbatches=experiment.run.num_microbatches,
         capture=capture or head_statistics_request(experiment, assembly.model),
-        faults=experiment.faults,
+        update_guard=experiment.update_guard,
     )
 
 

@@ -39,7 +39,8 @@ class Saver:
             raise NotFinite(
                 step,
                 f"{leaf} is not finite at step {step}: this state is not saved, and the checkpoints before stay; lower "
-                "config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm",
+                "config.optimizer.learning_rate, lengthen config.optimizer.warmup_steps or set "
+                "config.optimizer.clip_norm",
             )
         metadata = {
             **self._run.provenance,

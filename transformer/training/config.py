@@ -33,7 +33,7 @@ from transformer.training.ema import Average
 from transformer.training.init_from import InitializeFrom
 from transformer.training.optimizer import OptimizerConfig, Schedule
 from transformer.training.partitioning import ShardingConfig
-from transformer.training.update_guard import Faults
+from transformer.training.update_guard import UpdateGuardConfig
 
 _CHOICES = Group({"model": Group({"family": Leaf(str), "size": Leaf(str | None)}), "task": Group({"name": Leaf(str)})})
 _CHOOSING = ("model.size", "model.family", "task.name")
@@ -53,7 +53,7 @@ class Experiment:
     maps: MapsConfig
     sharding: ShardingConfig
     initialize_from: InitializeFrom = dataclasses.field(default_factory=InitializeFrom)
-    faults: Faults = dataclasses.field(default_factory=Faults)
+    update_guard: UpdateGuardConfig = dataclasses.field(default_factory=UpdateGuardConfig)
 
     @property
     def evaluated_parameters(self) -> str:
@@ -73,7 +73,7 @@ class Experiment:
             "maps": to_config(self.maps),
             "sharding": to_config(self.sharding),
             "initialize_from": to_config(self.initialize_from),
-            "faults": to_config(self.faults),
+            "update_guard": to_config(self.update_guard),
         }
 
     def optimizer_of(self, objective: str) -> OptimizerConfig:
@@ -109,7 +109,7 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         maps=from_config(MapsConfig, run.maps, "config.maps"),
         sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),
         initialize_from=from_config(InitializeFrom, run.initialize_from, "config.initialize_from"),
-        faults=from_config(Faults, run.faults, "config.faults"),
+        update_guard=from_config(UpdateGuardConfig, run.update_guard, "config.update_guard"),
     )
     wanted = experiment.evaluated_parameters
     if wanted != "raw" and wanted not in averages:
@@ -127,8 +127,8 @@ def config_hash(experiment: Experiment) -> str:
 
 def changeable(experiment: Experiment) -> tuple[str, ...]:
     """The keys that may differ when a run is resumed: of its devices, reports and length, not of its result."""
-    often = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep", "milestone_every")
-    keys = (*often, "task.data_dir", "sharding", "pod", "faults.stop_after")
+    often = ("log_every", "eval_every", "maps_every", "checkpoint_every", "keep_checkpoints", "milestone_every")
+    keys = (*often, "task.data_dir", "sharding", "pod", "update_guard.max_consecutive_skips")
     lasting = experiment.optimizer.schedule in (Schedule.CONSTANT, Schedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
 

@@ -137,7 +137,7 @@ def _save_start(
         lambda leaf, given: jax.device_put(given, leaf.sharding), assembly.abstract.variables.params, params
     )
     state = state._replace(variables=state.variables._replace(params=placed))
-    with Checkpoints(directory.checkpoints, experiment.run.keep) as checkpoints:
+    with Checkpoints(directory.checkpoints, experiment.run.keep_checkpoints) as checkpoints:
         checkpoints.save(0, state, run_provenance(experiment, assembly, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)
@@ -165,7 +165,7 @@ def config_of(foreign: Foreign, kept: AnyTokenizer | PictureFacts, fitting: Fitt
             "algorithm": "adamw",
             "learning_rate": fitting.learning_rate,
             "schedule": "constant",
-            "warmup": min(100, fitting.steps),
+            "warmup_steps": min(100, fitting.steps),
             "beta2": 0.999,
             "epsilon": 1e-8,
             "weight_decay": 0.01,

@@ -29,9 +29,9 @@ class Average(Config, path="average"):
     start = steps - n every it is the mean of the last n checkpoints of a run (Vaswani et al. 2017, section 6.1)
     for the memory of one. Before its first step a mean equals the parameters.
 
-    A step that is skipped (`faults`) leaves an exponential average as it was. One at which a mean takes its sample
-    counts as any other: the sample is of the parameters as that step left them. Beside parameters of a narrower type
-    an average is float32; it has theirs where a model reads it (models.averaged).
+    A step that is skipped (`update_guard`) leaves an exponential average as it was. One at which a mean takes its
+    sample counts as any other: the sample is of the parameters as that step left them. Beside parameters of a narrower
+    type an average is float32; it has theirs where a model reads it (models.averaged).
     """
 
     kind: AverageKind

@@ -42,12 +42,12 @@ class Schedule(enum.Enum):
 class OptimizerConfig(Config, path="config.optimizer"):
     """How parameters are updated.
 
-    `learning_rate` is the peak, reached after `warmup` steps; `final` is the fraction of it that linear and cosine
-    schedules end at. `clip_norm` bounds the gradient's global norm; 0 leaves it alone. `weight_decay` (adamw) acts on
-    all parameters but those named `bias`, `scale`, `content` and `position`: not on norms and biases, but on those of
-    gates, candidates and kinds, which have names of their own.
+    `learning_rate` is the peak, reached after `warmup_steps` steps; `final_lr_fraction` is the fraction of it that
+    linear and cosine schedules end at. `clip_norm` bounds the gradient's global norm; 0 leaves it alone. `weight_decay`
+    (adamw) acts on all parameters but those named `bias`, `scale`, `content` and `position`: not on norms and biases,
+    but on those of gates, candidates and kinds, which have names of their own.
 
-    Trained are the parameters whose path matches one of the patterns `trains` and none of `frozen` (fnmatch); the
+    Trained are the parameters whose path matches one of the patterns `trainable` and none of `frozen` (fnmatch); the
     others keep their values, and have neither gradient nor moments. `layer_decay` d gives each of L stacked layers a
     rate of its own, d^(L - l) of the whole for layer l = 1, ..., L; what enters the first layer has d^L, what stands
     behind the last the whole (Howard and Ruder 2018, section 3.2, where d is 1 / 2.6; Clark et al. 2020, appendix B).
@@ -56,14 +56,14 @@ class OptimizerConfig(Config, path="config.optimizer"):
     algorithm: Algorithm = Algorithm.ADAM
     learning_rate: PositiveAmount = 7e-4
     schedule: Schedule = Schedule.INVERSE_SQUARE_ROOT
-    warmup: Count = 4000
-    final: Amount = 0.0
+    warmup_steps: Count = 4000
+    final_lr_fraction: Amount = 0.0
     beta1: Share = 0.9
     beta2: Share = 0.98
     epsilon: Amount = 1e-9
     weight_decay: Amount = 0.0
     clip_norm: Amount = 0.0
-    trains: tuple[str, ...] = ("*",)
+    trainable: tuple[str, ...] = ("*",)
     frozen: tuple[str, ...] = ()
     layer_decay: Annotated[float, Above(0.0, "; config.optimizer.frozen leaves parts alone"), Range(0.0, 1.0)] = 1.0
 
@@ -75,8 +75,8 @@ class OptimizerConfig(Config, path="config.optimizer"):
             )
 
     def chooses(self, path: str) -> bool:
-        """Whether `trains` and `frozen` have the parameter of this path trained."""
-        return matches(path, self.trains) and not matches(path, self.frozen)
+        """Whether `trainable` and `frozen` have the parameter of this path trained."""
+        return matches(path, self.trainable) and not matches(path, self.frozen)
 
 
 Number = Float[Array, ""] | np.float32
@@ -104,9 +104,9 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
 
     A clip_norm, weight_decay or momentum of sgd of zero, a layer_decay of one are left out: they make other programs.
     """
-    names = ["learning_rate", "warmup"]
+    names = ["learning_rate", "warmup_steps"]
     if config.schedule in (Schedule.LINEAR, Schedule.COSINE):
-        names.append("final")
+        names.append("final_lr_fraction")
     match config.algorithm:
         case Algorithm.ADAM:
             names += ["beta1", "beta2", "epsilon"]
@@ -121,11 +121,11 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
 def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hyper: Hyper) -> Float[Array, ""]:
     """The learning rate of update t = 1, 2, ... of `steps` (`step` counts from 0).
 
-    Warm-up: peak t / w, the same for all. Then inverse_square_root: peak sqrt(w / t), which with
-    peak = (E w)^-0.5 is equation 3 of Vaswani et al. 2017; linear and cosine: down to `final` x peak at the last
-    step; constant: peak.
+    Warm-up: peak t / w, the same for all. Then inverse_square_root: peak sqrt(w / t), which with peak = (E w)^-0.5 is
+    equation 3 of Vaswani et al. 2017; linear and cosine: down to `final_lr_fraction` x peak at the last step; constant:
+    peak.
     """
-    t, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.maximum(hyper["warmup"], 1)
+    t, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.maximum(hyper["warmup_steps"], 1)
     progress = jnp.clip((t - warmup) / jnp.maximum(steps - warmup, 1), 0, 1)
     match schedule:
         case Schedule.CONSTANT:
@@ -133,9 +133,11 @@ def learning_rate(schedule: Schedule, steps: int, step: int | Int[Array, ""], hy
         case Schedule.INVERSE_SQUARE_ROOT:
             after = jnp.sqrt(warmup / t)
         case Schedule.LINEAR:
-            after = 1 - (1 - hyper["final"]) * progress
+            after = 1 - (1 - hyper["final_lr_fraction"]) * progress
         case Schedule.COSINE:
-            after = hyper["final"] + (1 - hyper["final"]) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+            after = hyper["final_lr_fraction"] + (1 - hyper["final_lr_fraction"]) * 0.5 * (
+                1 + jnp.cos(jnp.pi * progress)
+            )
     return hyper["learning_rate"] * jnp.where(t < warmup, t / warmup, after)
 
 
@@ -203,7 +205,7 @@ def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collect
         UserError: Naming the key, the pattern and what the model has.
     """
     folders = sorted({*paths, *(f"{path.split('/')[0]}/*" for path in paths if "/" in path)})
-    for name, patterns in (("trains", config.trains), ("frozen", config.frozen)):
+    for name, patterns in (("trainable", config.trainable), ("frozen", config.frozen)):
         for pattern in patterns:
             if not matching_paths(paths, [pattern]):
                 near = nearest(pattern, folders)
@@ -212,14 +214,14 @@ def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collect
     trained = [path for path in own if config.chooses(path)]
     if own and not trained:
         raise UserError(
-            f"config.optimizer.trains={config.trains} without frozen={config.frozen} leaves the objective "
+            f"config.optimizer.trainable={config.trainable} without frozen={config.frozen} leaves the objective "
             f"{objective.name!r} nothing to train: it trains {', '.join(objective.trains)}"
         )
     for path in trained:
         if has_low_rank(path, paths):
             raise UserError(
                 f"config.model.lora puts a low rank beside {path}, which this run trains itself: say "
-                "config.optimizer.trains='*/lora/*' (and a new head's parameters), or config.model.lora.rank=0"
+                "config.optimizer.trainable='*/lora/*' (and a new head's parameters), or config.model.lora.rank=0"
             )
 
 

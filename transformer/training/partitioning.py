@@ -27,8 +27,8 @@ class ShardingConfig(Config, path="config.sharding"):
     """The mesh and the rules that place arrays on it (transformer.logical_axes).
 
     `data`, `fsdp`, `expert`, `tensor` and `sequence` are the sizes of the mesh's axes, one of which may be -1: the
-    remaining devices. `rules` is a name of `axes.RULES`. `attention` says how attention reaches across
-    divided positions. Where the rules shard parameters, one that they leave whole may have at most `replicate_below_mb`
+    remaining devices. `rules` is a name of `axes.RULES`. `sequence_attention` says how attention reaches across
+    divided positions. Where the rules shard parameters, one that they leave whole may have at most `max_replicated_mb`
     megabytes.
     """
 
@@ -38,8 +38,8 @@ class ShardingConfig(Config, path="config.sharding"):
     tensor: int = 1
     sequence: int = 1
     rules: str = "dp"
-    attention: SequenceParallel = SequenceParallel.RING
-    replicate_below_mb: Annotated[float, Above(0.0, " megabytes")] = 16.0
+    sequence_attention: SequenceParallel = SequenceParallel.RING
+    max_replicated_mb: Annotated[float, Above(0.0, " megabytes")] = 16.0
 
     def _check(self) -> None:
         rules = choice(self.rules, RULES, "config.sharding.rules")
@@ -94,7 +94,7 @@ def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None 
     Raises:
         UserError: As `make_mesh`.
     """
-    return Placement(make_mesh(config, devices), RULES[config.rules], config.attention)
+    return Placement(make_mesh(config, devices), RULES[config.rules], config.sequence_attention)
 
 
 def one_device() -> Placement:
@@ -141,7 +141,7 @@ def by_examples(placement: Placement) -> Placement:
 
 
 def state_shardings(
-    model: Model, abstract: TrainState, placement: Placement, replicate_below_mb: float = math.inf
+    model: Model, abstract: TrainState, placement: Placement, max_replicated_mb: float = math.inf
 ) -> TrainState:
     """The sharding of every leaf of the state.
 
@@ -151,7 +151,7 @@ def state_shardings(
     Raises:
         UserError: Naming the parameter's path: for a logical axis that has no rule, for more or fewer names than
             dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and
-            for a parameter above `replicate_below_mb` megabytes that stays whole under rules that shard parameters.
+            for a parameter above `max_replicated_mb` megabytes that stays whole under rules that shard parameters.
     """
     names, shapes = by_path(model.axes().params, is_axis_names), by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
@@ -159,10 +159,10 @@ def state_shardings(
     dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
     for path, spec in specs.items():
         megabytes = shapes[path].size * shapes[path].dtype.itemsize / MEGABYTE
-        if dividing and megabytes > replicate_below_mb and not any(spec):
+        if dividing and megabytes > max_replicated_mb and not any(spec):
             raise UserError(
                 f"the parameter {path} {shapes[path].shape} of {megabytes:.1f} MB would lie whole on every device, "
-                f"above config.sharding.replicate_below_mb={replicate_below_mb}: choose config.sharding.rules that "
+                f"above config.sharding.max_replicated_mb={max_replicated_mb}: choose config.sharding.rules that "
                 f"divide one of its axes {names[path]}, or raise it"
             )
     mesh = placement.mesh

@@ -84,7 +84,7 @@ def run_provenance(experiment: Experiment, assembly: Assembly, directory: RunDir
     batches = [source[number] for number in range(BATCHES)]
     arrays = (item for batch in batches for name in sorted(batch) for item in (name, np.asarray(batch[name])))
     # A batch is filled up to a multiple of the parts that it is cut into.
-    parts = assembly.placement.parts("batch") * experiment.run.accumulate
+    parts = assembly.placement.parts("batch") * experiment.run.num_microbatches
     return {
         "config": experiment.to_config(),
         "data": dict(assembly.task.fingerprint()),

@@ -159,7 +159,7 @@ def explain_divergence(diverged: Diverged, run: OpenRun, batches: Source) -> Div
         diverged.step,
         f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
         f"{run.experiment.run.seed}, goes on from step {way.step} and meets them again: to go past them, "
-        f"{_rewind_command(run, way)}; a higher config.faults.stop_after bears more of them",
+        f"{_rewind_command(run, way)}; a higher config.update_guard.max_consecutive_skips bears more of them",
     )
 
 

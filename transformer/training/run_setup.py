@@ -63,13 +63,13 @@ def open_runs(
     experiments: Sequence[Experiment],
     workdirs: Sequence[Path],
     *,
-    keep: int = 1,
+    min_checkpoints: int = 1,
     check: Callable[[Assembly], None] = lambda assembly: None,
 ) -> Iterator[tuple[Assembly, list[OpenRun]]]:
     """The runs in their directories, and their assembly, that of the first experiment for all.
 
-    Each keeps at least `keep` checkpoints. `check` may refuse the assembly. A run refused before training leaves
-    no files in a directory that was empty.
+    Each keeps at least `min_checkpoints` checkpoints. `check` may refuse the assembly. A run refused before training
+    leaves no files in a directory that was empty.
 
     Raises:
         UserError: For anything that the user can correct, before anything compiles; Failed at the end where the last
@@ -104,7 +104,9 @@ def open_runs(
             run_on_primary(functools.partial(refuse_lost_checkpoints, directory))
             config = experiment.run
             checkpoints = stack.enter_context(
-                Checkpoints(directory.checkpoints, max(config.keep, keep), config.milestone_every)
+                Checkpoints(
+                    directory.checkpoints, max(config.keep_checkpoints, min_checkpoints), config.milestone_every
+                )
             )
             runs.append(OpenRun(experiment, directory, checkpoints, run_provenance(experiment, assembly, directory)))
         yield assembly, runs
@@ -116,7 +118,7 @@ def _assemble_runs(experiments: Sequence[Experiment], directories: Sequence[RunD
         copy_source_tokenizer(experiment.initialize_from, directory.path)
     assembly = assemble(experiments[0], directories[0].path)
     for experiment, directory in zip(experiments[1:], directories[1:], strict=True):
-        tasks.build(experiment.task, directory.path, experiment.run.accumulate)
+        tasks.build(experiment.task, directory.path, experiment.run.num_microbatches)
     return assembly
 
 
@@ -184,9 +186,10 @@ def print_run_summary(assembly: Assembly, run: OpenRun, latest: int | None, comp
 def _warmup_notes(experiment: Experiment, assembly: Assembly) -> list[str]:
     """What is told of an optimizer whose learning rate still rises when the run ends."""
     steps = experiment.run.steps
-    warmups = {experiment.optimizer_of(each.name).warmup for each in assembly.task.objectives}
+    warmups = {experiment.optimizer_of(each.name).warmup_steps for each in assembly.task.objectives}
     return [
-        f"config.optimizer.warmup={warmup} is beyond config.steps={steps}: the learning rate never reaches its peak"
+        f"config.optimizer.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never reaches its "
+        "peak"
         for warmup in sorted(warmups)
         if warmup > steps
     ]

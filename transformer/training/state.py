@@ -38,7 +38,7 @@ class TrainState(NamedTuple):
 
 
 def sum_type(dtype: Any) -> Any:
-    """The type of sums over steps and micro-batches: float32 at least, since narrower ones round small addends away."""
+    """The type of sums over steps and microbatches: float32 at least, since narrower ones round small addends away."""
     return jnp.promote_types(dtype, jnp.float32)
 
 

@@ -16,7 +16,7 @@ from transformer.training.ema import Average, update_average
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer
 from transformer.training.state import TrainState, in_sum_type, key_for
-from transformer.training.update_guard import Faults, guard_update
+from transformer.training.update_guard import UpdateGuardConfig, guard_update
 
 # For each auxiliary loss of a model, the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
@@ -43,18 +43,18 @@ def make_step(
     optimizers: Mapping[str, Optimizer],
     averages: Mapping[str, Average],
     *,
-    accumulate: int = 1,
+    num_microbatches: int = 1,
     capture: Capture | None = None,
-    faults: Faults = Faults(),  # noqa: B008 (frozen)
+    update_guard: UpdateGuardConfig = UpdateGuardConfig(),  # noqa: B008 (frozen)
 ) -> Step:
     """The step of a task on a model: (state, batch, observe) -> (state, metrics). Jit it, donating the state.
 
-    Objectives are taken in turn, each with the parameters that the one before it updated. With `accumulate` = n
-    the batch is cut into n micro-batches whose gradients add up; each reads the state and extra of the step's
+    Objectives are taken in turn, each with the parameters that the one before it updated. With `num_microbatches` = n
+    the batch is cut into n microbatches whose gradients add up; each reads the state and extra of the step's
     start, and every loss is divided by the totals of the whole batch, so that the result is the large batch's.
     The model's auxiliary losses (`Aux.losses`) are added, each divided by its count over the whole batch. `capture`
     asks for statistics of the training batch's own attention, computed in the steps that observe. An update that would
-    do harm is not made, as `faults` says.
+    do harm is not made, as `update_guard` says.
     """
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, Metrics]:
@@ -73,7 +73,7 @@ def make_step(
             optimizer = optimizers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)
             gradients, aux = _accumulate_gradients(
-                view, objective, trained, batch, totals, key(objective.key_name), accumulate
+                view, objective, trained, batch, totals, key(objective.key_name), num_microbatches
             )
             hyper = state.hyper[objective.name]
             updates, optimizer_states[objective.name] = optimizer.update(
@@ -93,7 +93,7 @@ def make_step(
         updated_state = state._replace(
             step=state.step + 1, variables=view.variables, optimizers=optimizer_states, extra=view.extra
         )
-        state, values = guard_update(faults, state, updated_state, totals, values)
+        state, values = guard_update(update_guard, state, updated_state, totals, values)
         updated = values["skipped"] == 0
         updated_averages = {
             name: update_average(average, state.averages[name], state.variables.params, state.step, updated)
@@ -111,7 +111,7 @@ def _accumulate_gradients(
     batch: Batch,
     totals: Mapping[str, Array],
     key: Key[Array, ""],
-    accumulate: int,
+    num_microbatches: int,
 ) -> tuple[dict[str, Array], LossAux]:
     """The gradient of one objective by what it trains, over the whole batch, and its aux."""
 
@@ -122,9 +122,9 @@ def _accumulate_gradients(
             return _add_auxiliary_losses(*objective.loss(loss_view, batch, totals, key), counts)
 
         gradients, aux = jax.grad(loss, has_aux=True)(trained)
-        return in_sum_type(gradients), aux  # here, so that micro-batches add up and norms are taken in it
+        return in_sum_type(gradients), aux  # here, so that microbatches add up and norms are taken in it
 
-    if accumulate == 1:
+    if num_microbatches == 1:
         return gradient(batch, key, None)
 
     def auxiliary_counts(batch: Batch, key: Key[Array, ""]) -> Counts:
@@ -132,23 +132,23 @@ def _accumulate_gradients(
         _, aux = objective.loss(view, batch, totals, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
-    micro_batches = jax.tree.map(lambda x: _split_micro_batches(x, accumulate), dict(batch))
-    keys = jax.random.split(key, accumulate)
-    shapes, aux = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], micro_batches), keys[0], None))
+    microbatches = jax.tree.map(lambda x: _split_microbatches(x, num_microbatches), dict(batch))
+    keys = jax.random.split(key, num_microbatches)
+    shapes, aux = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], microbatches), keys[0], None))
     counts: Counts = {}
     if aux.losses:
-        counts_of_each = jax.lax.map(lambda micro: auxiliary_counts(*micro), (micro_batches, keys))
+        counts_of_each = jax.lax.map(lambda micro: auxiliary_counts(*micro), (microbatches, keys))
         counts = jax.tree.map(jnp.sum, counts_of_each)
 
     def add(carry: Any, micro: tuple[Batch, Key[Array, ""]]) -> tuple[Any, Any]:
-        micro_batch, micro_key = micro
-        gradients, aux = gradient(micro_batch, micro_key, counts)
+        microbatch, micro_key = micro
+        gradients, aux = gradient(microbatch, micro_key, counts)
         added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.maps))
         return added, (aux.state, aux.extra)
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.maps))
-    (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (micro_batches, keys))
-    # Every micro-batch starts from the same state: the mean of the new ones is the large batch's.
+    (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (microbatches, keys))
+    # Every microbatch starts from the same state: the mean of the new ones is the large batch's.
     # Whole numbers, such as a replayed seed, have no mean: as floats they would lose their last digits.
     state, extra = jax.tree.map(
         lambda x: jnp.mean(x, axis=0) if jnp.issubdtype(x.dtype, jnp.floating) else x[0], (states, extras)
@@ -157,7 +157,7 @@ def _accumulate_gradients(
 
 
 def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
-    """The loss plus the model's auxiliary losses; divided by `counts` for a micro-batch."""
+    """The loss plus the model's auxiliary losses; divided by `counts` for a microbatch."""
     metrics = dict(aux.metrics)
     for name, term in aux.losses.items():
         mean = term.total / jnp.maximum(term.denominator if counts is None else counts[name], 1)
@@ -166,8 +166,8 @@ def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> 
     return value, aux._replace(metrics=metrics)
 
 
-def _split_micro_batches(x: Array, parts: int) -> Array:
+def _split_microbatches(x: Array, parts: int) -> Array:
     if x.shape[0] % parts:
-        raise ValueError(f"a batch of {x.shape[0]} rows cannot be cut into accumulate={parts} equal parts")
-    # Strided, so that each micro-batch has rows of every device.
+        raise ValueError(f"a batch of {x.shape[0]} rows cannot be cut into num_microbatches={parts} equal parts")
+    # Strided, so that each microbatch has rows of every device.
     return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)

@@ -116,7 +116,7 @@ def _train_from(
     evaluations = compile_loop_evaluations(assembly, monitor)
     batches = training_batches(run, assembly)
     meter = Meter(
-        check=SkippedSteps(experiment.faults.stop_after).check,
+        check=SkippedSteps(experiment.update_guard.max_consecutive_skips).check,
         flops=flops_counter(assembly),
         # Measured on a CPU, and so before anything compiles beside it.
         peak_flops=peak_flops(list(assembly.placement.mesh.devices.flat)),

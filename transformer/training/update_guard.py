@@ -19,33 +19,38 @@ _GRADIENT, _FINITE_METRICS = "gradient_norm", ("loss", "gradient_norm", "update_
 
 
 @dataclasses.dataclass(frozen=True)
-class Faults(Config, path="config.faults"):
+class UpdateGuardConfig(Config, path="config.update_guard"):
     """What becomes of a step whose update would do harm: its batch is passed by, and the state stays as it was.
 
     That is an update of which the loss, the gradient, the change of a parameter or the model's state is not finite; one
-    of a batch that holds only padding; and, with `spike` above 0, one whose gradient is more than `spike` times as long
-    as the median of the last `spike_window` updates. After `stop_after` such steps in a row the run is stopped.
+    of a batch that holds only padding; and, with `spike_factor` above 0, one whose gradient is more than `spike_factor`
+    times as long as the median of the last `spike_window` updates. After `max_consecutive_skips` such steps in a row
+    the run is stopped.
     """
 
-    stop_after: Positive = 10
-    spike: float = 0.0
+    max_consecutive_skips: Positive = 10
+    spike_factor: float = 0.0
     spike_window: Positive = 64
 
     def _check(self) -> None:
-        if self.spike and not self.spike > 1:
-            raise UserError(f"config.faults.spike={self.spike} must be above 1, or 0 for none")
+        if self.spike_factor and not self.spike_factor > 1:
+            raise UserError(f"config.update_guard.spike_factor={self.spike_factor} must be above 1, or 0 for none")
 
 
-def initial_norms(faults: Faults, objectives: Iterable[str]) -> dict[str, Array]:
+def initial_norms(update_guard: UpdateGuardConfig, objectives: Iterable[str]) -> dict[str, Array]:
     """The part of the first state that `guard_update` keeps: of each objective the last norms, 0 for none yet.
 
     The newest stands first; a step that is skipped has no place among them.
     """
-    return {name: jnp.zeros(faults.spike_window, jnp.float32) for name in objectives} if faults.spike else {}
+    return (
+        {name: jnp.zeros(update_guard.spike_window, jnp.float32) for name in objectives}
+        if update_guard.spike_factor
+        else {}
+    )
 
 
 def guard_update(
-    faults: Faults, before: TrainState, after: TrainState, totals: Numbers, values: Numbers
+    update_guard: UpdateGuardConfig, before: TrainState, after: TrainState, totals: Numbers, values: Numbers
 ) -> tuple[TrainState, dict[str, Array]]:
     """The state behind a step and its metrics, with `skipped`: 1 where the update is not made, else 0.
 
@@ -61,7 +66,7 @@ def guard_update(
     good, recent = finite & ~empty, {}
     for name, seen in before.norms.items():
         norm = norms[_GRADIENT if len(before.norms) == 1 else f"{name}/{_GRADIENT}"]
-        good &= (norm <= faults.spike * jnp.median(seen)) | jnp.any(seen == 0)
+        good &= (norm <= update_guard.spike_factor * jnp.median(seen)) | jnp.any(seen == 0)
         recent[name] = jnp.roll(seen, 1).at[0].set(norm)
 
     def kept(new: Any, old: Any) -> Any:
@@ -97,10 +102,10 @@ class Diverged(Failed, FloatingPointError):
 
 
 class SkippedSteps:
-    """Counts the steps that were skipped in a row: as many as `stop_after` are too many."""
+    """Counts the steps that were skipped in a row: as many as `max_consecutive_skips` are too many."""
 
-    def __init__(self, stop_after: int):
-        self._stop_after, self._row = stop_after, 0
+    def __init__(self, max_consecutive_skips: int):
+        self._max_consecutive_skips, self._row = max_consecutive_skips, 0
 
     def check(self, step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         """Take note of a step.
@@ -109,13 +114,15 @@ class SkippedSteps:
             Diverged: As described above.
         """
         self._row = self._row + 1 if values.get("skipped", 0) else 0
-        if self._row >= self._stop_after:
+        if self._row >= self._max_consecutive_skips:
             raise Diverged(step - self._row + 1, step, skip_reason(totals, values))
 
 
 def skip_reason(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> str:
     """Why a step was skipped, in words, and what helps."""
-    advice = "lower config.optimizer.learning_rate, lengthen config.optimizer.warmup or set config.optimizer.clip_norm"
+    advice = (
+        "lower config.optimizer.learning_rate, lengthen config.optimizer.warmup_steps or set config.optimizer.clip_norm"
+    )
     for name, value in values.items():
         if _ends(name, _FINITE_METRICS) and not np.isfinite(value):
             return f"{name} is {value}; {advice}"
@@ -123,4 +130,4 @@ def skip_reason(totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarra
         if total == 0:
             return f"the batch is nothing but padding: it has no {name}; look at the data"
     lengths = ", ".join(f"{name} is {value:.4g}" for name, value in values.items() if _ends(name, (_GRADIENT,)))
-    return f"{lengths}, a spike by config.faults.spike, or the model's state is not finite; {advice}"
+    return f"{lengths}, a spike by config.update_guard.spike_factor, or the model's state is not finite; {advice}"

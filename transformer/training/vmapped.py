@@ -76,7 +76,7 @@ def train_vmapped(
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever they are killed.
     check = functools.partial(_check_batches, experiments)
-    with open_runs(experiments, workdirs, keep=2, check=check) as (assembly, runs):
+    with open_runs(experiments, workdirs, min_checkpoints=2, check=check) as (assembly, runs):
         ends = [RunEnd(each.directory.facts().get("diverged_at")) for each in runs]
         left = [each.latest != each.experiment.run.steps for each in runs]
         going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
@@ -199,7 +199,7 @@ def program_of(experiment: Experiment) -> str:
     """The resolved config without the keys in which vmapped runs may differ: equal for experiments of one program."""
     config = experiment.to_config()
     config |= {"seed": None, "name": None, "optimizer": _without_hyperparameters(experiment.optimizer)}
-    config["faults"] |= {"stop_after": None}
+    config["update_guard"] |= {"max_consecutive_skips": None}
     config["optimizers"] = {name: _without_hyperparameters(section) for name, section in experiment.optimizers.items()}
     return json.dumps(config, sort_keys=True)
 
@@ -286,7 +286,7 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
 
     sinks_of_runs = [Sinks(*sinks_of_run) for sinks_of_run in zip(records, also, strict=True)]
     sinks = VmappedSinks(sinks_of_runs, Console(steps, sys.stdout), not_finite=end)
-    skipped_steps = [SkippedSteps(run.experiment.faults.stop_after) for run in runs]
+    skipped_steps = [SkippedSteps(run.experiment.update_guard.max_consecutive_skips) for run in runs]
 
     def check(step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
         for number in sinks.going:

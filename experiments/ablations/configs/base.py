@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
             "eval_every": 100,
             "maps_every": 50,
             "checkpoint_every": 0,
-            "keep": 1,
+            "keep_checkpoints": 1,
             "task": {
                 "name": "translation",
                 "dataset": "phrases/train=6000,validation=100,test=250",
@@ -48,7 +48,7 @@ def get_config() -> ConfigDict:
             "optimizer": {
                 "learning_rate": 1e-2,
                 "schedule": "linear",
-                "warmup": 50,
+                "warmup_steps": 50,
                 "clip_norm": 1.0,
             },
             "maps": {"megabytes": 20.0, "rows": 4, "top": 4},
@@ -74,7 +74,7 @@ def reversal() -> ConfigDict:
     config.model.feed_forward = 256
     config.optimizer.learning_rate = 3e-3
     config.optimizer.schedule = "constant"
-    config.optimizer.warmup = 0
+    config.optimizer.warmup_steps = 0
     config.optimizer.clip_norm = 0.0
     return config
 

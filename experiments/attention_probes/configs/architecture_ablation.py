@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
     config.steps = 1000
     config.maps_every = 0
     config.checkpoint_every = 0
-    config.keep = 1
+    config.keep_checkpoints = 1
     return config
 
 

@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
     config.steps = 1000
     config.maps_every = 0
     config.checkpoint_every = 0
-    config.keep = 1
+    config.keep_checkpoints = 1
     # At a third of it two heads take more than twice as many steps.
     config.optimizer.learning_rate = 0.01
     config.model.update(

@@ -34,8 +34,8 @@ def get_config(looking: str = "soft") -> ConfigDict:
             "optimizer": {
                 "learning_rate": 3e-3,
                 "schedule": "cosine",
-                "warmup": 100,
-                "final": 0.01,
+                "warmup_steps": 100,
+                "final_lr_fraction": 0.01,
                 "beta2": 0.999,
                 "clip_norm": 2.0,
             },

@@ -37,7 +37,13 @@ def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decode
                 "label_smoothing": 0.0,
                 "beams": 1,
             },
-            "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup": 100, "final": 0.01, "clip_norm": 1.0},
+            "optimizer": {
+                "learning_rate": 3e-3,
+                "schedule": "cosine",
+                "warmup_steps": 100,
+                "final_lr_fraction": 0.01,
+                "clip_norm": 1.0,
+            },
             "pod": "cpu:1",
         }
     )

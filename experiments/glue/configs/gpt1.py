@@ -77,7 +77,7 @@ def pretraining(family: str) -> ConfigDict:
                 "algorithm": "adamw",
                 "learning_rate": 1e-3 if family == "decoder" else 3e-3,
                 "schedule": "cosine",
-                "warmup": 200,
+                "warmup_steps": 200,
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
             },
@@ -135,7 +135,7 @@ def scratch(problem: str) -> ConfigDict:
             "optimizer": {
                 "learning_rate": 2e-3,
                 "schedule": "linear",
-                "warmup": 50,
+                "warmup_steps": 50,
                 "clip_norm": 1.0,
             },
             "pod": "cpu:1",

@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     config.name = "gpt1_ablation"
     config.maps_every = 0
     config.checkpoint_every = 0
-    config.keep = 1
+    config.keep_checkpoints = 1
     return config
 
 

@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
             "optimizer": {
                 "learning_rate": 2e-3,
                 "schedule": "cosine",
-                "warmup": 100,
+                "warmup_steps": 100,
                 "clip_norm": 1.0,
             },
             "pod": "cpu:1",

@@ -28,8 +28,8 @@ def get_config(reading: str = "") -> ConfigDict:
             "optimizer": {
                 "learning_rate": 2e-3,
                 "schedule": "cosine",
-                "warmup": 100,
-                "final": 0.1,
+                "warmup_steps": 100,
+                "final_lr_fraction": 0.1,
                 "beta2": 0.999,
                 "clip_norm": 5.0,
             },

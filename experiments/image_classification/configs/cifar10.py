@@ -66,7 +66,7 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
                 "algorithm": "adamw",
                 "learning_rate": 1e-3,
                 "schedule": "cosine",
-                "warmup": 250,
+                "warmup_steps": 250,
                 "weight_decay": 0.05,
                 "clip_norm": 1.0,
             },

@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
                 "dropout": 0.0,
                 "unroll": 4,
             },
-            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 50, "clip_norm": 1.0},
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},
             "pod": "cpu:1",
         }
     )

@@ -33,8 +33,8 @@ def get_config() -> ConfigDict:
             "optimizer": {
                 "learning_rate": 1e-3,
                 "schedule": "cosine",
-                "warmup": 200,
-                "final": 0.02,
+                "warmup_steps": 200,
+                "final_lr_fraction": 0.02,
                 "beta2": 0.99,
                 "clip_norm": 1.0,
             },

@@ -30,7 +30,7 @@ def get_config(instructions: Literal["short", "long"] = "short") -> ConfigDict:
     config.name = "walk"
     config.maps_every = 0
     config.checkpoint_every = 0
-    config.keep = 1
+    config.keep_checkpoints = 1
     config.task.examples = 2000
     if instructions == "long":
         config.name = "walk_long"

@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
             "eval_every": 150,
             "maps_every": 300,
             "checkpoint_every": 0,
-            "keep": 1,
+            "keep_checkpoints": 1,
             "task": {
                 "name": "language_modeling",
                 "tokenizer": "characters",
@@ -46,7 +46,7 @@ def get_config() -> ConfigDict:
                 "algorithm": "adamw",
                 "learning_rate": 4e-3,
                 "schedule": "cosine",
-                "warmup": 60,
+                "warmup_steps": 60,
                 "weight_decay": 0.1,
                 "clip_norm": 1.0,
             },

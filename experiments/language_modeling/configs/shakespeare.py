@@ -43,7 +43,7 @@ def get_config() -> ConfigDict:
                 "algorithm": "adamw",
                 "learning_rate": 3e-3,
                 "schedule": "cosine",
-                "warmup": 100,
+                "warmup_steps": 100,
                 "beta2": 0.99,
                 "weight_decay": 0.1,
                 "clip_norm": 1.0,

@@ -32,6 +32,6 @@ def get_config(budget: Literal["accelerator", "cpu"] = "accelerator") -> ConfigD
     config.task.context, config.task.rows, config.task.max_new_tokens = 256, rows, 200
     config.model.update({"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "max_length": 256})
     config.model.update({"dropout": dropout, "attention_dropout": dropout, "unroll": unroll})
-    config.optimizer.update({"learning_rate": 1e-3, "final": 0.1})
+    config.optimizer.update({"learning_rate": 1e-3, "final_lr_fraction": 0.1})
     config.pod = pod
     return config

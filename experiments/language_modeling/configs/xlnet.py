@@ -49,7 +49,7 @@ def get_config() -> ConfigDict:
                 "algorithm": "adamw",
                 "learning_rate": 2e-3,
                 "schedule": "cosine",
-                "warmup": 200,
+                "warmup_steps": 200,
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
             },

@@ -51,8 +51,8 @@ def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "do
                 "algorithm": "adamw",
                 "learning_rate": 3e-3,
                 "schedule": "cosine",
-                "warmup": 100,
-                "final": 0.1,
+                "warmup_steps": 100,
+                "final_lr_fraction": 0.1,
                 "beta2": 0.99,
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
@@ -76,7 +76,7 @@ def further(config: ConfigDict, part: str) -> None:
         config.task.tokenizer = "given"
     if part == "lora":
         config.model.lora = {"rank": 8, "where": ("query", "key", "value", "output", "feed_forward")}
-        config.optimizer.trains = ("*/lora/*",)
+        config.optimizer.trainable = ("*/lora/*",)
         config.initialize_from.rules = ("*/lora/* = fresh",)
     elif part == "layers":
         config.optimizer.layer_decay = 0.7

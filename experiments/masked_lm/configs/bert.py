@@ -26,6 +26,8 @@ def get_config() -> ConfigDict:
         }
     )
     config.model.update({"size": "bert-base", "embedding_rows": 30_522})
-    config.optimizer.update({"learning_rate": 1e-4, "schedule": "linear", "warmup": 10_000, "final": 0.0})
+    config.optimizer.update(
+        {"learning_rate": 1e-4, "schedule": "linear", "warmup_steps": 10_000, "final_lr_fraction": 0.0}
+    )
     config.optimizer.update({"beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01})
     return config

@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
                 "algorithm": "adamw",
                 "learning_rate": 2e-3,
                 "schedule": "linear",
-                "warmup": 300,
+                "warmup_steps": 300,
                 "weight_decay": 0.01,
                 "clip_norm": 1.0,
             },

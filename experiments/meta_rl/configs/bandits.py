@@ -41,8 +41,8 @@ def get_config(model: Literal["snail", "transformer"] = "snail") -> ConfigDict:
             "optimizer": {
                 "learning_rate": 2e-3,
                 "schedule": "cosine",
-                "warmup": 100,
-                "final": 0.02,
+                "warmup_steps": 100,
+                "final_lr_fraction": 0.02,
                 "beta2": 0.99,
                 "clip_norm": 1.0,
             },

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
             "optimizer": {
                 "learning_rate": 1e-3,
                 "schedule": "cosine",
-                "warmup": 0,
+                "warmup_steps": 0,
                 "beta2": 0.999,
                 "epsilon": 1e-8,
                 "clip_norm": 1.0,

@@ -23,7 +23,9 @@ def get_config() -> ConfigDict:
     config.model.size = "gopher-280b"
     config.model.embedding_rows = 32_000
     config.task.vocabulary = 32_000
-    config.accumulate = 2
-    config.optimizer.update({"algorithm": "adam", "learning_rate": 4e-5, "warmup": 1500, "final": 0.1})
+    config.num_microbatches = 2
+    config.optimizer.update(
+        {"algorithm": "adam", "learning_rate": 4e-5, "warmup_steps": 1500, "final_lr_fraction": 0.1}
+    )
     config.optimizer.update({"weight_decay": 0.0, "clip_norm": 0.25})
     return config

@@ -14,10 +14,10 @@ from experiments.language_modeling.configs import gpt
 
 
 def get_config() -> ConfigDict:
-    """The published batch in micro-batches that fit a chip of 16 GB, every parameter whole on every chip."""
+    """The published batch in microbatches that fit a chip of 16 GB, every parameter whole on every chip."""
     config = gpt.get_config()
     config.name = "gpt2_pod"
     config.task.dataset = "text"
-    config.accumulate = 4
+    config.num_microbatches = 4
     config.pod = "v5e:2x2"
     return config

@@ -25,8 +25,8 @@ def get_config() -> ConfigDict:
     config.task.rows = 1536
     config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.rows)
     # A warm-up of 375 million tokens.
-    config.optimizer.update({"learning_rate": 0.6e-4, "warmup": 119})
-    config.accumulate = 1
+    config.optimizer.update({"learning_rate": 0.6e-4, "warmup_steps": 119})
+    config.num_microbatches = 1
     config.pod = "v5p:8x8x16"
     config.sharding.update({"tensor": 8, "rules": "fsdp+tp"})
     return config

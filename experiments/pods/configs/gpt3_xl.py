@@ -25,8 +25,8 @@ def get_config() -> ConfigDict:
     config.task.context, config.task.rows = 2048, 512
     config.steps = TOKENS // (config.task.context * config.task.rows)
     # A warm-up of 375 million tokens.
-    config.optimizer.update({"learning_rate": 2e-4, "warmup": 358})
-    config.accumulate = 8
+    config.optimizer.update({"learning_rate": 2e-4, "warmup_steps": 358})
+    config.num_microbatches = 8
     # Of the maps alone: statistics of the training batch would double what is compiled.
     config.head_statistics_every = 0
     config.pod = "v5e:4x4"

@@ -34,5 +34,5 @@ def get_config(pod: str = "v5p:2x2x1") -> ConfigDict:
     config.pod = pod
     config.task.rows = ROWS_A_CHIP * chips
     config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.rows)
-    config.accumulate = 1
+    config.num_microbatches = 1
     return config

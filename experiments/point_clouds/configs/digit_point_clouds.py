@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
             "maps_every": 250,
             "task": {"name": "experiments.point_clouds.task"},
             "model": {"family": "experiments.point_clouds.model"},
-            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup": 50, "clip_norm": 1.0},
+            "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},
             "pod": "cpu:1",
         }
     )

@@ -30,8 +30,8 @@ def get_config() -> ConfigDict:
             "optimizer": {
                 "learning_rate": 2e-3,
                 "schedule": "cosine",
-                "warmup": 200,
-                "final": 0.01,
+                "warmup_steps": 200,
+                "final_lr_fraction": 0.01,
                 "beta2": 0.999,
                 "clip_norm": 2.0,
             },

@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
                 "feed_forward": 128,
                 "max_length": 128,
             },
-            "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup": 50, "final": 0.01},
+            "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 50, "final_lr_fraction": 0.01},
             "pod": "cpu:1",
         }
     )

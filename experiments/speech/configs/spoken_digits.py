@@ -49,8 +49,8 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
             "optimizer": {
                 "learning_rate": 3e-3,
                 "schedule": "cosine",
-                "warmup": 100,
-                "final": 0.01,
+                "warmup_steps": 100,
+                "final_lr_fraction": 0.01,
                 "beta2": 0.999,
                 "clip_norm": 1.0,
             },

@@ -38,8 +38,8 @@ def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> Conf
             "optimizer": {
                 "learning_rate": 3e-3,
                 "schedule": "cosine",
-                "warmup": 100,
-                "final": 0.01,
+                "warmup_steps": 100,
+                "final_lr_fraction": 0.01,
                 "beta2": 0.999,
                 "clip_norm": 2.0,
             },

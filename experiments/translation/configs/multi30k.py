@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
             "name": "multi30k",
             "seed": 1,
             "steps": 8000,
-            "accumulate": 2,
+            "num_microbatches": 2,
             "maps_every": 1000,
             "task": {
                 "name": "translation",
@@ -47,7 +47,7 @@ def get_config() -> ConfigDict:
             },
             "optimizer": {
                 "learning_rate": 5e-3,
-                "warmup": 2000,
+                "warmup_steps": 2000,
             },
             # The last ten epochs, of about 60 updates each.
             "averages": {"last": {"kind": "mean", "start": 7400, "every": 60}},

@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
     config = multi30k.get_config()
     config.name = "multi30k_cpu"
     config.steps = 3600
-    config.accumulate = 1
+    config.num_microbatches = 1
     config.eval_every = 600
     config.maps_every = 600
     config.checkpoint_every = 600
@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
     config.task.evaluated_parameters = "raw"
     config.optimizer.learning_rate = 2e-3
     config.optimizer.schedule = "linear"
-    config.optimizer.warmup = 300
+    config.optimizer.warmup_steps = 300
     del config.averages
     config.pod = "cpu:1"
     config.model.norm_placement = "pre"

@@ -31,7 +31,7 @@ def get_config(context: str = "attention") -> ConfigDict:
                 "length_bounds": (4, 8, 12, 16, 20),
             },
             "model": {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 32},
-            "optimizer": {"learning_rate": 2e-3, "schedule": "constant", "warmup": 0, "clip_norm": 1.0},
+            "optimizer": {"learning_rate": 2e-3, "schedule": "constant", "warmup_steps": 0, "clip_norm": 1.0},
             "pod": "cpu:1",
         }
     )

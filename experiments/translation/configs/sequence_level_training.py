@@ -37,5 +37,5 @@ def get_config(expectation: str = "reinforce") -> ConfigDict:
     config.model.dropout = 0.0
     config.optimizer.learning_rate = 1e-4
     config.optimizer.schedule = "constant"
-    config.optimizer.warmup = 0
+    config.optimizer.warmup_steps = 0
     return config

@@ -30,7 +30,7 @@ def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
             "eval_every": 5000,
             "maps_every": 5000,
             "checkpoint_every": 5000,
-            "keep": 3,
+            "keep_checkpoints": 3,
             "task": {
                 "name": "translation",
                 "dataset": "wmt14_translate/de-en",
@@ -52,7 +52,7 @@ def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
             "optimizer": {
                 # Equation 3 peaks at (width x warm-up)^-0.5.
                 "learning_rate": (width * warmup) ** -0.5,
-                "warmup": warmup,
+                "warmup_steps": warmup,
             },
             # The last 5 (base) or 20 (big) checkpoints, written every ten minutes at the paper's speed.
             "averages": {

@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
         "reduction": 2,
         "judge": (4,),
     },
-    "optimizer": {"learning_rate": 0.02, "schedule": "constant", "warmup": 0, "beta1": 0.0, "beta2": 0.9},
+    "optimizer": {"learning_rate": 0.02, "schedule": "constant", "warmup_steps": 0, "beta1": 0.0, "beta2": 0.9},
     "optimizers": {"generator": {"learning_rate": 0.005}},
 }
 

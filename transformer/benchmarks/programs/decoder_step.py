@@ -23,7 +23,7 @@ from transformer.training.state import TrainState
 from transformer.training.step import make_step
 
 OPTIMIZER = OptimizerConfig(
-    Algorithm.ADAMW, 1e-3, Schedule.CONSTANT, warmup=0, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip_norm=1.0
+    Algorithm.ADAMW, 1e-3, Schedule.CONSTANT, warmup_steps=0, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip_norm=1.0
 )
 
 

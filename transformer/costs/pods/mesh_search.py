@@ -72,7 +72,7 @@ def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion
 def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
     run, model = proof.experiment.run, proof.experiment.model
     parts = proof.mesh["data"] * proof.mesh["fsdp"] * proof.mesh["expert"]
-    rows = proof.rows // (parts * run.accumulate)
+    rows = proof.rows // (parts * run.num_microbatches)
     large = f"activations and temporaries would have to be {factor:.1f} times smaller"
     kept = getattr(model, "remat", None)
     if kept in _POLICIES[:-1]:
@@ -80,8 +80,8 @@ def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
         yield Suggestion((f"--config.model.remat={lighter.value}",), f"{large}; remat={kept.value} keeps more of them")
     times = next((n for n in range(math.ceil(factor), rows + 1) if rows % n == 0), rows)
     if times > 1:
-        more = f"a micro-batch would have {rows // times} rows a device instead of {rows}"
-        yield Suggestion((f"--config.accumulate={run.accumulate * times}",), f"{large}; {more}")
+        more = f"a microbatch would have {rows // times} rows a device instead of {rows}"
+        yield Suggestion((f"--config.num_microbatches={run.num_microbatches * times}",), f"{large}; {more}")
     if rows == 1 and kept in (None, Remat.FULL):
         yield Suggestion(
             _divided_rows(proof),
@@ -93,7 +93,7 @@ def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
 def _divided_rows(proof: Proof) -> tuple[str, ...]:
     """Twice as many devices for one row, of half as many rows at once; nothing where the mesh has no devices left.
 
-    Without twice the micro-batches every device would have two halves of rows instead of one row.
+    Without twice the microbatches every device would have two halves of rows instead of one row.
     """
     axis = "sequence" if proof.mesh["sequence"] > 1 else "tensor"
     giver = next((name for name in ("data", "fsdp") if proof.mesh[name] % 2 == 0), None)
@@ -104,7 +104,7 @@ def _divided_rows(proof: Proof) -> tuple[str, ...]:
     return (
         f"--config.sharding.rules={_rules_of(sizes['fsdp'], sizes['tensor'], sizes['sequence'])}",
         *(f"--config.sharding.{name}={sizes[name]}" for name in ("data", "fsdp", axis)),
-        f"--config.accumulate={proof.experiment.run.accumulate * 2}",
+        f"--config.num_microbatches={proof.experiment.run.num_microbatches * 2}",
     )
 
 
@@ -151,7 +151,7 @@ def search(experiment: Experiment, topology: str, tries: int) -> Iterator[Tried]
     if not waiting:
         raise UserError(
             f"no mesh of topology={topology} can hold config.name={experiment.run.name} by formula: take a larger "
-            "topology, or raise config.accumulate"
+            "topology, or raise config.num_microbatches"
         )
     settled: set[ShardingConfig] = set()
     for candidate in waiting:
@@ -231,7 +231,7 @@ class _Formulas:
     state: int
     parameters: int
     of_experts: float
-    accumulate: int
+    num_microbatches: int
     tokens: int
     flops: float
     item: int
@@ -254,7 +254,7 @@ class _Formulas:
             state=sizes["state"],
             parameters=sizes["parameters"],
             of_experts=of_experts / sizes["parameters"],
-            accumulate=experiment.run.accumulate,
+            num_microbatches=experiment.run.num_microbatches,
             tokens=max(math.prod(array.shape) for array in batch.values()),
             flops=flops_counter(assembly)(batch) or 0.0,
             item=jax.numpy.dtype(experiment.precision.compute).itemsize,
@@ -283,7 +283,7 @@ class _Formulas:
             Remat.DOTS: model.width + inner / sharding.tensor,
             Remat.NONE: 3 * model.width + (inner + of_heads) / sharding.tensor,
         }[remat]
-        tokens = self.tokens / (parts * self.accumulate)
+        tokens = self.tokens / (parts * self.num_microbatches)
         # The experts' share of the state is that of the parameters: moments and averages are in proportion.
         own = (1 - self.of_experts + self.of_experts / expert) / (sharding.fsdp * sharding.tensor)
         return (self.state + self.parameters) * own + tokens * self.layers * kept * self.item
@@ -291,13 +291,13 @@ class _Formulas:
     def seconds(self, sharding: ShardingConfig, remat: Remat) -> float:
         """Operations over their rate, and the bytes of the collectives of each axis over that of all links.
 
-        Divided parameters are gathered twice for each micro-batch and their gradients scattered once; whole ones have
+        Divided parameters are gathered twice for each microbatch and their gradients scattered once; whole ones have
         their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. The
         exchange with experts hardly differs between meshes of one `expert` size, and is left out.
         """
         data, fsdp, tensor = sharding.data * max(sharding.expert, 1), sharding.fsdp, sharding.tensor
         compute = _AGAIN[remat] * self.flops / (self.devices * self.chip_flops)
-        gathered = 3 * self.accumulate * self.parameters / tensor * (fsdp - 1) / fsdp
+        gathered = 3 * self.num_microbatches * self.parameters / tensor * (fsdp - 1) / fsdp
         summed = 2 * self.parameters / (fsdp * tensor) * (data - 1) / data
         tokens = self.tokens / (data * fsdp * sharding.sequence)
         halves = 4 * self.layers * tokens * self.model.width * self.item * 2 * (tensor - 1) / tensor

@@ -41,5 +41,5 @@ def in_words(arm: str, task: str, seed: int, tuned: Mapping[str, Any]) -> str:
 
 
 def values_in_words(tuned: Mapping[str, Any]) -> str:
-    """Tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup=100"."""
+    """Tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup_steps=100"."""
     return ", ".join(f"{key}={value}" for key, value in tuned.items())
