@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
                 "lengths": (16, 24),
                 "tokens_per_batch": 1536,
                 "beams": 1,
-                "probed": 10,
+                "num_probe_examples": 10,
             },
             "model": {
                 "family": "encoder_decoder",

@@ -46,8 +46,8 @@ def main(arguments: Arguments) -> None:
 
     changes = {
         "data_dir": arguments.data_dir,
-        "evaluated_parameters": arguments.parameters,
-        "questions": arguments.questions,
+        "eval_parameters": arguments.parameters,
+        "num_cloze_questions": arguments.questions,
         "shots": shots_of(arguments),
         "beams": arguments.beams,
         "length_penalty": arguments.length_penalty,

@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
     runs: list[str | Path] = [workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
     experiment, assembly, state = with_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
-    view = view_of(assembly.model, state, experiment.evaluated_parameters)
+    view = view_of(assembly.model, state, experiment.eval_parameters)
     # An empty line has no answer; a text that was given as one has what the task makes of it.
     by_line = arguments.text is None and arguments.prompt_file is None
     asked = [text for text in texts if text.strip() or not by_line]

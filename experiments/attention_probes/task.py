@@ -83,12 +83,13 @@ class Reads(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MarkedTextsConfig(Config, path="config.task"):
-    """Batches of `rows` texts of a corpus, drawn anew at every step; one text in eight is never trained on.
+    """Batches of `batch_size` texts of a corpus, drawn anew at every step; one text in eight is never trained on.
 
     `dataset`: the name of a corpus, with numbers of its own, such as "brackets/kinds=2,depth=4"
     (experiments.attention_probes.task). Models that read the past alone are asked for what follows each word, those
-    that read the `whole` text for what stands at it. `examples` held-out texts are evaluated, and `probed` mapped: the
-    page calls heads by what they read in these, so that a few which ask once each would call them wrong.
+    that read the `whole` text for what stands at it. `num_eval_examples` held-out texts are evaluated, and
+    `num_probe_examples` mapped: the page calls heads by what they read in these, so that a few which ask once each
+    would call them wrong.
 
     Raises:
         UserError: For values out of range, and for a corpus that only the whole text answers.
@@ -96,9 +97,9 @@ class MarkedTextsConfig(Config, path="config.task"):
 
     dataset: str = "coreference"
     reads: Reads = Reads.PAST
-    rows: BatchRows = 64
-    examples: Examples = 512
-    probed: Looked = 32
+    batch_size: BatchRows = 64
+    num_eval_examples: Examples = 512
+    num_probe_examples: Looked = 32
 
     def _check(self) -> None:
         if self.corpus.ahead and self.reads is Reads.PAST:
@@ -117,23 +118,23 @@ class MarkedTexts(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: MarkedTextsConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.corpus = config, config.corpus
         self.interface = interface_of(config)
         self.objectives = (Objective("marks", self._loss),)
-        count = -(-config.examples // config.rows) * config.rows
+        count = -(-config.num_eval_examples // config.batch_size) * config.batch_size
         held_out = {split: draw(self.corpus, (seed, 0), count, held_out=True) for split, seed in SEEDS.items()}
         self.evaluations = (
             *(self._answers(split, texts) for split, texts in held_out.items()),
             self._heads("validation", {"validation": held_out["validation"]}),
             self._heads("test", held_out),
         )
-        self._shown = draw(self.corpus, (VALIDATION_SEED, 2), config.probed, held_out=True)
-        self.probed = padded(self.corpus, self._shown)
+        self._shown = draw(self.corpus, (VALIDATION_SEED, 2), config.num_probe_examples, held_out=True)
+        self.probe_batch = padded(self.corpus, self._shown)
 
     def source(self, seed: int) -> Source:
         """Texts that are drawn anew at every step, none of them held out."""
-        corpus, rows = self.corpus, self.config.rows
+        corpus, rows = self.corpus, self.config.batch_size
         return GeneratedBatches(lambda random: batch_of(corpus, drawn_by(corpus, random, rows, held_out=False)), seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
@@ -219,14 +220,14 @@ class MarkedTexts(PlainTask):
             return Report(scalars, note="; ".join(notes) + f" (chosen on {first} texts)")
 
         batches = [
-            {**batch, "split": np.full(self.config.rows, number, np.int32)}
+            {**batch, "split": np.full(self.config.batch_size, number, np.int32)}
             for number, of_split in enumerate(texts.values())
             for batch in self._batches(of_split, gold=True)
         ]
         return Evaluation("heads", split, batches, step, finish, at_end=split == "test", reads=ITSELF)
 
     def _batches(self, texts: Sequence[Words], *, gold: bool = False) -> list[dict[str, np.ndarray]]:
-        rows = self.config.rows
+        rows = self.config.batch_size
         return [batch_of(self.corpus, texts[start : start + rows], gold=gold) for start in range(0, len(texts), rows)]
 
     def labels(self, sites: Sequence[Site]) -> Labels:
@@ -341,7 +342,7 @@ def words_of(corpus: Corpus, text: str) -> list[str]:
 def interface_of(config: MarkedTextsConfig, kept: object = None) -> Interface:
     """What the task asks of a model."""
     asks = CONTINUATION if config.reads is Reads.PAST else FILLING
-    inputs = {name: Input((config.rows, config.corpus.longest)) for name in asks.inputs}
+    inputs = {name: Input((config.batch_size, config.corpus.longest)) for name in asks.inputs}
     return Interface(inputs, {"tokens": len(config.corpus.words) + 1}, PAD, output=asks.output)
 
 

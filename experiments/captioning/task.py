@@ -28,11 +28,11 @@ _EXAMPLE = "red circle top left, blue star bottom right"
 
 @dataclasses.dataclass(frozen=True)
 class CaptionsConfig(Config, path="config.task"):
-    """Batches of `rows` scenes of three by three cells, `fewest` to `most` of which hold an item.
+    """Batches of `batch_size` scenes of three by three cells, `fewest` to `most` of which hold an item.
 
-    Cells have `pixels` x `pixels` pixels. At least `examples` scenes validate, in whole batches, and as many others
-    test; `beams`: 1 decodes greedily. Of a model whose attention draws, `reinforce` weights the loss by which the
-    draws learn, `reinforce_entropy` what keeps them apart (transformer.tasks.reinforce).
+    Cells have `pixels` x `pixels` pixels. At least `num_eval_examples` scenes validate, in whole batches, and as many
+    others test; `beams`: 1 decodes greedily. Of a model whose attention draws, `reinforce_weight` weights the loss by
+    which the draws learn, `entropy_weight` what keeps them apart (transformer.tasks.reinforce).
 
     Raises:
         UserError: For numbers of items that no such scene has.
@@ -41,12 +41,12 @@ class CaptionsConfig(Config, path="config.task"):
     fewest: Positive = 2
     most: Annotated[int, Range(1, 9)] = 3
     pixels: Pixels = 16
-    rows: BatchRows = 64
-    examples: Examples = 1000
+    batch_size: BatchRows = 64
+    num_eval_examples: Examples = 1000
     beams: Beams = 1
-    probed: Looked = 6
-    reinforce: Amount = 1.0
-    reinforce_entropy: Amount = 0.01
+    num_probe_examples: Looked = 6
+    reinforce_weight: Amount = 1.0
+    entropy_weight: Amount = 0.01
 
     def _check(self) -> None:
         if self.fewest > self.most:
@@ -62,25 +62,25 @@ class Captions(ImageDescriptionTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: CaptionsConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
-        size = {"size": self.kind.size, "rows": config.rows, "beams": config.beams}
+        size = {"size": self.kind.size, "rows": config.batch_size, "beams": config.beams}
         super().__init__("captions", captions.words(self.kind), captions.longest(self.kind), **size, separator=" ")
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 1), config.probed))
+        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples))
 
     @property
     def said(self) -> tuple[str, ...]:
         """How many scenes there are, and in how many words they are told."""
         count = len(captions.words(self.kind))
-        held = -(-self.config.examples // self.config.rows) * self.config.rows
+        held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
             f"data scenes: drawn anew at every step, {held:,} validation and {held:,} test, captions of {count} words",
         )
 
     def source(self, seed: int) -> Source:
         """Scenes that are drawn anew at every step."""
-        return GeneratedBatches(lambda random: self._drawn(random, self.config.rows), seed)
+        return GeneratedBatches(lambda random: self._drawn(random, self.config.batch_size), seed)
 
     def _drawn(self, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         return self._batch([self.kind.draw(random) for _ in range(count)], random)
@@ -107,13 +107,17 @@ class Captions(ImageDescriptionTask):
             return loss, LossAux.of(aux, view.extra, metrics)
         baseline, counts_BxT = view.extra["baseline"], predicted_steps(batch)
         likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
-        estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.reinforce_entropy)
-        loss += self.config.reinforce * estimate.loss / totals["tokens"]
+        estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
+        loss += self.config.reinforce_weight * estimate.loss / totals["tokens"]
         return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss, decoded captions against the true ones, and where attention lies at their nouns."""
-        source, count, at_end = self.source(seed), -(-self.config.examples // self.config.rows), split == "test"
+        source, count, at_end = (
+            self.source(seed),
+            -(-self.config.num_eval_examples // self.config.batch_size),
+            split == "test",
+        )
         batches = [source[number] for number in range(count)]
         references = [line for batch in batches for line in self.lines(np.asarray(batch["labels"]))]
 

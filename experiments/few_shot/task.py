@@ -34,7 +34,7 @@ class FewShotsConfig(Config, path="config.task"):
     here, or, of Omniglot's archives in `data_dir`, "omniglot", whose alphabets are held out whole, or
     "omniglot_characters", with options (experiments.few_shot.data); drawings have `side` x `side` pixels.
     `turned` makes new characters of those that train, `held_out_turned` of those that do not. An evaluation has
-    `examples` episodes of held-out characters; of others `probed` are mapped.
+    `num_eval_examples` episodes of held-out characters; of others `num_probe_examples` are mapped.
 
     Raises:
         UserError: For values out of range.
@@ -47,9 +47,9 @@ class FewShotsConfig(Config, path="config.task"):
     shots: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (1,)
     turned: Turned = Turned.ROTATIONS
     held_out_turned: Turned = Turned.NONE
-    rows: BatchRows = 32
-    examples: Examples = 1000
-    probed: Looked = 2
+    batch_size: BatchRows = 32
+    num_eval_examples: Examples = 1000
+    num_probe_examples: Looked = 2
 
     @property
     def turns(self) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ class FewShots(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: FewShotsConfig, opened: CharacterSet, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self._opened = config, opened
         self.splits = {
             split: (config.turned if split == "train" else config.held_out_turned)(drawings)
@@ -87,8 +87,8 @@ class FewShots(PlainTask):
                 )
         length = config.ways * most + 1
         inputs = {
-            "pictures": Input((config.rows, length, config.side, config.side, 1), jnp.float32, Modality.PICTURE),
-            "shown": Input((config.rows, length)),
+            "pictures": Input((config.batch_size, length, config.side, config.side, 1), jnp.float32, Modality.PICTURE),
+            "shown": Input((config.batch_size, length)),
         }
         self.interface = Interface(inputs, {"classes": config.ways}, output=FEW_SHOTS.output)
         self.objectives = (Objective("few_shots", self._loss),)
@@ -99,8 +99,8 @@ class FewShots(PlainTask):
         )
         # No number of shots is 0: evaluations draw from other seeds.
         random = np.random.default_rng((VALIDATION_SEED, 0))
-        self._shown = draw_episodes(random, self.splits["validation"], config.probed, config.ways, most)
-        self.probed = {name: values for name, values in batch_of(self._shown).items() if name in inputs}
+        self._shown = draw_episodes(random, self.splits["validation"], config.num_probe_examples, config.ways, most)
+        self.probe_batch = {name: values for name, values in batch_of(self._shown).items() if name in inputs}
 
     def fingerprint(self) -> dict[str, str]:
         """That of every split's drawings, as they were opened."""
@@ -114,7 +114,7 @@ class FewShots(PlainTask):
 
     def _draw(self, split: str, shots: int, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
-        return batch_of(draw_episodes(random, self.splits[split], config.rows, config.ways, shots))
+        return batch_of(draw_episodes(random, self.splits[split], config.batch_size, config.ways, shots))
 
     def source(self, seed: int) -> Source:
         """Episodes that are drawn anew at every step."""
@@ -147,7 +147,7 @@ class FewShots(PlainTask):
         return Evaluation(
             name=f"{shots}_shot",
             split=split,
-            batches=[drawn[number] for number in range(-(-self.config.examples // self.config.rows))],
+            batches=[drawn[number] for number in range(-(-self.config.num_eval_examples // self.config.batch_size))],
             step=step,
             finish=functools.partial(means, by="examples"),
             at_end=split != "validation",

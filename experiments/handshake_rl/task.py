@@ -35,9 +35,10 @@ class ApproachingPersonConfig(Config, path="config.task"):
     """Q-learning from a replay of whole episodes, of at most `steps` actions each.
 
     In each training step the agent lives through `worlds` new episodes, which it keeps in a buffer of `capacity`, and
-    learns from `rows` of those in it. It acts at random with a probability that falls from 1 to `epsilon` over the
-    first `explore` training steps. `target`: the average of the parameters that is the target network. `examples`
-    worlds are played greedily in an evaluation; in `probed` others the maps are of episodes that never change.
+    learns from `batch_size` of those in it. It acts at random with a probability that falls from 1 to `epsilon` over
+    the first `explore` training steps. `target`: the average of the parameters that is the target network.
+    `num_eval_examples` worlds are played greedily in an evaluation; in `num_probe_examples` others the maps are of
+    episodes that never change.
 
     Raises:
         UserError: For values out of range.
@@ -45,15 +46,15 @@ class ApproachingPersonConfig(Config, path="config.task"):
 
     steps: Positive = 14
     worlds: Positive = 8
-    rows: BatchRows = 24
+    batch_size: BatchRows = 24
     capacity: int = 4096
     discount: Share = 0.95
     epsilon: Share = 0.05
     explore: Positive = 1000
     loss: TemporalLoss = TemporalLoss.HUBER
     target: str = "target"
-    examples: Examples = 500
-    probed: Looked = 4
+    num_eval_examples: Examples = 500
+    num_probe_examples: Looked = 4
 
     def _check(self) -> None:
         if self.capacity < self.worlds:
@@ -119,19 +120,21 @@ class ApproachingPerson(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: ApproachingPersonConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config = config
-        seen = Input((config.rows, config.steps, PIXELS, PIXELS, 1), jnp.float32, Modality.PICTURE)
+        seen = Input((config.batch_size, config.steps, PIXELS, PIXELS, 1), jnp.float32, Modality.PICTURE)
         inputs = {
             "gray": seen,
             "depth": seen,
-            "actions": Input((config.rows, config.steps), jnp.int32, Modality.ACTIONS),
-            "lengths": Input((config.rows,)),
+            "actions": Input((config.batch_size, config.steps), jnp.int32, Modality.ACTIONS),
+            "lengths": Input((config.batch_size,)),
         }
         self.interface = Interface(inputs, {"actions": len(Action)}, output=ACTING.output)
         self.objectives = (Objective("q_learning", self._loss),)
         self.evaluations = tuple(
-            Evaluation("greedy", split, [{"worlds": _held_out(split, config.examples)}], self._greedy, report, at_end)
+            Evaluation(
+                "greedy", split, [{"worlds": _held_out(split, config.num_eval_examples)}], self._greedy, report, at_end
+            )
             for split, at_end in (("validation", False), ("test", True))
         )
 
@@ -153,7 +156,7 @@ class ApproachingPerson(PlainTask):
         of_acting, of_replay = jax.random.split(key)
         epsilon = 1 - (1 - config.epsilon) * jnp.minimum(view.step / config.explore, 1)
         replay = put(view.extra, self._live(view, jnp.asarray(batch["worlds"]), epsilon, of_acting))
-        drawn: Episodes = sample(replay, config.rows, of_replay)
+        drawn: Episodes = sample(replay, config.batch_size, of_replay)
         drawn = jax.tree.map(lambda leaf: place(leaf, "batch", *(None,) * (leaf.ndim - 1)), drawn)
         inputs = drawn.inputs()
         values_BxTxA, _ = view.model.apply(view.averaged(config.target), inputs, train=False)
@@ -219,11 +222,11 @@ class ApproachingPerson(PlainTask):
     @cached_property
     def _shown(self) -> Episodes:
         """The probe's episodes, those of a policy that needs no model."""
-        seeds, steps = jnp.asarray(_held_out("probe", self.config.probed)), self.config.steps
+        seeds, steps = jnp.asarray(_held_out("probe", self.config.num_probe_examples)), self.config.steps
         return jax.device_get(jax.jit(lambda: live(_knows, None, seeds, steps, jax.random.key(0)))())
 
     @cached_property
-    def probed(self) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def probe_batch(self) -> dict[str, np.ndarray]:  # type: ignore[override]
         """What a model sees of them."""
         return jax.device_get(jax.jit(Episodes.inputs)(self._shown))
 
@@ -239,7 +242,7 @@ class ApproachingPerson(PlainTask):
             names.append(tuple(f"{step} {action}" for step, action in enumerate(done, 1)))
             accepted = (shown.rewards[row] > 0).any()
             titles.append(f"{'a handshake' if accepted else 'no handshake'} after {length} steps")
-        gray, depth = (unscaled(self.probed[name][..., 0]) for name in ("gray", "depth"))
+        gray, depth = (unscaled(self.probe_batch[name][..., 0]) for name in ("gray", "depth"))
         gold = {}
         for site in between(sites, QUERY, KEY):
             # Where a cell is divided into several regions each is possible, and none must be looked at.

@@ -20,10 +20,11 @@ from transformer.tasks.plain import PlainTask, check_rows
 
 @dataclasses.dataclass(frozen=True)
 class LinearFunctionsConfig(Config, path="config.task"):
-    """Batches of `rows` functions of so many `dimensions`, each by 2 x dimensions + 1 points: x_1, y_1, x_2, y_2, ...
+    """Batches of `batch_size` functions of so many `dimensions`, each with 2 x dimensions + 1 points x_1, y_1, x_2, ...
 
     What is shown of f(x) has a normal error of deviation `noise`. Without any, least squares is without fault from as
-    many examples on as there are dimensions, and nothing can be compared with it. `examples` functions are evaluated.
+    many examples on as there are dimensions, and nothing can be compared with it. `num_eval_examples` functions are
+    evaluated.
 
     Raises:
         UserError: For values out of range.
@@ -32,9 +33,9 @@ class LinearFunctionsConfig(Config, path="config.task"):
     dimensions: Positive = 8
     noise: Amount = 1.0
     fewest: Positive | None = None
-    rows: BatchRows = 64
-    examples: Examples = 1024
-    probed: Looked = 2
+    batch_size: BatchRows = 64
+    num_eval_examples: Examples = 1024
+    num_probe_examples: Looked = 2
 
     def _check(self) -> None:
         if self.fewest is not None and self.fewest > self.dimensions:
@@ -47,22 +48,22 @@ class LinearFunctionsConfig(Config, path="config.task"):
 
     def draw(self, random: np.random.Generator, fewest: int | None = None) -> Functions:
         """The functions of a batch."""
-        return draw(random, self.rows, self.points, self.dimensions, self.noise, fewest)
+        return draw(random, self.batch_size, self.points, self.dimensions, self.noise, fewest)
 
 
 class LinearFunctions(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: LinearFunctionsConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config = config
-        shape = (config.rows, 2 * config.points, config.dimensions + 1)
+        shape = (config.batch_size, 2 * config.points, config.dimensions + 1)
         inputs = {"vectors": Input(shape, jnp.float32, Modality.POINTS)}
         self.interface = Interface(inputs, {"numbers": 1}, output=NUMBERS.output)
         self.objectives = (Objective("next_value", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         shown = as_vectors(config.draw(np.random.default_rng((VALIDATION_SEED + 1, 0))))
-        self.probed = {"vectors": shown[: config.probed]}
+        self.probe_batch = {"vectors": shown[: config.num_probe_examples]}
 
     def source(self, seed: int) -> Source:
         """Functions that are drawn anew at every step."""
@@ -88,7 +89,9 @@ class LinearFunctions(PlainTask):
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
         drawn = GeneratedBatches(lambda random: self.config.draw(random)._asdict(), seed)
-        functions = [Functions(**drawn[number]) for number in range(-(-self.config.examples // self.config.rows))]
+        functions = [
+            Functions(**drawn[number]) for number in range(-(-self.config.num_eval_examples // self.config.batch_size))
+        ]
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
             return {}, {"answers": self._answers(view, batch, None)[0]}
@@ -103,7 +106,7 @@ class LinearFunctions(PlainTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """x_1, y_1, x_2, y_2, ... of each function."""
         names = tuple(f"{which}{point + 1}" for point in range(self.config.points) for which in ("x", "y"))
-        count = len(self.probed["vectors"])
+        count = len(self.probe_batch["vectors"])
         return Labels({"steps": (names,) * count}, tuple(f"function {number + 1}" for number in range(count)))
 
 

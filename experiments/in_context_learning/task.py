@@ -91,13 +91,13 @@ Letters = Annotated[int, Range(1, 2**6)]
 
 @dataclasses.dataclass(frozen=True)
 class EpisodesConfig(Config, path="config.task"):
-    """Batches of `rows` episodes, drawn anew at every step; `examples` that no run trains on are evaluated.
+    """Batches of `batch_size` new episodes at every step; `num_eval_examples` held-out ones are evaluated.
 
     Of maps and edits: words of `shortest` to `longest` letters of an alphabet of `symbols`, of which a map has so many
     `letters` (an edit all of them), and as many pairs as the greatest of `shots`, the numbers of pairs behind which
     answers are measured, and one. Of style: texts of `length` characters, the first `prompt` of which are the prompt.
-    Of unseen episodes `probed` are mapped, beside `repeated` examples of random tokens that repeat, which show
-    induction heads.
+    Of unseen episodes `num_probe_examples` are mapped, beside `num_repeated_sequences` examples of random tokens that
+    repeat, which show induction heads.
 
     Raises:
         UserError: For values out of range, and for a field that says nothing of the problem but has another value than
@@ -112,10 +112,10 @@ class EpisodesConfig(Config, path="config.task"):
     shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (0, 1, 2, 4, 8)
     length: int = 96
     prompt: Positive = 48
-    rows: BatchRows = 32
-    examples: Examples = 512
-    probed: Looked = 2
-    repeated: ExamplesIfAny = 1
+    batch_size: BatchRows = 32
+    num_eval_examples: Examples = 512
+    num_probe_examples: Looked = 2
+    num_repeated_sequences: ExamplesIfAny = 1
 
     def _check(self) -> None:
         for field in dataclasses.fields(self):
@@ -184,7 +184,7 @@ class Episodes(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: EpisodesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.tokenizer = config, tokenizer
         self.interface = interface_of(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
@@ -199,10 +199,12 @@ class Episodes(PlainTask):
                 for split, seed in splits
                 for name, unseen in kinds
             )
-        self._shown = self._draw(np.random.default_rng((VALIDATION_SEED, 2**32)), config.probed, unseen=True)
-        self._repeats = repeats(tokenizer, config.repeated, min(config.context, 2 * tokenizer.vocabulary))
+        self._shown = self._draw(
+            np.random.default_rng((VALIDATION_SEED, 2**32)), config.num_probe_examples, unseen=True
+        )
+        self._repeats = repeats(tokenizer, config.num_repeated_sequences, min(config.context, 2 * tokenizer.vocabulary))
         texts = tokenizer.encode([told.text[:-1] for told in self._shown])
-        self.probed = padded([*texts, *self._repeats.tokens.tolist()], tokenizer)
+        self.probe_batch = padded([*texts, *self._repeats.tokens.tolist()], tokenizer)
 
     def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[Told]:
         """So many episodes; texts of authors are never the same twice, and none is held out."""
@@ -216,7 +218,9 @@ class Episodes(PlainTask):
 
     def source(self, seed: int) -> Source:
         """Episodes that are drawn anew at every step."""
-        return GeneratedBatches(lambda random: self._batch(self._draw(random, self.config.rows, unseen=False)), seed)
+        return GeneratedBatches(
+            lambda random: self._batch(self._draw(random, self.config.batch_size, unseen=False)), seed
+        )
 
     def _batch(self, drawn: Sequence[Told]) -> dict[str, np.ndarray]:
         """Rows of one width: what is read, what follows each token, and behind how many pairs it is an answer's."""
@@ -251,9 +255,10 @@ class Episodes(PlainTask):
 
     def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[Told]]:
         """Batches of `examples` episodes in all."""
-        batches = range(-(-self.config.examples // self.config.rows))
+        batches = range(-(-self.config.num_eval_examples // self.config.batch_size))
         return [
-            self._draw(np.random.default_rng((*seed, number)), self.config.rows, unseen=unseen) for number in batches
+            self._draw(np.random.default_rng((*seed, number)), self.config.batch_size, unseen=unseen)
+            for number in batches
         ]
 
     def _few_shots(self, split: str, seed: tuple[int, bool], name: str, rules: episodes.Problem) -> Evaluation:
@@ -315,7 +320,10 @@ class Episodes(PlainTask):
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The characters, each episode by its rule; of word maps linked with where an answer's letter can be read."""
-        rows = [list(row[:length]) for row, length in zip(self.probed["tokens"], self.probed["lengths"], strict=True)]
+        rows = [
+            list(row[:length])
+            for row, length in zip(self.probe_batch["tokens"], self.probe_batch["lengths"], strict=True)
+        ]
         labels = describe(self.tokenizer, rows)
         shown = len(self._shown)
         titles = (*(told.rule for told in self._shown), *labels.titles[shown:])
@@ -361,7 +369,7 @@ def _links(episode: Episode) -> tuple[Link, ...]:
 
 def interface_of(config: EpisodesConfig, tokenizer: AnyTokenizer) -> Interface:
     """What the task asks of a model."""
-    inputs = {name: Input((config.rows, config.context)) for name in CONTINUATION.inputs}
+    inputs = {name: Input((config.batch_size, config.context)) for name in CONTINUATION.inputs}
     return Interface(inputs, {"tokens": tokenizer.vocabulary}, output=CONTINUATION.output, decoded=config.context)
 
 

@@ -43,11 +43,11 @@ Clauses = Annotated[int, Range(1, 2**5)]
 
 @dataclasses.dataclass(frozen=True)
 class WalkingConfig(Config, path="config.task"):
-    """Batches of `rows` instructions of 1 to `clauses` clauses, each from anywhere in one of `mazes` training mazes.
+    """Batches of `batch_size` instructions of 1 to `clauses` clauses, from anywhere in one of `mazes` training mazes.
 
     Mazes have `side` x `side` crossings; no walk has more than `longest` actions. In each of `held_out` other mazes
-    instructions validate, and in as many others still they test: at least `examples` of them, in whole batches.
-    `beams`: 1 decodes greedily.
+    instructions validate, and in as many others still they test: at least `num_eval_examples` of them, in whole
+    batches. `beams`: 1 decodes greedily.
 
     Raises:
         UserError: For values out of range.
@@ -58,10 +58,10 @@ class WalkingConfig(Config, path="config.task"):
     side: Annotated[int, Range(2, 20)] = 6
     clauses: Clauses = 3
     longest: int = 13
-    rows: BatchRows = 32
-    examples: Examples = 1000
+    batch_size: BatchRows = 32
+    num_eval_examples: Examples = 1000
     beams: Beams = 1
-    probed: Looked = 6
+    num_probe_examples: Looked = 6
 
     def _check(self) -> None:
         # Two to turn around, or a straight way through a maze, and a turn.
@@ -89,27 +89,27 @@ class Walking(SymbolSequenceTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: WalkingConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config = config
         self.words, places = instructions.longest(config.clauses), 4 * config.side**2
         numbers = len(SPECIAL) + len(ACTIONS)
         given = {
-            "source": Input((config.rows, self.words)),
-            "sights": Input((config.rows, places, mazes.FEATURES), jnp.uint8, Modality.POINTS),
-            "moves": Input((config.rows, places, numbers), jnp.int32, Modality.ACTIONS),
-            "start": Input((config.rows,)),
+            "source": Input((config.batch_size, self.words)),
+            "sights": Input((config.batch_size, places, mazes.FEATURES), jnp.uint8, Modality.POINTS),
+            "moves": Input((config.batch_size, places, numbers), jnp.int32, Modality.ACTIONS),
+            "start": Input((config.batch_size,)),
         }
-        options: dict[str, Any] = {"rows": config.rows, "beams": config.beams, "separator": " "}
+        options: dict[str, Any] = {"rows": config.batch_size, "beams": config.beams, "separator": " "}
         options |= {"output": WALKING.output, "vocabularies": {"source": len(WORDS)}}
         super().__init__("walking", ACTIONS, config.longest, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self._told = self._draw(VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.probed)
+        self._told = self._draw(VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples)
         self.show(self._batch(self._told))
 
     @property
     def said(self) -> tuple[str, ...]:
         """How many mazes there are, and in how many words instructions are given."""
-        config, held = self.config, -(-self.config.examples // self.config.rows) * self.config.rows
+        config, held = self.config, -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
             f"data mazes: {config.mazes:,} train, {config.held_out:,} validation, {config.held_out:,} test; "
             f"instructions of {len(WORDS) - 1} words drawn anew at every step, {held:,} validation and {held:,} test",
@@ -117,7 +117,7 @@ class Walking(SymbolSequenceTask):
 
     def source(self, seed: int) -> Source:
         """Instructions in the training mazes, drawn anew at every step."""
-        return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.rows)), seed)
+        return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.batch_size)), seed)
 
     def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[Told]:
         """So many instructions in the mazes of a split, by whose seed these are drawn."""
@@ -152,8 +152,8 @@ class Walking(SymbolSequenceTask):
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss, where the model's own walks end, and where attention lies at each action."""
-        count, at_end = -(-self.config.examples // self.config.rows), split == "test"
-        drawn = GeneratedBatches(lambda random: self._batch(self._draw(seed, random, self.config.rows)), seed)
+        count, at_end = -(-self.config.num_eval_examples // self.config.batch_size), split == "test"
+        drawn = GeneratedBatches(lambda random: self._batch(self._draw(seed, random, self.config.batch_size)), seed)
         batches = [drawn[number] for number in range(count)]
         sources = [" ".join(self._said(row)) for row in batches[0]["source"][:_SHOWN]]
         true = list(zip(sources, self.lines(batches[0]["labels"]), strict=False))

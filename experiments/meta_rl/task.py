@@ -49,9 +49,9 @@ class UnknownWorldsConfig(Config, path="config.task"):
     """Worlds of so many `states` and `actions`, in which `episodes` of `horizon` steps are lived one after another.
 
     A world of one state is a bandit, whose pulls are episodes of one step. In training rows live as
-    `experiments.meta_rl.data.live` says, each with another share of random actions; in an evaluation the model
-    acts in `examples` worlds. What the likeliest arms give on average over all bandits is computed exactly at the end
-    where there are at most 12 pulls. Of other worlds `probed` are mapped.
+    `experiments.meta_rl.data.live` says, each with another share of random actions; in an evaluation the model acts in
+    `num_eval_examples` worlds. What the likeliest arms give on average over all bandits is computed exactly at the end
+    where there are at most 12 pulls. Of other worlds `num_probe_examples` are mapped.
 
     Raises:
         UserError: For values out of range, and for a teacher that cannot be computed.
@@ -62,9 +62,9 @@ class UnknownWorldsConfig(Config, path="config.task"):
     horizon: Positive = 1
     episodes: Positive = 10
     teacher: Teacher = Teacher.BAYES
-    rows: BatchRows = 64
-    examples: Examples = 2000
-    probed: Looked = 2
+    batch_size: BatchRows = 64
+    num_eval_examples: Examples = 2000
+    num_probe_examples: Looked = 2
 
     def _check(self) -> None:
         if self.teacher is Teacher.BAYES:
@@ -102,18 +102,18 @@ class UnknownWorlds(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: UnknownWorldsConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config = config
-        inputs = {"vectors": Input((config.rows, config.steps, config.features), jnp.float32, Modality.ACTIONS)}
+        inputs = {"vectors": Input((config.batch_size, config.steps, config.features), jnp.float32, Modality.ACTIONS)}
         self.interface = Interface(inputs, {"numbers": config.actions}, output=NUMBERS.output)
         self.objectives = (Objective("distillation", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         if config.states == 1 and config.steps <= _HISTORIES:
             self.evaluations += (self._every_history(),)
         random = np.random.default_rng((VALIDATION_SEED + 1, 0))
-        self._worlds = self._draw_worlds(random, config.probed)
-        self._lived, _ = self._live(random, self._worlds, np.zeros(config.probed))
-        self.probed = {"vectors": as_vectors(config, self._lived)}
+        self._worlds = self._draw_worlds(random, config.num_probe_examples)
+        self._lived, _ = self._live(random, self._worlds, np.zeros(config.num_probe_examples))
+        self.probe_batch = {"vectors": as_vectors(config, self._lived)}
 
     def _draw_worlds(self, random: np.random.Generator, rows: int) -> Worlds:
         return draw_worlds(random, rows, self.config.states, self.config.actions)
@@ -129,8 +129,8 @@ class UnknownWorlds(PlainTask):
         """Worlds that are drawn and lived in anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
-            worlds = self._draw_worlds(random, self.config.rows)
-            lived, best_BxTxA = self._live(random, worlds, random.random(self.config.rows))
+            worlds = self._draw_worlds(random, self.config.batch_size)
+            lived, best_BxTxA = self._live(random, worlds, random.random(self.config.batch_size))
             return {"vectors": as_vectors(self.config, lived), "best": best_BxTxA.astype(np.float32)}
 
         return GeneratedBatches(draw, seed)
@@ -160,11 +160,11 @@ class UnknownWorlds(PlainTask):
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
         config, batches, worlds = self.config, [], []
-        for number in range(-(-config.examples // config.rows)):
+        for number in range(-(-config.num_eval_examples // config.batch_size)):
             random = np.random.default_rng((seed, number))
-            worlds.append(self._draw_worlds(random, config.rows))
+            worlds.append(self._draw_worlds(random, config.batch_size))
             # What happens to whoever acts is drawn beforehand: all models meet the same luck.
-            luck = random.random((config.rows, config.steps, 2 + config.actions)).astype(np.float32)
+            luck = random.random((config.batch_size, config.steps, 2 + config.actions)).astype(np.float32)
             batches.append({**worlds[-1].fed(), "luck": luck})
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -200,11 +200,11 @@ class UnknownWorlds(PlainTask):
     def _every_history(self) -> Evaluation:
         config = self.config
         wins_NxT = np.array(list(itertools.product((False, True), repeat=config.steps)))
-        padded_NxT = np.concatenate([wins_NxT, np.zeros((-len(wins_NxT) % config.rows, config.steps), bool)])
+        padded_NxT = np.concatenate([wins_NxT, np.zeros((-len(wins_NxT) % config.batch_size, config.steps), bool)])
         real_N = np.arange(len(padded_NxT)) < len(wins_NxT)
-        starts = range(0, len(real_N), config.rows)
+        starts = range(0, len(real_N), config.batch_size)
         batches = [
-            {"wins": padded_NxT[start : start + config.rows], "real": real_N[start : start + config.rows]}
+            {"wins": padded_NxT[start : start + config.batch_size], "real": real_N[start : start + config.batch_size]}
             for start in starts
         ]
 

@@ -26,14 +26,14 @@ SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmsConfig(Config, path="config.task"):
-    """Batches of `rows` sequences of one size, drawn anew at every step from `shortest` to `longest`.
+    """Batches of `batch_size` sequences of one size, drawn anew at every step from `shortest` to `longest`.
 
     `problem` says what is asked and what a size counts (experiments.neural_turing_machine.data); `bits`, `repeats`,
     `item`, `context` and `answered` are numbers of some of the problems, which where left out are the paper's. A batch
     is padded to the first of `lengths` (numbers of steps) that holds it, each of which is a program to compile; what
-    none of them holds, and all where there are none, to the longest sequence of training. `evaluated`: the sizes that
-    `sequences` held-out sequences each of validation and test have. `probed`: sequences whose maps are stored, of sizes
-    from `shortest` to `longest`.
+    none of them holds, and all where there are none, to the longest sequence of training. `eval_sizes`: the sizes that
+    `num_eval_examples` held-out sequences each of validation and test have. `num_probe_examples`: sequences whose maps
+    are stored, of sizes from `shortest` to `longest`.
 
     Raises:
         UserError: For sizes that are not at least the problem's least and rising, for numbers below 1, and for numbers
@@ -46,13 +46,13 @@ class AlgorithmsConfig(Config, path="config.task"):
     item: int | None = None
     context: int | None = None
     answered: int | None = None
-    rows: BatchRows = 16
+    batch_size: BatchRows = 16
     shortest: int = 1
     longest: int = 20
     lengths: tuple[int, ...] = ()
-    evaluated: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
-    sequences: Examples = 64
-    probed: Looked = 4
+    eval_sizes: tuple[int, ...] = (10, 20, 30, 50, 80, 120)
+    num_eval_examples: Examples = 64
+    num_probe_examples: Looked = 4
 
     def _check(self) -> None:
         least = self.algorithm.smallest
@@ -60,8 +60,8 @@ class AlgorithmsConfig(Config, path="config.task"):
             raise UserError(
                 f"config.task.shortest={self.shortest} and longest={self.longest} must rise, from at least {least}"
             )
-        if any(size < least for size in self.evaluated) or len(set(self.evaluated)) < len(self.evaluated):
-            raise UserError(f"config.task.evaluated={self.evaluated} must be different sizes of at least {least}")
+        if any(size < least for size in self.eval_sizes) or len(set(self.eval_sizes)) < len(self.eval_sizes):
+            raise UserError(f"config.task.eval_sizes={self.eval_sizes} must be different sizes of at least {least}")
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:
@@ -85,7 +85,7 @@ class Algorithms(PlainTask):
         self.config, self.problem, self._hardest = config, config.algorithm, hardest
         self._shortest = config.longest if hardest else config.shortest
         self._rows, self._sequences = (
-            -(-rows // rows_multiple) * rows_multiple for rows in (config.rows, config.sequences)
+            -(-rows // rows_multiple) * rows_multiple for rows in (config.batch_size, config.num_eval_examples)
         )
         longest = config.padded(self.problem.steps(config.longest))
         inputs = {
@@ -96,12 +96,12 @@ class Algorithms(PlainTask):
         self.interface = Interface(inputs, {"bits": self.problem.outputs}, output=BITS.output)
         self.objectives = (Objective("bits", self._loss),)
         self.evaluations = tuple(
-            self._evaluation(split, size) for split in ("validation", "test") for size in config.evaluated
+            self._evaluation(split, size) for split in ("validation", "test") for size in config.eval_sizes
         )
         self._probe = self._probed_sequences()
         steps = max(len(one.asked) for one in self._probe)
         parts = [batch_of(one, steps) for one in self._probe]
-        self.probed = {name: np.concatenate([part[name] for part in parts]) for name in BITS.inputs}
+        self.probe_batch = {name: np.concatenate([part[name] for part in parts]) for name in BITS.inputs}
 
     def _evaluation(self, split: str, size: int) -> Evaluation:
         random = np.random.default_rng((SEEDS[split], size))
@@ -117,7 +117,7 @@ class Algorithms(PlainTask):
 
     def _probed_sequences(self) -> list[Sequences]:
         config, random = self.config, np.random.default_rng(SEEDS["probe"])
-        sizes = np.linspace(config.longest, config.shortest, config.probed).round().astype(int)
+        sizes = np.linspace(config.longest, config.shortest, config.num_probe_examples).round().astype(int)
         return [self.problem.draw(random, 1, int(size), hardest=True) for size in sizes]
 
     def source(self, seed: int) -> GeneratedBatches:

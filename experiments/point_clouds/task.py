@@ -23,7 +23,7 @@ CLASSES = tuple(DIGITS)
 
 @dataclasses.dataclass(frozen=True)
 class PointCloudsConfig(Config, path="config.task"):
-    """Batches of `rows` clouds of `fewest` to `most` points; at least `examples` are evaluated, in whole batches.
+    """Batches of `batch_size` clouds of `fewest` to `most` points; at least `num_eval_examples` are evaluated.
 
     Raises:
         UserError: For values out of range.
@@ -31,9 +31,9 @@ class PointCloudsConfig(Config, path="config.task"):
 
     fewest: Positive = 24
     most: int = 48
-    rows: BatchRows = 64
-    examples: Examples = 512
-    probed: Looked = 4
+    batch_size: BatchRows = 64
+    num_eval_examples: Examples = 512
+    num_probe_examples: Looked = 4
 
     def _check(self) -> None:
         if self.fewest > self.most:
@@ -44,18 +44,18 @@ class PointClouds(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: PointCloudsConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config = config
         inputs = {
-            "points": Input((config.rows, config.most, 2), jnp.float32, Modality.POINTS),
-            "lengths": Input((config.rows,)),
+            "points": Input((config.batch_size, config.most, 2), jnp.float32, Modality.POINTS),
+            "lengths": Input((config.batch_size,)),
         }
         self.interface = Interface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         first = self.source(VALIDATION_SEED + 1)[0]
-        self._shown = {name: values[: config.probed] for name, values in first.items()}
-        self.probed = {name: self._shown[name] for name in ("points", "lengths")}
+        self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
+        self.probe_batch = {name: self._shown[name] for name in ("points", "lengths")}
 
     def source(self, seed: int) -> Source:
         """Clouds that are drawn anew at every step."""
@@ -63,8 +63,8 @@ class PointClouds(PlainTask):
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
-        labels_B = random.integers(0, len(CLASSES), config.rows)
-        lengths_B = random.integers(config.fewest, config.most + 1, config.rows)
+        labels_B = random.integers(0, len(CLASSES), config.batch_size)
+        lengths_B = random.integers(config.fewest, config.most + 1, config.batch_size)
         points_BxNx2 = draw_clouds([CLASSES[label] for label in labels_B], config.most, random)
         points_BxNx2[np.arange(config.most) >= lengths_B[:, None]] = 0
         return {
@@ -86,7 +86,7 @@ class PointClouds(PlainTask):
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
         drawn = self.source(seed)
-        batches = [drawn[number] for number in range(-(-self.config.examples // self.config.rows))]
+        batches = [drawn[number] for number in range(-(-self.config.num_eval_examples // self.config.batch_size))]
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             _, aux = self._loss(view, batch, {"examples": jnp.float32(1)}, key)

@@ -61,10 +61,10 @@ Points = Annotated[int, Range(3)]
 
 @dataclasses.dataclass(frozen=True)
 class PlanarConfig(Config, path="config.task"):
-    """Batches of `rows` examples, each of `fewest` to `most` points that are uniform in the unit square.
+    """Batches of `batch_size` examples, each of `fewest` to `most` points that are uniform in the unit square.
 
-    `tested`: the numbers of points on which answers are decoded, `examples` of each, with and without the problem's
-    rules; they may lie outside of what is trained on. `beams`: 1 decodes greedily.
+    `eval_sizes`: the numbers of points on which answers are decoded, `num_eval_examples` of each, with and without the
+    problem's rules; they may lie outside of what is trained on. `beams`: 1 decodes greedily.
 
     Raises:
         UserError: For values out of range, and for tours of more points than their shortest one is computed for.
@@ -74,20 +74,20 @@ class PlanarConfig(Config, path="config.task"):
     fewest: Points = 5
     most: int = 10
     order: PointOrder = PointOrder.DRAWN
-    rows: BatchRows = 128
-    tested: Annotated[tuple[Points, ...], Items(least=1, distinct=True)] = (5, 10)
-    examples: Examples = 1000
+    batch_size: BatchRows = 128
+    eval_sizes: Annotated[tuple[Points, ...], Items(least=1, distinct=True)] = (5, 10)
+    num_eval_examples: Examples = 1000
     beams: Beams = 1
-    probed: Looked = 4
+    num_probe_examples: Looked = 4
 
     def _check(self) -> None:
         if self.fewest > self.most:
             raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
-        longest = max(self.most, *self.tested)
+        longest = max(self.most, *self.eval_sizes)
         if self.problem is Problem.TOUR and longest > MOST_OF_A_TOUR:
             raise UserError(
-                f"config.task has tours of {longest} points (most, tested), but the shortest tour is computed for at "
-                f"most {MOST_OF_A_TOUR}"
+                f"config.task has tours of {longest} points (most, eval_sizes), but the shortest tour is computed "
+                f"for at most {MOST_OF_A_TOUR}"
             )
 
 
@@ -95,8 +95,8 @@ class Planar(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: PlanarConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
-        self.config, rows = config, config.rows
+        check_rows(config.batch_size, rows_multiple)
+        self.config, rows = config, config.batch_size
         inputs = {
             "points": Input((rows, config.most, 2), jnp.float32, Modality.POINTS),
             "lengths": Input((rows,)),
@@ -106,8 +106,8 @@ class Planar(PlainTask):
         self.objectives = (Objective(config.problem.value, self._loss),)
         self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        probed = self._fixed(config.most, config.probed, (VALIDATION_SEED, 0, 0))
-        self.probed = {name: probed[name] for name in ("points", "lengths", "target")}
+        probed = self._fixed(config.most, config.num_probe_examples, (VALIDATION_SEED, 0, 0))
+        self.probe_batch = {name: probed[name] for name in ("points", "lengths", "target")}
 
     def source(self, seed: int) -> Source:
         """Examples that are drawn anew at every step."""
@@ -116,8 +116,8 @@ class Planar(PlainTask):
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """A batch of examples of all numbers of points."""
         config = self.config
-        points_BxNx2 = draw_points(random, config.rows, config.most)
-        lengths_B = random.integers(config.fewest, config.most + 1, config.rows)
+        points_BxNx2 = draw_points(random, config.batch_size, config.most)
+        lengths_B = random.integers(config.fewest, config.most + 1, config.batch_size)
         return self._read(points_BxNx2, lengths_B)
 
     def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -149,11 +149,15 @@ class Planar(PlainTask):
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss on what is trained on, and the answers for each number of points, with and without the rules."""
         config, at_end = self.config, split == "test"
-        like_training = [self.source(seed)[number] for number in range(-(-config.examples // config.rows))]
-        longest = max(config.tested)
+        like_training = [
+            self.source(seed)[number] for number in range(-(-config.num_eval_examples // config.batch_size))
+        ]
+        longest = max(config.eval_sizes)
         batches = [
-            padded(self._fixed(count, config.examples, (seed, 1, count)), longest, config.problem.steps(longest))
-            for count in config.tested
+            padded(
+                self._fixed(count, config.num_eval_examples, (seed, 1, count)), longest, config.problem.steps(longest)
+            )
+            for count in config.eval_sizes
         ]
         return (
             Evaluation("loss", split, like_training, self._loss_sums, means, at_end),
@@ -167,19 +171,23 @@ class Planar(PlainTask):
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
             scalars: dict[str, float] = {}
             tokens = rows["tokens"]
-            for number, (count, batch) in enumerate(zip(config.tested, batches, strict=True)):
-                said = [indices_of(row) for row in tokens[number * config.examples :][: config.examples]]
+            for number, (count, batch) in enumerate(zip(config.eval_sizes, batches, strict=True)):
+                said = [
+                    indices_of(row) for row in tokens[number * config.num_eval_examples :][: config.num_eval_examples]
+                ]
                 answers = [answer if ended else None for answer, ended in said]
                 truths = [indices_of(row)[0] for row in np.asarray(batch["labels"])]
                 found = measure(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
                 scalars |= {f"{name}/{what}/{count}": value for what, value in found.items()}
-            return Report(scalars, note=f"{config.examples} examples of each number of points, {name} decoding")
+            return Report(
+                scalars, note=f"{config.num_eval_examples} examples of each number of points, {name} decoding"
+            )
 
         return Evaluation(name, split, batches, self._steps[name == "constrained"], finish, at_end)
 
     def _decoding_step(self, constrained: bool) -> EvaluationStep:
         config = self.config
-        decoding = Decoding(length=config.problem.steps(max(config.tested)), beams=config.beams, length_penalty=0.0)
+        decoding = Decoding(length=config.problem.steps(max(config.eval_sizes)), beams=config.beams, length_penalty=0.0)
 
         def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
             rollout = point_out(view, batch, config.problem, decoding, constrained=constrained)
@@ -189,8 +197,8 @@ class Planar(PlainTask):
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The points and answers of the probe, and where each step should point."""
-        points_BxNx2 = self.probed["points"]
-        return describe(self.probed, sites, PointOrder.DRAWN.of(points_BxNx2, self.probed["lengths"]))
+        points_BxNx2 = self.probe_batch["points"]
+        return describe(self.probe_batch, sites, PointOrder.DRAWN.of(points_BxNx2, self.probe_batch["lengths"]))
 
     def answer(self, view: View, request: Request) -> Answers:
         """The indices of the points that each text names, from 0, in the order of the answer; triangles with commas.

@@ -32,10 +32,11 @@ JUDGE = "judge"
 
 @dataclasses.dataclass(frozen=True)
 class PairedCanvasesConfig(Config, path="config.task"):
-    """Batches of `rows` canvases of `pixels` x 2 `pixels` with one of the `digits` twice, and `noise` normal numbers.
+    """Batches of `batch_size` canvases of `pixels` x 2 `pixels` with one of the `digits` twice and `noise` normals.
 
-    At least `examples` samples are judged, in whole batches. A model's own judge is sure of a half to whose digit it
-    gives at least `confidence`. `evaluated_parameters`: "raw", or an average of the run, such as one of "generator/*".
+    At least `num_eval_examples` samples are judged, in whole batches. A model's own judge is sure of a half to whose
+    digit it gives at least `confidence`. `eval_parameters`: "raw", or an average of the run, such as one of
+    "generator/*".
 
     Raises:
         UserError: For values out of range.
@@ -44,11 +45,11 @@ class PairedCanvasesConfig(Config, path="config.task"):
     digits: str = "0123456789"
     pixels: Annotated[int, Range(8, 2**12, ": smaller digits are not told apart")] = 16
     noise: Positive = 32
-    rows: BatchRows = 64
-    examples: Annotated[int, Range(2, 2**22, ": one has no covariance")] = 1024
+    batch_size: BatchRows = 64
+    num_eval_examples: Annotated[int, Range(2, 2**22, ": one has no covariance")] = 1024
     confidence: Share = 0.9
-    probed: Looked = 4
-    evaluated_parameters: str = "raw"
+    num_probe_examples: Looked = 4
+    eval_parameters: str = "raw"
 
     def _check(self) -> None:
         if not self.digits or len(set(self.digits)) < len(self.digits) or not set(self.digits) <= set(DIGITS):
@@ -62,12 +63,12 @@ class PairedCanvases(PlainTask):
     """
 
     def __init__(self, config: PairedCanvasesConfig, directory: Path | None = None, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.directory = config, directory
         self.nearest = NearestDrawing.of(config.digits, config.pixels)
         inputs = {
-            "noise": Input((config.rows, config.noise), jnp.float32, Modality.POINTS),
-            "picture": Input((config.rows, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.PICTURE),
+            "noise": Input((config.batch_size, config.noise), jnp.float32, Modality.POINTS),
+            "picture": Input((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.PICTURE),
         }
         # A judge may be a run of image_classification, which knows all digits.
         self.interface = Interface(inputs, {"classes": len(DIGITS)}, output=GENERATION.output)
@@ -75,8 +76,8 @@ class PairedCanvases(PlainTask):
         self.objectives = (discriminator, Objective("generator", self._generator_loss, trains=("generator/*",)))
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         first = self.source(VALIDATION_SEED + 1)[0]
-        self._shown = {name: values[: config.probed] for name, values in first.items()}
-        self.probed = {name: self._shown[name] for name in ("noise", "picture")}
+        self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
+        self.probe_batch = {name: self._shown[name] for name in ("noise", "picture")}
 
     def source(self, seed: int) -> Source:
         """Canvases and noise that are drawn anew at every step."""
@@ -84,9 +85,9 @@ class PairedCanvases(PlainTask):
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
-        canvases = draw_pairs(random, config.digits, config.rows, config.pixels)
+        canvases = draw_pairs(random, config.digits, config.batch_size, config.pixels)
         numbers = np.array([int(digit) for digit in config.digits], np.int32)
-        noise = random.normal(size=(config.rows, config.noise)).astype(np.float32)
+        noise = random.normal(size=(config.batch_size, config.noise)).astype(np.float32)
         return {"picture": canvases.pictures, "noise": noise, "labels": numbers[canvases.glyphs]}
 
     def _discriminator_loss(
@@ -119,13 +120,13 @@ class PairedCanvases(PlainTask):
         return view.model.apply(view.variables, inputs, train=view.train, capture=view.capture)
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn, rows = self.source(seed), self.config.rows
-        batches = [drawn[number] for number in range(-(-self.config.examples // rows))]
+        drawn, rows = self.source(seed), self.config.batch_size
+        batches = [drawn[number] for number in range(-(-self.config.num_eval_examples // rows))]
 
         def finish(sums: Mapping[str, float], found: Mapping[str, Any]) -> Report:
             return self._report(split, round(sums["step"] / sums["batches"]), found)
 
-        at_end, parameters = split == "test", self.config.evaluated_parameters
+        at_end, parameters = split == "test", self.config.eval_parameters
         return Evaluation("samples", split, batches, self._judged, finish, at_end, parameters)
 
     def _judged(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
@@ -178,7 +179,7 @@ class PairedCanvases(PlainTask):
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """The generator's maps while it makes samples, and the discriminator's over drawn canvases."""
-        return _both(view, self.probed, capture)
+        return _both(view, self.probe_batch, capture)
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The drawn canvases beneath the discriminator's maps; what the generator makes changes while it learns."""

@@ -23,10 +23,10 @@ _SHOWN = 5  # strings to read beside their references
 
 @dataclasses.dataclass(frozen=True)
 class TextPicturesConfig(Config, path="config.task"):
-    """Batches of `rows` pictures of `pixels` x `pixels`, each of a string of `fewest` to `most` glyphs of `alphabet`.
+    """Batches of `batch_size` pictures of `pixels` x `pixels` of a string of `fewest` to `most` glyphs of `alphabet`.
 
     A share `curved` of what is trained on is written along an arc or a wave, the rest along a straight line. At least
-    `examples` of either line validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
+    `num_eval_examples` of either line validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
 
     Raises:
         UserError: For values out of range and glyphs that are no capital letter or digit.
@@ -37,10 +37,10 @@ class TextPicturesConfig(Config, path="config.task"):
     pixels: Pixels = 56
     alphabet: str = ALPHABET
     curved: Share = 0.5
-    rows: BatchRows = 32
-    examples: Examples = 1000
+    batch_size: BatchRows = 32
+    num_eval_examples: Examples = 1000
     beams: Beams = 1
-    probed: Looked = 6
+    num_probe_examples: Looked = 6
 
     def _check(self) -> None:
         try:
@@ -58,19 +58,19 @@ class TextPictures(ImageDescriptionTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: TextPicturesConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
-        size = {"size": config.pixels, "rows": config.rows, "beams": config.beams}
+        size = {"size": config.pixels, "rows": config.batch_size, "beams": config.beams}
         super().__init__("text", tuple(config.alphabet), config.most, **size, separator="")
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.
-        bent = -(-config.probed // 2)
-        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 2), config.probed, bent))
+        bent = -(-config.num_probe_examples // 2)
+        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 2), config.num_probe_examples, bent))
 
     @property
     def said(self) -> tuple[str, ...]:
         """How many strings there are, and of how many glyphs."""
-        held = 2 * -(-self.config.examples // self.config.rows) * self.config.rows
+        held = 2 * -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
             f"data strings: drawn anew at every step, {held:,} validation and {held:,} test, half of them curved, of "
             f"{len(self.config.alphabet)} glyphs",
@@ -78,7 +78,7 @@ class TextPictures(ImageDescriptionTask):
 
     def source(self, seed: int) -> Source:
         """Strings that are drawn anew at every step."""
-        rows, curved = self.config.rows, self.config.curved
+        rows, curved = self.config.batch_size, self.config.curved
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
             return self._drawn(random, rows, int(random.binomial(rows, curved)))
@@ -103,8 +103,8 @@ class TextPictures(ImageDescriptionTask):
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Of curved and of straight strings: the loss, what is read, and where attention lies at each glyph."""
-        rows, at_end, evaluations = self.config.rows, split == "test", []
-        count = -(-self.config.examples // rows)
+        rows, at_end, evaluations = self.config.batch_size, split == "test", []
+        count = -(-self.config.num_eval_examples // rows)
         for offset, line in enumerate((Line.CURVED, Line.STRAIGHT)):
             batches = self._held(seed + offset, count, rows if line is Line.CURVED else 0)
             references = [text for batch in batches for text in self.lines(np.asarray(batch["labels"]))]
@@ -122,7 +122,7 @@ class TextPictures(ImageDescriptionTask):
 
     def _held(self, seed: int, count: int, curved: int) -> list[dict[str, np.ndarray]]:
         """So many batches, the first so many strings of each along curved lines."""
-        rows = self.config.rows
+        rows = self.config.batch_size
         return [self._drawn(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
 
     def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:

@@ -75,11 +75,11 @@ Digits = Annotated[int, Range(1, 2**10)]
 
 @dataclasses.dataclass(frozen=True)
 class SpokenDigitsConfig(Config, path="config.task"):
-    """Batches of `rows` strings of `fewest` to `most` digits, each said by one speaker within `seconds`.
+    """Batches of `batch_size` strings of `fewest` to `most` digits, each said by one speaker within `seconds`.
 
     `dataset`: "synthetic", with options as in "synthetic/speakers=12,takes=8", or "fsdd", the archive in `data_dir`
     (experiments.speech.data); nothing of the speaker `held_out` trains, and only theirs tests. At least
-    `examples` strings validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
+    `num_eval_examples` strings validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
 
     Raises:
         UserError: For values out of range.
@@ -92,10 +92,10 @@ class SpokenDigitsConfig(Config, path="config.task"):
     most: Digits = 4
     seconds: Annotated[float, Range(0.1, 60)] = 3.0
     spelling: Spelling = Spelling.LETTERS
-    rows: BatchRows = 32
-    examples: Examples = 500
+    batch_size: BatchRows = 32
+    num_eval_examples: Examples = 500
     beams: Beams = 1
-    probed: Looked = 4
+    num_probe_examples: Looked = 4
 
     def _check(self) -> None:
         if self.fewest > self.most:
@@ -111,7 +111,7 @@ class Transcription(SymbolSequenceTask):
     """Sounds and what is said in them, without any data: what new sounds are read by."""
 
     def __init__(self, config: SpokenDigitsConfig):
-        self.config, rows = config, config.rows
+        self.config, rows = config, config.batch_size
         super().__init__(
             "transcription",
             config.spelling.symbols,
@@ -209,11 +209,15 @@ class SpokenDigitsTask(Transcription):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: SpokenDigitsConfig, opened: SpokenDigits, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         super().__init__(config)
         self.opened = opened
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self.show(self._drawn(opened.splits["validation"], np.random.default_rng(VALIDATION_SEED + 1), config.probed))
+        self.show(
+            self._drawn(
+                opened.splits["validation"], np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples
+            )
+        )
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -230,7 +234,7 @@ class SpokenDigitsTask(Transcription):
 
     def source(self, seed: int) -> Source:
         """Strings that are joined anew at every step."""
-        recordings, rows = self.opened.splits["train"], self.config.rows
+        recordings, rows = self.opened.splits["train"], self.config.batch_size
         return GeneratedBatches(lambda random: self._drawn(recordings, random, rows), seed)
 
     def _drawn(self, recordings: Recordings, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
@@ -239,9 +243,9 @@ class SpokenDigitsTask(Transcription):
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss, transcripts against what was said, and whether attention moves on with the symbols."""
-        rows, at_end = self.config.rows, split == "test"
+        rows, at_end = self.config.batch_size, split == "test"
         draws = GeneratedBatches(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
-        batches = [draws[number] for number in range(-(-self.config.examples // rows))]
+        batches = [draws[number] for number in range(-(-self.config.num_eval_examples // rows))]
         references = [line for batch in batches for line in self._written(batch["labels"])]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:

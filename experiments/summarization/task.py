@@ -68,12 +68,12 @@ Names = Annotated[int, Range(1, 2**14)]
 
 @dataclasses.dataclass(frozen=True)
 class SummariesConfig(Config, path="config.task"):
-    """Batches of `rows` articles with `fewest` to `most` facts that count between `fillers` sentences that do not.
+    """Batches of `batch_size` articles with `fewest` to `most` facts that count and `fillers` sentences that do not.
 
     `known` names are in the vocabulary, and a name of an article is none of them with the probability `fresh`.
     `unseen`: what summaries say of words beyond the vocabulary; models that copy serve the one, models that do not the
-    other. Articles of each of the `tested` numbers of facts, whose fresh names are never trained on, validate, at least
-    `examples` in whole batches, and as many others test; `beams`: 1 decodes greedily.
+    other. Articles of each of the `eval_sizes` numbers of facts, whose fresh names are never trained on, validate, at
+    least `num_eval_examples` in whole batches, and as many others test; `beams`: 1 decodes greedily.
 
     Raises:
         UserError: For numbers of facts or names that no article has.
@@ -85,19 +85,19 @@ class SummariesConfig(Config, path="config.task"):
     known: Names = 100
     fresh: Share = 0.5
     unseen: Unseen = Unseen.COPIED
-    tested: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (3, 5)
-    rows: BatchRows = 32
-    examples: Examples = 256
+    eval_sizes: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (3, 5)
+    batch_size: BatchRows = 32
+    num_eval_examples: Examples = 256
     beams: Beams = 1
-    probed: Looked = 4
+    num_probe_examples: Looked = 4
 
     def _check(self) -> None:
         if self.fewest > self.most:
             raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
         if self.largest > len(KINDS):
             raise UserError(
-                f"config.task.most={self.most} and tested={self.tested}: an article has at most {len(KINDS)} facts, "
-                "each of another kind"
+                f"config.task.most={self.most} and eval_sizes={self.eval_sizes}: an article has at most {len(KINDS)} "
+                "facts, each of another kind"
             )
         names = self.kind.most_names(self.largest)
         if not self.fresh and self.known < names:
@@ -106,7 +106,7 @@ class SummariesConfig(Config, path="config.task"):
     @property
     def largest(self) -> int:
         """The most facts of any article."""
-        return max((self.most, *self.tested))
+        return max((self.most, *self.eval_sizes))
 
     @property
     def kind(self) -> ArticleKind:
@@ -118,7 +118,7 @@ class Summaries(TokenSequenceTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: SummariesConfig, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
         copies = config.unseen is Unseen.COPIED
         self.lexicon = Lexicon((*SPECIAL, "<unknown>", *self.kind.vocabulary), UNKNOWN, copies)
@@ -127,21 +127,21 @@ class Summaries(TokenSequenceTask):
         vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
         asks = COPYING if copies else TRANSLATION
         shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest)}
-        inputs = {name: Input((config.rows, size)) for name, size in shapes.items() if name in asks.inputs}
+        inputs = {name: Input((config.batch_size, size)) for name, size in shapes.items() if name in asks.inputs}
         self.given = tuple(name for name in inputs if name != "target")
         decoded = self._steps(config.largest + _ROOM)
         self.interface = Interface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output, decoded=decoded)
         self.objectives = (Objective("summaries", self.loss),)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         random = np.random.default_rng(VALIDATION_SEED + 1)
-        self._shown = [self.kind.draw(random, config.most, unseen=True) for _ in range(config.probed)]
-        self.probed = self.inputs_of(self._batch(self._shown, config.most))
+        self._shown = [self.kind.draw(random, config.most, unseen=True) for _ in range(config.num_probe_examples)]
+        self.probe_batch = self.inputs_of(self._batch(self._shown, config.most))
 
     @property
     def said(self) -> tuple[str, ...]:
         """How many articles there are, and how many words they have at most."""
-        held = -(-self.config.examples // self.config.rows) * self.config.rows
-        counts = ", ".join(map(str, self.config.tested))
+        held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
+        counts = ", ".join(map(str, self.config.eval_sizes))
         return (
             f"data articles of at most {self.longest} words: drawn anew at every step, for each of {counts} facts "
             f"{held:,} validation and {held:,} test, a vocabulary of {len(self.lexicon.words)}",
@@ -151,7 +151,7 @@ class Summaries(TokenSequenceTask):
         """Articles that are drawn anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
-            counts = random.integers(self.config.fewest, self.config.most + 1, self.config.rows)
+            counts = random.integers(self.config.fewest, self.config.most + 1, self.config.batch_size)
             return self._batch([self.kind.draw(random, facts, unseen=False) for facts in counts], self.config.most)
 
         return GeneratedBatches(draw, seed)
@@ -228,11 +228,11 @@ class Summaries(TokenSequenceTask):
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss on articles as in training but for their names, and the summaries of each number of facts."""
         config, at_end = self.config, split == "test"
-        count = -(-config.examples // config.rows)
+        count = -(-config.num_eval_examples // config.batch_size)
 
         def articles(facts: Sequence[int], number: int) -> list[Article]:
             random = np.random.default_rng((seed, *facts, number))
-            return [self.kind.draw(random, int(random.choice(facts)), unseen=True) for _ in range(config.rows)]
+            return [self.kind.draw(random, int(random.choice(facts)), unseen=True) for _ in range(config.batch_size)]
 
         usual = range(config.fewest, config.most + 1)
         batches = [self._batch(articles(usual, number), config.most) for number in range(count)]
@@ -240,7 +240,7 @@ class Summaries(TokenSequenceTask):
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, reads=_ORIGINS),
         ]
-        for facts in config.tested:
+        for facts in config.eval_sizes:
             drawn = [articles((facts,), number) for number in range(count)]
             finish = self._reporting([article for of_batch in drawn for article in of_batch], f"/{facts}")
             batches = [self._batch(of_batch, facts) for of_batch in drawn]

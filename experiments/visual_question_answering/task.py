@@ -65,8 +65,8 @@ class QuestionsConfig(Config, path="config.task"):
     """Questions about pictures, and the rows of a batch of them.
 
     `dataset`: "scenes" (colored shapes in three by three cells, drawn and asked about here; "scenes/fewest=4,test=500"
-    says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation questions the first `probed`
-    are mapped.
+    says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation questions the first
+    `num_probe_examples` are mapped.
 
     Raises:
         UserError: For the name of no set.
@@ -74,8 +74,8 @@ class QuestionsConfig(Config, path="config.task"):
 
     dataset: str = "scenes"
     data_dir: str | None = None
-    rows: BatchRows = 128
-    probed: Looked = 6
+    batch_size: BatchRows = 128
+    num_probe_examples: Looked = 6
 
     def _check(self) -> None:
         check_name(self.dataset)
@@ -85,9 +85,9 @@ class Questions(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: QuestionsConfig, questions: QuestionSet, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.questions, self.terms = config, questions, questions.terms
-        rows, terms = config.rows, self.terms
+        rows, terms = config.batch_size, self.terms
         inputs = {
             "picture": Input((rows, terms.size, terms.size, 3), jnp.float32, Modality.PICTURE),
             "tokens": Input((rows, terms.longest)),
@@ -101,9 +101,9 @@ class Questions(PlainTask):
             evaluation for split, batches in splits.items() for evaluation in self._evaluations(split, batches)
         )
         first = splits["validation"][0]
-        count = min(config.probed, int(np.sum(first["index"] >= 0)))
+        count = min(config.num_probe_examples, int(np.sum(first["index"] >= 0)))
         self._shown = {name: values[:count] for name, values in first.items()}
-        self.probed = {name: self._shown[name] for name in inputs}
+        self.probe_batch = {name: self._shown[name] for name in inputs}
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Questions(PlainTask):
 
     def source(self, seed: int) -> Source:
         """The training questions in the order of a seed."""
-        return self.questions.training(self.config.rows, seed)
+        return self.questions.training(self.config.batch_size, seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
         """The number of questions, by which every sum is divided; rows that only fill a batch do not count."""

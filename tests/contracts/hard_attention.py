@@ -54,7 +54,7 @@ class FindTheMark(Toy):
         return loss, LossAux.of(aux, extra, metrics)
 
     def labels(self, sites):
-        marked = self.probed["scene"][..., :1].argmax(axis=1)
+        marked = self.probe_batch["scene"][..., :1].argmax(axis=1)
         return labeled({"look": np.ones_like(marked)}, "glimpse", marked)
 
 

@@ -62,7 +62,7 @@ class Classify(Toy):
         return means["loss"], LossAux.of(aux, view.extra, means)
 
     def labels(self, sites):
-        return labeled({"symbols": self.probed["symbols"]}, SITE)
+        return labeled({"symbols": self.probe_batch["symbols"]}, SITE)
 
 
 def build(config, interface, precision):

@@ -65,8 +65,8 @@ class WhereIsTheBlob(Toy):
         return means["loss"], LossAux.of(aux, view.extra, means)
 
     def labels(self, sites):
-        pictures = np.repeat((255 * self.probed["picture"].clip(0, 1)).astype(np.uint8), 3, axis=-1)
-        links = tuple((Link(0, 1 + int(where), True),) for where in self.probed["label"])
+        pictures = np.repeat((255 * self.probe_batch["picture"].clip(0, 1)).astype(np.uint8), 3, axis=-1)
+        links = tuple((Link(0, 1 + int(where), True),) for where in self.probe_batch["label"])
         labels = Labels({}, tuple(f"picture {n}" for n in range(len(links))), {SITE: links})
         return dataclasses.replace(labels, pictures={"patches": pictures})
 

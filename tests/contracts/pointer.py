@@ -63,7 +63,7 @@ class WhereIsIt(Toy):
         return means["loss"], LossAux.of(aux, view.extra, means)
 
     def labels(self, sites):
-        probed = self.probed
+        probed = self.probe_batch
         return labeled({"asked": probed["asked"], "given": probed["given"]}, "pointer", probed["place"])
 
 

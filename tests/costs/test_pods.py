@@ -40,7 +40,7 @@ def experiment(**sections: Any) -> Experiment:
         "steps": 10,
         "pod": "cpu:4",
         "task": {"name": "language_modeling", "dataset": "nowhere", "tokenizer": "given", "vocabulary": VOCABULARY}
-        | {"context": CONTEXT, "rows": ROWS, "test": "", "probed_length": 8, "batching": "packed"},
+        | {"context": CONTEXT, "batch_size": ROWS, "test_split": "", "probe_length": 8, "batching": "packed"},
         "model": {"family": "decoder", "layers": LAYERS, "width": WIDTH, "heads": 2, "feed_forward": HIDDEN}
         | {"max_length": CONTEXT},
         "optimizer": {"algorithm": "adam", "warmup_steps": 2},

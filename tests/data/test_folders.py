@@ -148,7 +148,7 @@ def test_a_split_with_files_twice_is_refused(tmp_path: Path) -> None:
 
 
 LONG = "a line of text that is too long to stand twice by chance, number {}\n"
-TEXT_TASK = {"name": "language_modeling", "tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1}
+TEXT_TASK = {"name": "language_modeling", "tokenizer": "bytes", "context": 8, "batch_size": 2, "num_probe_examples": 1}
 
 
 def test_text_in_two_splits_is_told(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_text_in_two_splits_is_told(tmp_path: Path) -> None:
     files = {"train.txt": "".join(once), "valid.txt": "".join(once[15:]) + "new\n", "test.txt": once[0] + "short\n"}
     write(tmp_path, {f"books/{name}": text for name, text in files.items()})
     (tmp_path / "run").mkdir()
-    values = {**TEXT_TASK, "probed_length": 4, "dataset": "books", "data_dir": str(tmp_path)}
+    values = {**TEXT_TASK, "probe_length": 4, "dataset": "books", "data_dir": str(tmp_path)}
     (said,) = build(task_config(values), tmp_path / "run").said
     assert said.endswith(
         "; train, validation, test by the names of files and folders; 5 of 5 validation lines of 40 letters and more "

@@ -80,7 +80,13 @@ def test_pairs_are_a_function_of_their_seed_and_no_split_holds_anothers() -> Non
 def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation, Pair]:
     lengths = (1 + SymbolPairs().length,)
     config = TranslationConfig(
-        dataset=dataset, vocabulary=vocabulary, lengths=lengths, tokens_per_batch=26, beams=1, shown=2, probed=2
+        dataset=dataset,
+        vocabulary=vocabulary,
+        lengths=lengths,
+        tokens_per_batch=26,
+        beams=1,
+        num_decoded_examples=2,
+        num_probe_examples=2,
     )
     directory.mkdir()
     tokenizer, splits = load_splits(config, directory)

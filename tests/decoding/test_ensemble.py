@@ -121,7 +121,7 @@ def parts(runs: list[Path]) -> list[tuple[Model, Any]]:
 def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_path: Path) -> None:
     config = json.loads((runs[0] / "config.json").read_text())
     config["averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
-    config["task"] |= {"evaluated_parameters": "mean"}
+    config["task"] |= {"eval_parameters": "mean"}
     train.train(resolve(config | {"steps": 4}), tmp_path / "averaged")
     _, assembly, state = load(tmp_path / "averaged")
     _, other, of_other = load(runs[1])

@@ -55,7 +55,7 @@ SMALL: Mapping[str, Any] = {
     "model.embedding": 32,
     "model.channels": (8, 8, 8, 8),
     "task.context": 32,
-    "task.rows": 8,
+    "task.batch_size": 8,
     "task.tokens_per_batch": 512,
     "task.vocabulary": 512,
     "num_microbatches": 1,

@@ -16,7 +16,7 @@ _ARGUMENTS = {
     "gpt1.py": ("lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"),
     "single_probe.py": ("agreement", "two_places", "retrieval", "sorting", "brackets", "motifs"),
     "recurrent_copy.py": ("last",),
-    "sequence_level_training.py": ("minimum_risk",),
+    "sequence_level_training.py": ("mrt",),
     "weak_scaling.py": ("v5p:8x8x4",),
 }
 

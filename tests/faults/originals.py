@@ -30,8 +30,8 @@ TRANSLATION: dict[str, Any] = {
         "vocabulary": 200,
         "lengths": [48],
         "tokens_per_batch": 8 * 48,
-        "shown": 1,
-        "probed": 2,
+        "num_decoded_examples": 1,
+        "num_probe_examples": 2,
         "beams": 1,
     },
     "model": {
@@ -54,9 +54,9 @@ LANGUAGE: dict[str, Any] = {
         "dataset": str(ROOT / "LICENSE"),
         "tokenizer": "bytes",
         "context": 16,
-        "rows": 4,
-        "probed": 2,
-        "probed_length": 8,
+        "batch_size": 4,
+        "num_probe_examples": 2,
+        "probe_length": 8,
     },
     "model": {
         "family": "decoder",

@@ -22,9 +22,9 @@ def get_config() -> ConfigDict:
                 "tokenizer": "characters",
                 "batching": "packed",
                 "context": 32,
-                "rows": 8,
-                "probed": 3,
-                "probed_length": 12,
+                "batch_size": 8,
+                "num_probe_examples": 3,
+                "probe_length": 12,
             },
             "model": {
                 "family": "decoder",

@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "vocabulary": 20,
             "lengths": (5,),
             "tokens_per_batch": 40,
-            "probed": 2,
+            "num_probe_examples": 2,
             "beams": 1,
         },
         "model": {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 4},

@@ -115,7 +115,7 @@ def value_of(config: dict, key: str) -> object:
         ("task.data_dir=none", None),
         ("task.data_dir=a=b.c", "a=b.c"),
         ("task.data_dir=3", "3"),
-        ("task.test=", ""),
+        ("task.test_split=", ""),
         ("averages.ema.decay=0", 0.0),
         ("averages.last.every=7", 7),
         ("averages.ema.patterns=*/kernel,decoder/*", ["*/kernel", "decoder/*"]),
@@ -142,9 +142,9 @@ def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
     bare = tmp_path / "bare.py"
     bare.write_text(CONFIG.replace('"lengths": (16, 24)', "").replace(', "encoder_layers": 3', ""))
     for order in (words, words[::-1]):
-        config = parsed(str(bare), *order, "--config.task.masked=0.5").config
+        config = parsed(str(bare), *order, "--config.task.masked_lm_prob=0.5").config
         assert config["model"] == {"family": "encoder", "width": 64, "types": 3}
-        assert config["task"] == {"name": "masked_lm", "masked": 0.5}
+        assert config["task"] == {"name": "masked_lm", "masked_lm_prob": 0.5}
     with pytest.raises(UserError) as told:
         parsed(config_file, words[1]).config  # noqa: B018
     assert "config.model.encoder_layers=3 is said in the config, but the family encoder, which" in str(told.value)

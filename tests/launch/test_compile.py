@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 def get_config(pod="cpu:2"):
     return ConfigDict(dict(
         name="small", steps=10, num_microbatches=1, pod=pod,
-        task=dict(name="language_modeling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16, rows=8,
-                  test="", probed_length=8),
+        task=dict(name="language_modeling", dataset="nowhere", tokenizer="given", vocabulary=128, context=16,
+                  batch_size=8, test_split="", probe_length=8),
         model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=16, remat="none"),
         optimizer=dict(algorithm="adam", warmup_steps=2),
         sharding=dict(data=-1, fsdp=1, tensor=1, sequence=1, rules="dp"),
@@ -78,7 +78,7 @@ def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.Capture
         (("--topology=gpu:1",), "needs a GPU"),
         (("--config.sharding.tensor=3",), "config.sharding.tensor=3 divides nothing"),
         (("--config.sharding.data=3",), "does not make 2 cpu devices"),
-        (("--config.task.rows=7",), "config.task.rows=7 cannot be"),
+        (("--config.task.batch_size=7",), "config.task.batch_size=7 cannot be"),
         (("--config.pod=",), "say --topology=v5p:8x8x4, or name one in the config as config.pod"),
         (("--tries=0",), "--tries=0 must be at least 1"),
     ],

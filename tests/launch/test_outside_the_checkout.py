@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, sizes, train)}
 SMALL = ("--config.steps=4", "--config.log_every=1", "--config.checkpoint_every=2", "--config.head_statistics_every=2")
 SMALL += ("--config.eval_every=4", "--config.maps_every=2", "--config.model.width=8")
-SORTING = ("--config=lab/config.py:sorting", *SMALL, "--config.task.rows=8")
+SORTING = ("--config=lab/config.py:sorting", *SMALL, "--config.task.batch_size=8")
 TRANSLATION = (
     "--config=lab/config.py",
     *SMALL,
@@ -206,7 +206,7 @@ def test_the_familys_translations_are_searched_measured_and_mapped(
 def test_a_sweep_trains_two_trials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one worker, in this process: test_sweep.py starts one as the command does."""
     monkeypatch.setattr(sweep, "become_worker", lambda: None)
-    words = ["--config=lab/config.py:sorting", *SMALL, "--config.task.rows=8", "--workdir=sweep", "--worker"]
+    words = ["--config=lab/config.py:sorting", *SMALL, "--config.task.batch_size=8", "--workdir=sweep", "--worker"]
     assert cli.run(sweep.COMMAND, sweep.main, [*words, "--config.steps=2"]) == 0
     ledger = Ledger.existing(folder / "sweep")
     assert [trial.overrides["optimizer.learning_rate"] for trial in ledger.trials()] == [1e-3, 3e-3]

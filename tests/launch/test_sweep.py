@@ -25,9 +25,9 @@ def get_config():
         "name": "smallest", "seed": 1, "steps": 4,
         "log_every": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0,
         "task": {
-            "name": "language_modeling", "tokenizer": "characters", "context": 32, "rows": 8, "prompts": (),
+            "name": "language_modeling", "tokenizer": "characters", "context": 32, "batch_size": 8, "prompts": (),
             "dataset": "repeated/symbols=8,shortest=4,longest=8,length=32,train=64,validation=8,test=8",
-            "probed": 2, "probed_length": 8, "repeated": 0,
+            "num_probe_examples": 2, "probe_length": 8, "num_repeated_sequences": 0,
         },
         "model": {
             "family": "decoder", "embedding_rows": 128, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16,

@@ -34,7 +34,10 @@ def refusal(folder: Path, **changes) -> str:
     [
         ({"task.dataset": "phrases/train=48,validation=16,test=16"}, "training batch 0 (config.task.dataset='phrases/"),
         ({"task.tokens_per_batch": 96}, "training batch 0 (config.task.tokens_per_batch=384 against 96)"),
-        ({"task.shown": 4}, "evaluation 'translation' of validation, batch 0 (config.task.shown=2 against 4)"),
+        (
+            {"task.num_decoded_examples": 4},
+            "evaluation 'translation' of validation, batch 0 (config.task.num_decoded_examples=2 against 4)",
+        ),
     ],
     ids=["data set", "batch size", "evaluated sentences"],
 )

@@ -23,8 +23,8 @@ BASE: dict[str, Any] = {
         "lengths": (48,),
         "tokens_per_batch": 8 * 48,
         "label_smoothing": 0.1,
-        "shown": 2,
-        "probed": 2,
+        "num_decoded_examples": 2,
+        "num_probe_examples": 2,
         "beams": 1,
     },
     "model": {

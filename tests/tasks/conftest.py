@@ -25,7 +25,14 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_task(path: Path, folder: Path, name: str, **values: Any) -> Any:
-    given = {"dataset": str(path), "tokenizer": "bytes", "context": 24, "rows": 4, "probed": 2, "probed_length": 8}
+    given = {
+        "dataset": str(path),
+        "tokenizer": "bytes",
+        "context": 24,
+        "batch_size": 4,
+        "num_probe_examples": 2,
+        "probe_length": 8,
+    }
     return build(task_config({"name": name, **given, **values}), folder)
 
 

@@ -25,8 +25,8 @@ SMALL = {
     "dataset": "word_order/longest=5,train=40,validation=9,test=6",
     "vocabulary": 300,
     "lengths": (8, 16),
-    "rows": 4,
-    "probed": 3,
+    "batch_size": 4,
+    "num_probe_examples": 3,
 }
 SITE = "classifier/attention"
 
@@ -153,9 +153,9 @@ def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, v
         assert "".join(pieces[1:-1]).replace("▁", " ") == text
     aux = jax.jit(lambda: task.probe(view, Capture((SITE,)), jax.random.key(0)))()
     weights = aux.maps[SITE].weights
-    assert weights.shape == (1, 3, 1, 1, task.probed["tokens"].shape[1])
+    assert weights.shape == (1, 3, 1, 1, task.probe_batch["tokens"].shape[1])
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
-    for of_text, length in zip(weights[0, :, 0, 0], task.probed["lengths"], strict=True):
+    for of_text, length in zip(weights[0, :, 0, 0], task.probe_batch["lengths"], strict=True):
         assert (of_text[length:] == 0).all()
         assert (of_text[:length] > 0).all()
 
@@ -194,12 +194,12 @@ def test_what_cannot_be_answered_is_refused(request_: Request, says: str, task: 
     ("values", "says"),
     [
         ({"dataset": "glue/SST"}, "config.task.dataset='glue/SST' is unknown: did you mean 'glue/SST-2'"),
-        ({"rows": 0}, "config.task.rows=0 must be at least 1"),
-        ({"probed": 0}, "config.task.probed=0 must be at least 1"),
+        ({"batch_size": 0}, "config.task.batch_size=0 must be at least 1"),
+        ({"num_probe_examples": 0}, "config.task.num_probe_examples=0 must be at least 1"),
         ({"lengths": ()}, "config.task.lengths=() must name lengths of at least 3 tokens"),
         ({"lengths": (2, 8)}, "config.task.lengths=(2, 8) must name lengths"),
-        ({"validation": ""}, "config.task.validation='' must be the name of a split"),
-        ({"validation": "dev"}, "has no labeled split 'dev'"),
+        ({"validation_split": ""}, "config.task.validation_split='' must be the name of a split"),
+        ({"validation_split": "dev"}, "has no labeled split 'dev'"),
         ({"tokenizer": "given"}, "config.task.tokenizer=given, but the run directory holds none"),
     ],
     ids=str,
@@ -212,7 +212,7 @@ def test_a_config_that_cannot_be_is_refused(values: dict[str, Any], says: str, t
 
 
 def test_rows_that_a_mesh_cannot_divide_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"config.task.rows=4 cannot be cut into 3 equal parts"):
+    with pytest.raises(UserError, match=r"config.task.batch_size=4 cannot be cut into 3 equal parts"):
         build(task_config(SMALL), tmp_path, 3)
 
 

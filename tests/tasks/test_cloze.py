@@ -93,7 +93,7 @@ def test_what_makes_no_question_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"questions": -1}, {"shots": ()}, {"shots": (1, 1)}, {"shots": (-1,)}, {"shots": (0, 1)}]
+    "wrong", [{"num_cloze_questions": -1}, {"shots": ()}, {"shots": (1, 1)}, {"shots": (-1,)}, {"shots": (0, 1)}]
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=rf"config\.task\.{next(iter(wrong))}"):
@@ -101,7 +101,7 @@ def test_unfit_values_are_refused(wrong: dict) -> None:
 
 
 def test_a_language_model_is_asked_where_its_config_says_so() -> None:
-    config = LanguageModelingConfig(questions=3, context=800, rows=4, probed=1)
+    config = LanguageModelingConfig(num_cloze_questions=3, context=800, batch_size=4, num_probe_examples=1)
     splits = {"train": TRAIN, "validation": HELD_OUT, "test": HELD_OUT}
     task = LanguageModeling(config, TOKENIZER, splits)
     assert [each.name for each in task.evaluations if each.split == "validation"] == ["loss", "cloze", "last_words"]

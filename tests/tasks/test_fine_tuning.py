@@ -37,7 +37,7 @@ WIDTH = 3
 def task_of(folder: Path, problem: str, **values: Any) -> Any:
     """Twelve sequences a batch, whatever the form: one shape to compile."""
     rows = 12 // SEQUENCES.get(problem, 1)
-    given = {"dataset": f"grammar/{problem}/{SIZES}", "rows": rows, "probed": 2, "tokenizer": "bytes"}
+    given = {"dataset": f"grammar/{problem}/{SIZES}", "batch_size": rows, "num_probe_examples": 2, "tokenizer": "bytes"}
     return build(task_config({"name": "fine_tuning", **given, "lengths": (128,), **values}), folder)
 
 
@@ -279,7 +279,7 @@ def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
     for name, count in (("in_domain_train", 8), ("in_domain_dev", 6), ("out_of_domain_dev", 4)):
         lines = [f"x\t{number % 2}\t\tSentence {number} of {name}." for number in range(count)]
         (cola / f"{name}.tsv").write_text("\n".join(lines))
-    task = task_of(tmp_path, "", dataset="glue/CoLA", data_dir=str(tmp_path), test="development")
+    task = task_of(tmp_path, "", dataset="glue/CoLA", data_dir=str(tmp_path), test_split="development")
     assert [len(task.splits[name].texts) for name in ("train", "validation", "development")] == [8, 6, 10]
     finish = task.evaluations[1].finish
     counts = np.array([[3, 1], [2, 4]])
@@ -291,7 +291,7 @@ def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
 def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTuning]) -> None:
     labels = tasks["similarity"].labels(())
     examples = tasks["similarity"].splits["validation"].texts
-    assert len(labels.titles) == len(tasks["similarity"].probed["tokens"]) == 4
+    assert len(labels.titles) == len(tasks["similarity"].probe_batch["tokens"]) == 4
     for place, title in enumerate(labels.titles):
         texts, score = examples[(0, 0, 4, 4)[place]]
         names = labels.tokens["tokens"][place]
@@ -341,12 +341,12 @@ def test_what_cannot_be_answered_is_refused(
     [
         ({"auxiliary": -1.0}, "config.task.auxiliary=-1.0 must be at least 0"),
         ({"lengths": (4, 8)}, "config.task.lengths=(4, 8) must name lengths of at least 5 tokens"),
-        ({"rows": 0}, "config.task.rows=0 must be at least 1"),
+        ({"batch_size": 0}, "config.task.batch_size=0 must be at least 1"),
         ({"dataset": "grammar/chose"}, "config.task.dataset='grammar/chose' is unknown: did you mean 'choice'?"),
         ({"dataset": "glue/COLA"}, "did you mean 'glue/CoLA'?"),
         ({"dataset": "glue/entailmnt"}, "'glue/entailmnt' is unknown: did you mean 'grammar/entailment'?"),
-        ({"validation": ""}, "config.task.validation='' must be the name of a split"),
-        ({"test": "development"}, "has no labeled split 'development': it has train, validation, test"),
+        ({"validation_split": ""}, "config.task.validation_split='' must be the name of a split"),
+        ({"test_split": "development"}, "has no labeled split 'development': it has train, validation, test"),
     ],
     ids=str,
 )

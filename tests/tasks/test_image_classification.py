@@ -21,8 +21,8 @@ from transformer.tasks.registry import build, synthetic, task_config
 SMALL = {
     "name": "image_classification",
     "dataset": "digits/size=8,train=20,validation=10,test=10",
-    "rows": 4,
-    "probed": 3,
+    "batch_size": 4,
+    "num_probe_examples": 3,
 }
 VIT = {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 8}
 
@@ -63,7 +63,7 @@ def test_loss_is_that_of_both_classes_by_their_shares_and_smoothed() -> None:
 
 
 def test_evaluation_counts_every_picture_once() -> None:
-    task = task_of(rows=4)
+    task = task_of(batch_size=4)
     view = view_of(task)
     (evaluation,) = [each for each in task.evaluations if each.split == "test"]
     results = [evaluation.step(view, batch, jax.random.key(0)) for batch in evaluation.batches]
@@ -111,12 +111,12 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"rows": 0}, "rows=0"),
+        ({"batch_size": 0}, "batch_size=0"),
         ({"label_smoothing": 1.0}, "label_smoothing=1"),
         ({"shuffled": -1}, "shuffled=-1"),
         ({"shuffled": 3}, "does not divide"),
-        ({"validation": ""}, "validation='' must be the name of a split"),
-        ({"test": "tset"}, "has no split 'tset'"),
+        ({"validation_split": ""}, "validation_split='' must be the name of a split"),
+        ({"test_split": "tset"}, "has no split 'tset'"),
         ({"side": 0, "dataset": "x"}, "side=0"),
     ],
 )

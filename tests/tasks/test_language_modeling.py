@@ -90,7 +90,7 @@ def test_packed_documents_are_counted_by_their_labels(tmp_path: Path) -> None:
     for name, text in {"train": "abcdefgh\n", "validation": "bcdefghi\n", "test": "cdefghij\n"}.items():
         (folder / f"{name}.txt").write_text(3 * text)
     task = make_task(
-        folder, tmp_path, "language_modeling", batching="packed", tokenizer="characters", context=9, probed_length=4
+        folder, tmp_path, "language_modeling", batching="packed", tokenizer="characters", context=9, probe_length=4
     )
     batch = task.source(0)[0]
     assert float(task.totals(batch)["tokens"]) == batch["counts"].sum()
@@ -117,7 +117,7 @@ def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_pat
                 seen.append(task.tokenizer.decode(tokens))
     assert seen == texts.split("validation")
     assert len(test.batches) == 1
-    for row in task.probed["tokens"][:2]:
+    for row in task.probe_batch["tokens"][:2]:
         assert any(task.tokenizer.decode(row) in text for text in seen)
 
 
@@ -128,7 +128,7 @@ def test_the_probe_shows_stretches_of_the_validation_text_and_random_tokens(
     assert [len(row) for row in labels.tokens["tokens"]] == [8, 8, 8]
     assert labels.periods == (None, None, 4)
     assert labels.titles[2] == "random tokens, repeated every 4"
-    random = language_task.probed["tokens"][2]
+    random = language_task.probe_batch["tokens"][2]
     np.testing.assert_array_equal(random[:4], random[4:])
     assert len(set(random)) == 4
     aux = language_task.probe(language_view, Capture(("decoder/self",)), jax.random.key(0))
@@ -140,8 +140,11 @@ def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_r
 ) -> None:
     # The first run trains the tokenizer, which the others find.
     given = {"tokenizer": "bpe", "vocabulary": 300}
-    tasks = [make_task(text_file, tmp_path, "language_modeling", repeated=count, **given) for count in (3, 1, 0)]
-    several, one, none = (task.probed["tokens"][2:] for task in tasks)
+    tasks = [
+        make_task(text_file, tmp_path, "language_modeling", num_repeated_sequences=count, **given)
+        for count in (3, 1, 0)
+    ]
+    several, one, none = (task.probe_batch["tokens"][2:] for task in tasks)
     assert (several.shape, none.shape) == ((3, 8), (0, 8))
     np.testing.assert_array_equal(several[:1], one)
     assert len({tuple(row) for row in several}) == 3
@@ -178,7 +181,7 @@ def test_stretches_lie_within_documents_where_any_is_long_enough() -> None:
     # No document has ten tokens: they are joined.
     joined = [*range(9), 100, 101, *range(200, 204), *range(300, 306)]
     np.testing.assert_array_equal(stretches(documents, 2, 10), [joined[:10], joined[-10:]])
-    # Behind a memory twice as many are mapped as config.task.probed_length says.
+    # Behind a memory twice as many are mapped as config.task.probe_length says.
     with pytest.raises(UserError, match=f"has {len(joined)} tokens, fewer than the 64 of a stretch that is mapped"):
         stretches(documents, 1, 64)
 
@@ -204,9 +207,9 @@ def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, langua
     ("values", "message"),
     [
         ({"context": 1}, "config.task.context=1"),
-        ({"validation": ""}, "config.task.validation='' must be the name of a split"),
-        ({"rows": 0}, "config.task.rows=0"),
-        ({"repeated": -1}, "config.task.repeated=-1"),
+        ({"validation_split": ""}, "config.task.validation_split='' must be the name of a split"),
+        ({"batch_size": 0}, "config.task.batch_size=0"),
+        ({"num_repeated_sequences": -1}, "config.task.num_repeated_sequences=-1"),
         ({"label_smoothing": 1.0}, "config.task.label_smoothing=1.0"),
         ({"batching": "pakced"}, "packed"),
         ({"tokenizer": "char"}, "config.task.tokenizer='char'"),
@@ -221,11 +224,11 @@ def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refuse
     text_file: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="'holdout'"):
-        make_task(text_file, tmp_path, "language_modeling", validation="holdout")
+        make_task(text_file, tmp_path, "language_modeling", validation_split="holdout")
     with pytest.raises(UserError, match="the command convert"):
         make_task(text_file, tmp_path, "language_modeling", tokenizer="given")
     with pytest.raises(UserError, match="the 5000 of a stretch"):
-        make_task(text_file, tmp_path, "language_modeling", probed_length=5000, context=5000)
+        make_task(text_file, tmp_path, "language_modeling", probe_length=5000, context=5000)
 
 
 def test_prompts_that_the_model_has_no_room_for_are_refused(language_task: Any) -> None:

@@ -15,7 +15,13 @@ from transformer.config import UserError
 from transformer.models.model import Aux
 from transformer.tasks.contract import Request, View
 from transformer.tasks.losses import TokenLoss
-from transformer.tasks.masked_lm import Baselines, Examples, MaskedLanguageModelingConfig, Masks, Predicted
+from transformer.tasks.masked_lm import (
+    Baselines,
+    InputFormat,
+    MaskedLanguageModelingConfig,
+    Masking,
+    PretrainingObjective,
+)
 
 
 def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: View) -> None:
@@ -79,12 +85,12 @@ def pairs_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
         text_file,
         folder,
         "masked_lm",
-        examples="fixed_pairs",
+        input_format="fixed_pairs",
         next_sentence=True,
-        masks="static",
+        masking="static",
         context=64,
         tokenizer="characters",
-        middle=True,
+        eval_middle_token=True,
     )
 
 
@@ -140,8 +146,8 @@ def test_both_losses_are_means_of_their_own_and_their_sum_is_minimized(pairs_tas
 def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_may_see(
     pairs_task: Any, text_file: Path, tmp_path: Path
 ) -> None:
-    given = {"context": 64, "tokenizer": "characters", "middle": True, "examples": "fixed_pairs"}
-    causal = make_task(text_file, tmp_path, "masked_lm", predicted="next", **given)
+    given = {"context": 64, "tokenizer": "characters", "eval_middle_token": True, "input_format": "fixed_pairs"}
+    causal = make_task(text_file, tmp_path, "masked_lm", objective="left_to_right", **given)
     evaluations = [next(each for each in task.evaluations if each.name == "middle") for task in (causal, pairs_task)]
     text = evaluations[1].batches[0]
     for name, values in text.items():
@@ -164,7 +170,7 @@ def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_m
 
 
 def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_path: Path) -> None:
-    given = {"context": 64, "tokenizer": "characters", "middle": True}
+    given = {"context": 64, "tokenizer": "characters", "eval_middle_token": True}
     task = make_task(text_file, tmp_path, "masked_lm", **given)
     evaluation = next(each for each in task.evaluations if each.name == "middle")
     text = evaluation.batches[0]
@@ -174,8 +180,8 @@ def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_p
 
 
 def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_file: Path, tmp_path: Path) -> None:
-    given = {"context": 64, "tokenizer": "characters", "examples": "pairs"}
-    task = make_task(text_file, tmp_path, "masked_lm", predicted="next", **given)
+    given = {"context": 64, "tokenizer": "characters", "input_format": "pairs"}
+    task = make_task(text_file, tmp_path, "masked_lm", objective="left_to_right", **given)
     view = View(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
     source = task.source(0)[3]
     batch, _ = task.prepare(view, source, jax.random.key(0))
@@ -192,10 +198,13 @@ def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_fil
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"next_sentence": True}, r"config\.task\.examples=crops: say pairs"),
-        ({"masks": Masks.STATIC}, "crops never come again"),
-        ({"masks": Masks.STATIC, "examples": Examples.PAIRS}, "pairs never come again"),
-        ({"predicted": Predicted.NEXT, "whole_words": True}, "config.task.predicted=next hides nothing"),
+        ({"next_sentence": True}, r"config\.task\.input_format=crops: say pairs"),
+        ({"masking": Masking.STATIC}, "crops never come again"),
+        ({"masking": Masking.STATIC, "input_format": InputFormat.PAIRS}, "pairs never come again"),
+        (
+            {"objective": PretrainingObjective.LEFT_TO_RIGHT, "whole_word_masking": True},
+            "config.task.objective=left_to_right hides nothing",
+        ),
     ],
 )
 def test_options_that_need_other_examples_are_refused(values: dict[str, Any], told: str) -> None:
@@ -206,13 +215,13 @@ def test_options_that_need_other_examples_are_refused(values: dict[str, Any], to
 def test_a_model_that_lacks_what_pairs_need_is_refused(pairs_task: Any) -> None:
     with pytest.raises(UserError, match=r"config\.model\.head=masked does not say .* say config\.model\.head=pretrain"):
         view_of(pairs_task, "encoder")
-    with pytest.raises(UserError, match=r"config\.model\.types=1 cannot tell two texts apart"):
+    with pytest.raises(UserError, match=r"config\.model\.types=1 cannot tell texts apart"):
         view_of(pairs_task, "encoder", head="pretraining", types=1)
 
 
 def test_shares_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UserError, match=r"config\.task\.masked=1\.0"):
-        MaskedLanguageModelingConfig(masked=1.0)
+    with pytest.raises(UserError, match=r"config\.task\.masked_lm_prob=1\.0"):
+        MaskedLanguageModelingConfig(masked_lm_prob=1.0)
 
 
 def test_an_encoder_without_a_head_is_refused(masked_task: Any) -> None:

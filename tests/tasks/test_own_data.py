@@ -27,9 +27,15 @@ def get_config():
         "optimizer": {"learning_rate": 0.1},
     })
 """
-TEXT = {"tokenizer": "bytes", "context": 8, "rows": 2, "probed": 1, "probed_length": 4}
+TEXT = {"tokenizer": "bytes", "context": 8, "batch_size": 2, "num_probe_examples": 1, "probe_length": 4}
 TASKS: dict[str, dict[str, Any]] = {
-    "x.en": {"name": "translation", "dataset": "x.en,x.de", "vocabulary": 60, "lengths": (32,), "probed": 2},
+    "x.en": {
+        "name": "translation",
+        "dataset": "x.en,x.de",
+        "vocabulary": 60,
+        "lengths": (32,),
+        "num_probe_examples": 2,
+    },
     "x.tsv": {"name": "classification", "dataset": "x.tsv", "classes": ("a", "b"), "tokenizer": "bytes"},
     "x.jsonl": {"name": "language_modeling", "dataset": "x.jsonl", **TEXT},
     "books/one.txt": {"name": "masked_lm", "dataset": "books", **TEXT},
@@ -86,13 +92,15 @@ def test_without_their_classes_labeled_files_say_which_they_have(files: Path) ->
 def test_few_or_long_pairs_are_mapped_as_they_are_labeled(files: Path) -> None:
     long, short = "a fox " * 40, "fox 1"
     (files / "dev.tsv").write_text("".join(f"{text}\t{text}\n" for text in (long, short, long, "fox 2")))
-    config = task_config({**TASKS["x.en"], "data_dir": str(files), "validation_files": "dev.tsv", "probed": 8})
+    config = task_config(
+        {**TASKS["x.en"], "data_dir": str(files), "validation_files": "dev.tsv", "num_probe_examples": 8}
+    )
     task = build(config, files / "run")
     labels = task.labels((Site("encoder/self", query=Axis("source"), key=Axis("source"), layers=("0",), heads=("0",)),))
     assert [len(tokens) for tokens in labels.tokens["source"]] == [
-        int((row != 0).sum()) for row in task.probed["source"]
+        int((row != 0).sum()) for row in task.probe_batch["source"]
     ]
-    assert len(task.probed["source"]) == 2
+    assert len(task.probe_batch["source"]) == 2
     assert task.said[1].startswith("of these 2 validation pairs are longer than max(config.task.lengths)=32 tokens: ")
 
 

@@ -28,14 +28,16 @@ def view_of(family: str, train: bool = False, **changes: Any) -> View:
 def task_of(segments: int = 16) -> SegmentLanguageModeling:
     tokenizer = TokenizerKind.BPE
     return synthetic(
-        SegmentLanguageModelingConfig(vocabulary=11, tokenizer=tokenizer, context=2, rows=2, segments=segments)
+        SegmentLanguageModelingConfig(
+            vocabulary=11, tokenizer=tokenizer, context=2, batch_size=2, num_eval_segments=segments
+        )
     )
 
 
 @pytest.mark.parametrize("task", [PERMUTATION, SEGMENTS])
 def test_a_run_takes_the_batches(task: TaskSpec) -> None:
     """Places of a long segment are no tokens of a small vocabulary."""
-    made = task.synthetic(task.config(vocabulary=9, context=64, rows=2), 1)
+    made = task.synthetic(task.config(vocabulary=9, context=64, batch_size=2), 1)
     batch = CheckedBatches(made.source(0), made.interface)[0]
     assert batch["tokens"].shape == (2, 64)
     assert batch.get("order", batch["index"]).max() > 9
@@ -68,7 +70,7 @@ def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
 @pytest.mark.slow
 def test_long_rows_are_read_behind_what_stands_before() -> None:
     """The loss over segments with a memory is that of a model that sees as far back; without one it is another."""
-    task = task_of(segments=3)
+    task = task_of(num_eval_segments=3)
     view = view_of("transformer_xl")
     random = np.random.default_rng(1)
     tokens, labels = random.integers(0, 11, (2, 2, 6))
@@ -102,7 +104,10 @@ def test_a_model_without_a_memory_is_refused_where_the_task_needs_one() -> None:
 
 
 def test_what_a_config_cannot_say_is_refused() -> None:
-    for options, said in (({"one_in": 200}, "one_in=200 of context=128"), ({"segments": 0}, "segments=0")):
+    for options, said in (
+        ({"partial_prediction_k": 200}, "partial_prediction_k=200 of context=128"),
+        ({"num_eval_segments": 0}, "num_eval_segments=0"),
+    ):
         with pytest.raises(UserError, match=said):
             PERMUTATION.config(**options)
     with pytest.raises(UserError, match="batching=packed"):

@@ -19,7 +19,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.tasks.contract import View
-from transformer.tasks.sequence_level_training import Expectation, different, expected_reward, gleu
+from transformer.tasks.sequence_level_training import SequenceObjective, different, expected_reward, gleu
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode
 
@@ -75,7 +75,7 @@ def test_reinforce_follows_the_gradient_of_the_expected_reward() -> None:
     def estimate(logits: jax.Array, drawn: jax.Array) -> jax.Array:
         log_p = jax.nn.log_softmax(logits)[drawn][None]
         members = jnp.ones((1, 2), bool)
-        return expected_reward(Expectation.REINFORCE, log_p, jnp.asarray(rewards)[drawn][None], members, 1.0)[0]
+        return expected_reward(SequenceObjective.REINFORCE, log_p, jnp.asarray(rewards)[drawn][None], members, 1.0)[0]
 
     with jax.enable_x64(True):
         p = np.exp(logits) / np.exp(logits).sum()
@@ -92,32 +92,32 @@ def test_the_minimum_risk_is_the_mean_reward_of_what_counts() -> None:
     rng = np.random.default_rng(2)
     log_p, rewards = -10 * rng.random((3, 4)), rng.random((3, 4))
     members = np.array([[True] * 4, [True, False, True, False], [False, False, True, False]])
-    found = expected_reward(Expectation.MINIMUM_RISK, jnp.asarray(log_p), jnp.asarray(rewards), members, 0.3)
+    found = expected_reward(SequenceObjective.MRT, jnp.asarray(log_p), jnp.asarray(rewards), members, 0.3)
     for row, (of_row, reward, counts) in enumerate(zip(log_p, rewards, members, strict=True)):
         weights = np.exp(of_row[counts]) ** 0.3
         assert float(found[row]) == pytest.approx(float(weights @ reward[counts] / weights.sum()), rel=1e-5)
     with jax.enable_x64(True):
         check_grads(
-            lambda log_p: expected_reward(Expectation.MINIMUM_RISK, log_p, rewards, members, 0.3),
+            lambda log_p: expected_reward(SequenceObjective.MRT, log_p, rewards, members, 0.3),
             (jnp.asarray(log_p),),
             1,
             modes=["rev"],
         )
 
 
-def task_of(expectation: Expectation) -> tuple[Translation, View]:
+def task_of(expectation: SequenceObjective) -> tuple[Translation, View]:
     tokenizer = train_bpe(10 * [text for pair in PAIRS for text in (pair.source, pair.target)], 60)
     splits = {name: Split(name, PAIRS, encode(tokenizer, PAIRS)) for name in ("train", "validation", "test")}
-    config = dataclasses.replace(CONFIG, expectation=expectation, draws=3, likelihood=0.25, sharpness=0.4)
+    config = dataclasses.replace(CONFIG, objective=expectation, num_samples=3, nll_weight=0.25, mrt_alpha=0.4)
     task = Translation(config, tokenizer, splits)
     model = build(RecurrentEncoderDecoderConfig(width=8, embedding=4), task.interface, Precision())
     return task, View(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
 
 
 @pytest.mark.parametrize(
-    "expectation", [Expectation.REINFORCE, pytest.param(Expectation.MINIMUM_RISK, marks=pytest.mark.slow)]
+    "expectation", [SequenceObjective.REINFORCE, pytest.param(SequenceObjective.MRT, marks=pytest.mark.slow)]
 )
-def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectation) -> None:
+def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceObjective) -> None:
     task, view = task_of(expectation)
     given = dict(task.source(seed=1)[0])
     labels = given["labels"] = np.array(given["labels"])
@@ -125,7 +125,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectatio
     batch, extra = jax.jit(lambda batch: task.prepare(view, batch, jax.random.key(3)))(given)
     assert extra == {}
     drawn, rewards = np.asarray(batch["drawn"]), np.asarray(batch["rewards"])
-    front = 1 if expectation is Expectation.MINIMUM_RISK else 0
+    front = 1 if expectation is SequenceObjective.MRT else 0
     assert drawn.shape == (len(labels), 3 + front, labels.shape[1])
     if front:
         assert (drawn[:, 0] == labels).all()
@@ -156,7 +156,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectatio
             worth += weights @ rewards[row] / weights.sum()
         else:
             worth += (rewards[row] - rewards[row].mean()) @ log_p / 3
-    plain, _ = task_of(Expectation.NONE)
+    plain, _ = task_of(SequenceObjective.NLL)
     of_given = plain.totals(given)
     of_reference = jax.jit(lambda given: plain.objectives[0].loss(view, given, of_given, jax.random.key(4))[0])(given)
     expected = 0.25 * float(of_reference) - worth / float(totals["tokens"])
@@ -164,29 +164,29 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: Expectatio
 
 
 def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
-    task, view = task_of(Expectation.MINIMUM_RISK)
+    task, view = task_of(SequenceObjective.MRT)
     (evaluation,) = (each for each in task.evaluations if each.name == "reward")
     assert (evaluation.split, evaluation.at_end) == ("validation", False)
     key, (batch, *others) = jax.random.key(5), evaluation.batches
     assert not others
     sums, prepared = jax.jit(lambda: (evaluation.step(view, batch, key)[0], task.prepare(view, batch, key)[0]))()
     real = (np.asarray(batch["labels"]) != PAD).any(axis=1)
-    assert 0 < real.sum() <= CONFIG.shown
+    assert 0 < real.sum() <= CONFIG.num_decoded_examples
     found = evaluation.finish({name: float(value) for name, value in sums.items()}, None).scalars
     assert found == {"reward": pytest.approx(np.asarray(prepared["rewards"])[real, 1:].mean(), rel=1e-5)}
 
 
 def test_a_model_whose_attention_draws_is_refused() -> None:
-    task, _ = task_of(Expectation.REINFORCE)
+    task, _ = task_of(SequenceObjective.REINFORCE)
     model = build(
         RecurrentEncoderDecoderConfig(width=8, embedding=4, normalizer=Normalizer.HARD), task.interface, Precision()
     )
     view = View(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
-    with pytest.raises(UserError, match=r"config\.task\.expectation=reinforce draws translations"):
+    with pytest.raises(UserError, match=r"config\.task\.objective=reinforce draws translations"):
         task.init_extra(view, jax.random.key(0))
 
 
-@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("likelihood", -1.0), ("sharpness", -0.1)])
+@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("likelihood", -1.0), ("mrt_alpha", -0.1)])
 def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(UserError, match=f"config.task.{name}={value}"):
         TranslationConfig(**{name: value})

@@ -28,13 +28,13 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_language_modeling_has_the_real_shapes(
     text_file: Path, tmp_path: Path, batching: str, rows_multiple: int
 ) -> None:
-    values = {"name": "language_modeling", "context": 24, "rows": 4, "tokenizer": "bytes", "batching": batching}
-    values |= {"probed": 2, "probed_length": 8, "prompts": ("The ",)}
+    values = {"name": "language_modeling", "context": 24, "batch_size": 4, "tokenizer": "bytes", "batching": batching}
+    values |= {"num_probe_examples": 2, "probe_length": 8, "prompts": ("The ",)}
     real = build(task_config({**values, "dataset": str(text_file)}), tmp_path, rows_multiple)
     told = synthetic(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
     assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
     assert told.interface.inputs == real.interface.inputs
-    assert told.probed["tokens"].shape == real.probed["tokens"].shape
+    assert told.probe_batch["tokens"].shape == real.probe_batch["tokens"].shape
     assert [e.name for e in told.evaluations] == ["loss", "loss"]
     # The text is one document; of several, as is made up, one more token stands for their ends.
     assert told.interface.vocabularies == {"tokens": 257}
@@ -45,11 +45,11 @@ def test_language_modeling_has_the_real_shapes(
 def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
     """As launch.compile needs it: a batch at the defaults, whose rows are many and follow one another."""
     config = task_config({"name": name})
-    assert abstract_batch(synthetic(config))["tokens"].shape == (config.rows, config.context)
+    assert abstract_batch(synthetic(config))["tokens"].shape == (config.batch_size, config.context)
 
 
 def test_masked_language_modeling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
-    real = make_task(text_file, tmp_path, "masked_lm", whole_words=True)
+    real = make_task(text_file, tmp_path, "masked_lm", whole_word_masking=True)
     told = synthetic(dataclasses.replace(real.config, dataset="nowhere"))
     assert shapes(abstract_batch(told)) == shapes(real.source(0)[0])
     assert told.interface.vocabularies["tokens"] == real.interface.vocabularies["tokens"] + 1
@@ -61,11 +61,11 @@ def test_masked_language_modeling_has_the_real_shapes(text_file: Path, tmp_path:
 @pytest.mark.parametrize("tokenizer", ["given", "bpe"])
 def test_the_vocabulary_is_the_one_that_the_config_names(tokenizer: str) -> None:
     config = task_config(
-        {"name": "masked_lm", "dataset": "x", "tokenizer": tokenizer, "vocabulary": 30_522, "test": ""}
+        {"name": "masked_lm", "dataset": "x", "tokenizer": tokenizer, "vocabulary": 30_522, "test_split": ""}
     )
     task = synthetic(config)
     assert task.interface.vocabularies == {"tokens": 30_522}
-    assert len(task.labels(()).titles) == config.probed
+    assert len(task.labels(()).titles) == config.num_probe_examples
 
 
 @pytest.mark.parametrize("rows_multiple", [1, 8, 64])
@@ -77,7 +77,7 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
             "vocabulary": 300,
             "lengths": (8, 16, 32),
             "tokens_per_batch": 256,
-            "shown": 4,
+            "num_decoded_examples": 4,
         }
     )
     # A text of every length gives a batch of every shape.
@@ -93,19 +93,19 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
     assert max(batch["source"].size for batch in batches) == np.prod(abstract_batch(told)["source"].shape)
     assert told.interface.vocabularies == {"joint": 300}
     # Its sentences are those that its tokenizer cuts into just these numbers, so that maps have their labels.
-    assert [len(row) for row in told.labels(()).tokens["source"]] == [32] * config.probed
+    assert [len(row) for row in told.labels(()).tokens["source"]] == [32] * config.num_probe_examples
     assert told.source(0)[0]["source"][0].tolist() == [*range(31), told.tokenizer.end]
 
 
 def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None:
-    values = {"name": "language_modeling", "dataset": "x", "tokenizer": "given", "vocabulary": 50_257, "test": ""}
-    task = synthetic(task_config({**values, "context": 2048, "rows": 1536, "batching": "packed"}), 128)
+    values = {"name": "language_modeling", "dataset": "x", "tokenizer": "given", "vocabulary": 50_257, "test_split": ""}
+    task = synthetic(task_config({**values, "context": 2048, "batch_size": 1536, "batching": "packed"}), 128)
     assert shapes(abstract_batch(task))["tokens"] == ((1536, 2048), "int32")
     assert not list(tmp_path.iterdir())
 
 
 def test_every_made_up_token_is_of_the_vocabulary() -> None:
     for name in ("language_modeling", "masked_lm"):
-        task = synthetic(task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "rows": 2}))
+        task = synthetic(task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "batch_size": 2}))
         batch = task.source(0)[0]
         assert np.max(batch["tokens"]) < 40

@@ -23,7 +23,9 @@ PAIRS = [
     Pair(" ".join(f"s{n}" for n in range(words)), " ".join(f"t{n}" for n in range(words + more)), "de")
     for words, more in ((1, 0), (2, 2), (3, 0), (1, 3), (5, 0), (4, 1), (2, 0), (6, 0), (3, 1), (2, 1))
 ]
-CONFIG = TranslationConfig(lengths=(5, 9), tokens_per_batch=18, label_smoothing=0.2, shown=3, probed=4, beams=1)
+CONFIG = TranslationConfig(
+    lengths=(5, 9), tokens_per_batch=18, label_smoothing=0.2, num_decoded_examples=3, num_probe_examples=4, beams=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def test_the_evaluated_loss_weighs_every_token_the_same(task: Translation, view:
 
 def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Translation) -> None:
     labels = task.labels(())
-    assert len(labels.titles) == CONFIG.probed
+    assert len(labels.titles) == CONFIG.num_probe_examples
     seen: dict[str, Any] = {}
 
     class Seen(Oracle):
@@ -112,7 +114,7 @@ def test_the_probe_holds_each_chosen_pair_once_at_the_greatest_length(task: Tran
     model: Any = Seen(task.tokenizer.vocabulary)
     view = View(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
     task.probe(view, capture="asked", key=jax.random.key(0))  # type: ignore[arg-type]
-    assert seen["source"].shape == seen["target"].shape == (CONFIG.probed, max(CONFIG.lengths))
+    assert seen["source"].shape == seen["target"].shape == (CONFIG.num_probe_examples, max(CONFIG.lengths))
     assert (seen["train"], seen["capture"]) == (False, "asked")
     for row, tokens in enumerate(labels.tokens["source"]):
         ids = [int(number) for number in seen["source"][row] if number != PAD]
@@ -130,7 +132,7 @@ def test_without_known_links_nothing_is_aligned(task: Translation) -> None:
     ]
     few = task.evaluations[2]
     indices = [int(index) for batch in few.batches for index in batch["index"] if index >= 0]
-    assert sorted(indices) == list(range(CONFIG.shown))
+    assert sorted(indices) == list(range(CONFIG.num_decoded_examples))
 
 
 def test_the_model_is_asked_for_the_largest_batch(task: Translation) -> None:

@@ -26,9 +26,9 @@ CONFIG: dict[str, Any] = {
         "tokenizer": "characters",
         "batching": "packed",
         "context": 32,
-        "rows": 8,
-        "probed": 3,
-        "probed_length": 12,
+        "batch_size": 8,
+        "num_probe_examples": 3,
+        "probe_length": 12,
     },
     "model": {
         "family": "decoder",

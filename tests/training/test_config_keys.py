@@ -97,11 +97,11 @@ def test_an_override_may_set_what_the_config_does_not_say():
 def test_a_whole_section_is_replaced_before_its_keys_are_checked():
     task = {"name": "language_modeling", "context": 8}
     model = {"family": "decoder", "layers": 2}
-    overrides = {"model.layers": 3, "task.rows": 4, "model": model, "task": task}
+    overrides = {"model.layers": 3, "task.batch_size": 4, "model": model, "task": task}
     for order in (overrides, dict(reversed(overrides.items()))):
         found = with_overrides(BASE, order)
         assert found["model"] == {"family": "decoder", "layers": 3}
-        assert found["task"] == {"name": "language_modeling", "context": 8, "rows": 4}
+        assert found["task"] == {"name": "language_modeling", "context": 8, "batch_size": 4}
     with pytest.raises(UserError, match=r"unknown key config\.model\.decoder_layers of family decoder"):
         with_overrides(BASE, {"model": model, "model.decoder_layers": 1})
     assert model == {"family": "decoder", "layers": 2}

@@ -75,7 +75,7 @@ def test_a_run_over_pictures_that_are_not_square_is_refused(tmp_path: Path) -> N
             "name": "image_classification",
             "dataset": "bars",
             "data_dir": str(tmp_path / "data"),
-            "rows": 4,
+            "batch_size": 4,
         },
         "model": {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16},
         "optimizer": {},

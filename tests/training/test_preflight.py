@@ -103,7 +103,7 @@ def unstacked(captured: Any) -> Any:
 
 
 SYMBOLS, SLOTS = Axis("symbols"), Axis("memory", AxisKind.SLOTS, size=memory.SLOTS)
-PROBED = memory.Classify().probed["symbols"]
+PROBED = memory.Classify().probe_batch["symbols"]
 NAMED = tuple(tuple(map(str, np.trim_zeros(row, "b"))) for row in PROBED)
 FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
     "an axis that nothing names": (
@@ -209,11 +209,11 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
 
 
 def probe_blindly(view: Any) -> Aux:
-    return view.model.apply(view.variables, memory.Classify().probed, train=False)[1]
+    return view.model.apply(view.variables, memory.Classify().probe_batch, train=False)[1]
 
 
 def drop_maps(view: Any, capture: Any, key: Any) -> Aux:
-    aux = view.model.apply(view.variables, memory.Classify().probed, train=False, capture=capture)[1]
+    aux = view.model.apply(view.variables, memory.Classify().probe_batch, train=False, capture=capture)[1]
     return aux._replace(maps={})
 
 

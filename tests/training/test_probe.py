@@ -18,7 +18,7 @@ from transformer.training.partitioning import ShardingConfig, make_placement
 from transformer.training.state import TrainState
 
 CONFIG = THREE_SITES.config
-RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "probed": 8}}
+RUN: dict[str, Any] = {**CONFIG, "task": {**CONFIG["task"], "num_probe_examples": 8}}
 LENGTH = max(CONFIG["task"]["lengths"])
 
 

@@ -109,7 +109,7 @@ def of_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int
         assembly.placement,
         config=experiment.maps,
         times=config.probe_count,
-        parameters=experiment.evaluated_parameters,
+        parameters=experiment.eval_parameters,
     )
     jax.block_until_ready(probe.run(assembly.initialize(jax.random.key(config.seed))))
 

@@ -12,15 +12,15 @@ from transformer.data.batches import Batch, Epochs
 _ORDERS = 4
 
 
-class Unpredicted(enum.Enum):
+class ContextAttention(enum.Enum):
     """What the positions that are not predicted know of each other.
 
-    ordered: they stand at the beginning of the order, each behind those before it (Yang et al. 2019, section 2.3).
-    together: each knows all of them, as in the authors' code; what is predicted is the same.
+    permuted: they stand at the beginning of the order, each behind those before it (Yang et al. 2019, section 2.3).
+    bidirectional: each knows all of them, as in the authors' code; what is predicted is the same.
     """
 
-    ORDERED = "ordered"
-    TOGETHER = "together"
+    PERMUTED = "permuted"
+    BIDIRECTIONAL = "bidirectional"
 
 
 class Orders(NamedTuple):
@@ -32,33 +32,33 @@ class Orders(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Permutations:
-    """Orders of `length` positions of which the last 1 / `one_in` are predicted (Yang et al. 2019, section 2.3).
+    """Factorization orders whose last 1 / `partial_prediction_k` positions are predicted (Yang et al. 2019, 2.3).
 
-    With `longest_span` above 1 the predicted positions lie in spans: the text is cut into contexts of L `one_in`
-    positions, L drawn from 1 ... `longest_span`, and L neighbors of each are predicted (section 3.1, which says 5).
-    The order among them is drawn all the same.
+    With `max_span_length` above 1 the predicted positions lie in spans: the text is cut into contexts of L
+    `partial_prediction_k` positions, L drawn from 1 ... `max_span_length`, and L neighbors of each are predicted
+    (section 3.1, which says 5). The order among them is drawn all the same.
     """
 
     length: int
-    one_in: int = 6
-    longest_span: int = 1
-    unpredicted: Unpredicted = Unpredicted.TOGETHER
+    partial_prediction_k: int = 6
+    max_span_length: int = 1
+    context_attention: ContextAttention = ContextAttention.BIDIRECTIONAL
 
     @property
     def count(self) -> int:
         """P, the positions that are predicted."""
-        return max(self.length // self.one_in, 1)
+        return max(self.length // self.partial_prediction_k, 1)
 
     def draw(self, random: np.random.Generator, rows: int) -> Orders:
         """The orders of so many texts: every order of the predicted positions is as likely as any other."""
         luck = random.random((rows, self.length))
-        if self.longest_span > 1:
+        if self.max_span_length > 1:
             for row in luck:
                 row[self._spans(random)] += 1
         place = np.argsort(np.argsort(luck, axis=1), axis=1).astype(np.int32)
         known = self.length - self.count
         predicted = np.sort(np.argsort(luck, axis=1)[:, known:], axis=1).astype(np.int32)
-        order = np.maximum(place - known + 1, 0) if self.unpredicted is Unpredicted.TOGETHER else place
+        order = np.maximum(place - known + 1, 0) if self.context_attention is ContextAttention.BIDIRECTIONAL else place
         return Orders(order, predicted)
 
     def _spans(self, random: np.random.Generator) -> np.ndarray:
@@ -66,10 +66,10 @@ class Permutations:
         chosen = np.zeros(self.length, bool)
         begin = 0
         while begin < self.length and (left := self.count - chosen.sum()) > 0:
-            span = int(random.integers(1, self.longest_span + 1))
-            first = begin + int(random.integers(span * (self.one_in - 1) + 1))
+            span = int(random.integers(1, self.max_span_length + 1))
+            first = begin + int(random.integers(span * (self.partial_prediction_k - 1) + 1))
             chosen[first : min(first + min(span, left), self.length)] = True
-            begin += span * self.one_in
+            begin += span * self.partial_prediction_k
         others = np.flatnonzero(~chosen)
         chosen[random.choice(others, self.count - chosen.sum(), replace=False)] = True
         return np.flatnonzero(chosen)

@@ -95,7 +95,9 @@ class SentencePairs:
         self._sentences = sentences
         self._first = [number for number, sentence in enumerate(sentences) if sentence.continued]
         if not self._first or len(sentences) < 3:
-            raise UserError("the text has no two sentences of one document, and a third: config.task.examples=pairs")
+            raise UserError(
+                "the text has no two sentences of one document, and a third: config.task.input_format=pairs"
+            )
         self.batches_per_epoch = max(sum(map(len, documents)) // (rows * self._room), 1)
 
     def __getitem__(self, step: int) -> Batch:

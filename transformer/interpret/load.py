@@ -158,7 +158,7 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     """The model of a run directory, or of a folder with config.json, model.safetensors and, of texts, a tokenizer.
 
     `step` is a run's checkpoint, by default the newest sound one; its parameters are those that the run is judged by
-    (`Experiment.evaluated_parameters`). `trust` are the dotted paths of your own modules that a run's config may name
+    (`Experiment.eval_parameters`). `trust` are the dotted paths of your own modules that a run's config may name
     as code. Nothing is downloaded, and nothing of the folder is run.
 
     Raises:

@@ -72,7 +72,7 @@ def report_of_checkpoint(
     """
     changes = {} if data_dir is None else {"data_dir": data_dir}
     experiment, (task, model, *_), state = load(run.path, None, changes, trusted)
-    view = view_of(model, state, experiment.evaluated_parameters)
+    view = view_of(model, state, experiment.eval_parameters)
 
     def look(capture: Capture) -> Mapping[str, Captured]:
         def maps(variables: Variables) -> Mapping[str, Captured]:

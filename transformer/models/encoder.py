@@ -207,7 +207,7 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
         )
     if config.types < 2 and "types" in interface.inputs:
         raise UserError(
-            f"config.model.types={config.types} cannot tell two texts apart, which config.task.examples=pairs needs: "
+            f"config.model.types={config.types} cannot tell texts apart, which config.task.input_format=pairs needs: "
             "say config.model.types=2"
         )
     tokens = Axis("tokens")

@@ -105,7 +105,9 @@ class Classification(LabeledTexts):
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of the probe's texts, each with its class."""
-        return self._labels(self.probed, [f"{self.classes[int(each.label)]}: {each.texts[0]}" for each in self._shown])
+        return self._labels(
+            self.probe_batch, [f"{self.classes[int(each.label)]}: {each.texts[0]}" for each in self._shown]
+        )
 
     def _labels(self, batch: Batch, titles: Sequence[str]) -> Labels:
         rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
@@ -131,7 +133,7 @@ class Classification(LabeledTexts):
 def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> Interface:
     """What the task asks of a model: a logit for each of the data set's classes."""
     return Interface(
-        inputs={"tokens": Input((config.rows, config.longest)), "lengths": Input((config.rows,))},
+        inputs={"tokens": Input((config.batch_size, config.longest)), "lengths": Input((config.batch_size,))},
         vocabularies={"tokens": tokenizer.vocabulary, "classes": len(classes_of(config.dataset, config.classes))},
         pad=tokenizer.pad,
         begin=tokenizer.begin,
@@ -207,7 +209,7 @@ def matthews(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
 def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
     """The task over its data; a batch's rows are a multiple of `rows_multiple` (devices x microbatches)."""
     opened = open_labeled(config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out)
-    labeled = {name: opened.split(name) for name in ("train", *config.evaluated)}
+    labeled = {name: opened.split(name) for name in ("train", *config.eval_splits)}
     texts = {name: [each.text for each in split] for name, split in labeled.items()}
     tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
     encode = functools.partial(encoded, tokenizer)
@@ -218,8 +220,8 @@ def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1)
 def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
     """The task over made-up texts that are all of the greatest length."""
     tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, ROLES)
-    split = Split([Labeled("made up", 0)] * config.rows, [[0] * config.longest] * config.rows)
-    return Classification(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
+    split = Split([Labeled("made up", 0)] * config.batch_size, [[0] * config.longest] * config.batch_size)
+    return Classification(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
 TASK = TaskSpec(ClassificationConfig, synthetic, build, Reader(interface_of, read))

@@ -53,7 +53,7 @@ class Cloze:
         made = questions(texts, lexicon, self.tokenizer, count=self.questions, room=room, last=name == "last_words")
         if not made:
             raise UserError(
-                f"config.task.questions={self.questions}: no question can be made within {room} tokens, "
+                f"config.task.num_cloze_questions={self.questions}: no question can be made within {room} tokens, "
                 f"config.task.context={self.context} over {1 + max(self.shots)} passages: give more, or fewer "
                 "config.task.shots"
             )

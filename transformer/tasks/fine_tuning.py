@@ -54,9 +54,9 @@ class FineTuningConfig(LabeledTextConfig):
     or "grammar/choice", made here; "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`; files of your own
     ("FILE.tsv" or "FILE.jsonl", transformer.data.datasets.fine_tuning), which ask what `problem` says and whose labels,
     or columns of answers, are `classes`. Start, delimiter and extract tokens have the three numbers behind the
-    tokenizer's. A batch has `rows` examples, each of as many sequences as transformer.data.fine_tuning_inputs says, of
-    one of `lengths` tokens; a longer one loses some of its longest text. `auxiliary` is lambda, the weight of the
-    language model's own loss.
+    tokenizer's. A batch has `batch_size` examples, each of as many sequences as transformer.data.fine_tuning_inputs
+    says, of one of `lengths` tokens; a longer one loses some of its longest text. `auxiliary` is lambda, the weight of
+    the language model's own loss.
 
     Raises:
         UserError: For values out of range.
@@ -315,7 +315,7 @@ def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Interface
     """What the task asks of a model: numbers for each sequence and, for the auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocabulary + len(_MARK_NAMES)
     asks = FINE_TUNING if config.auxiliary else CLASSIFICATION
-    rows = shape.sequences * config.rows
+    rows = shape.sequences * config.batch_size
     return Interface(
         inputs={"tokens": Input((rows, config.longest)), "lengths": Input((rows,))},
         vocabularies={"tokens": vocabulary, "classes": shape.outputs}
@@ -353,7 +353,7 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
         held_out=config.held_out,
     )
     examples = {}
-    for name in ("train", *config.evaluated):
+    for name in ("train", *config.eval_splits):
         if name not in opened:
             raise UserError(f"{config.dataset} has no labeled split {name!r}: it has {', '.join(opened)}")
         examples[name] = opened[name]
@@ -373,8 +373,8 @@ def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     """The task over made-up examples whose sequences are all of the greatest length."""
     tokenizer, shape = made_up_tokenizer_of(config.tokenizer, config.vocabulary, ()), config.shape
     example = Example(("made up",) * shape.texts, 0.0 if shape.scores else 0)
-    split = Split([example] * config.rows, [[0] * config.longest] * (shape.sequences * config.rows))
-    return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.evaluated), split), rows_multiple)
+    split = Split([example] * config.batch_size, [[0] * config.longest] * (shape.sequences * config.batch_size))
+    return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
 TASK = TaskSpec(FineTuningConfig, synthetic, build, Reader(interface_of, read_examples))

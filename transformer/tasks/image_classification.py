@@ -51,12 +51,12 @@ from transformer.tasks.plain import (
 class PictureClassificationConfig(Config, path="config.task"):
     """Labeled pictures, and what is done to those that train.
 
-    `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in
-    `data_dir` or here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
-    (transformer.data.datasets.images); these are resized to `side` pixels where that is given, or to `resize_side`
-    and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are
-    exchanged, in all pictures alike and behind their augmentation, so that what was near is far (0: none). `test` may
-    be empty. Of the validation pictures `probed`, evenly spaced, are mapped.
+    `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in `data_dir` or
+    here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
+    (transformer.data.datasets.images); these are resized to `side` pixels where that is given, or to `resize_side` and
+    cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are exchanged, in all
+    pictures alike and behind their augmentation, so that what was near is far (0: none). `test_split` may be empty. Of
+    the validation pictures `num_probe_examples`, evenly spaced, are mapped.
 
     Raises:
         UserError: For values out of range.
@@ -68,14 +68,14 @@ class PictureClassificationConfig(Config, path="config.task"):
     resize_side: int | None = None
     resample: Resample = Resample.BILINEAR
     shuffled: Count = 0
-    rows: BatchRows = 64
+    batch_size: BatchRows = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     normalization: Normalization = dataclasses.field(default_factory=Normalization)
     label_smoothing: Rate = 0.0
-    validation: SplitName = "validation"
-    test: str = "test"
-    probed: Looked = 4
-    evaluated_parameters: str = "raw"
+    validation_split: SplitName = "validation"
+    test_split: str = "test"
+    num_probe_examples: Looked = 4
+    eval_parameters: str = "raw"
 
     def _check(self) -> None:
         _ = self.resizing  # which checks its values
@@ -86,28 +86,28 @@ class PictureClassificationConfig(Config, path="config.task"):
         return Resizing(self.side, self.resize_side, self.resample)
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
+    def eval_splits(self) -> tuple[str, ...]:
         """The splits that are evaluated."""
-        return (self.validation, *((self.test,) if self.test else ()))
+        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
 
 class PictureClassification(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
     def __init__(self, config: PictureClassificationConfig, opened: PictureSet, rows_multiple: int = 1):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.config, self.classes = config, opened.classes
-        further = [split for split in opened.splits if split not in (*SPLITS, *config.evaluated)]
+        further = [split for split in opened.splits if split not in (*SPLITS, *config.eval_splits)]
         self.cut = join_notes((opened.cut, f"splits that are not used: {', '.join(further)}" if further else ""))
-        self.splits = {name: opened.split(name) for name in ("train", *config.evaluated)}
+        self.splits = {name: opened.split(name) for name in ("train", *config.eval_splits)}
         self.interface = interface_of(config, opened.facts)
         self.objectives = (Objective("classification", self._loss),)
-        self.evaluations = tuple(self._evaluation(split) for split in config.evaluated)
-        held_out = self.splits[config.validation]
-        count = min(config.probed, len(held_out.labels))
+        self.evaluations = tuple(self._evaluation(split) for split in config.eval_splits)
+        held_out = self.splits[config.validation_split]
+        count = min(config.num_probe_examples, len(held_out.labels))
         shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
         self._shown = Pictures(shuffled(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
-        self.probed = {"picture": config.normalization(self._shown.pixels)}
+        self.probe_batch = {"picture": config.normalization(self._shown.pixels)}
 
     def fingerprint(self) -> dict[str, str]:
         """That of every split's pixels and classes."""
@@ -123,7 +123,12 @@ class PictureClassification(PlainTask):
         config, pictures = self.config, self.splits[split]
         how, normalize = config.augmentation, config.normalization
         return PictureBatches(
-            pictures, rows=config.rows, seed=seed, augmentation=how, normalize=normalize, shuffled_by=config.shuffled
+            pictures,
+            rows=config.batch_size,
+            seed=seed,
+            augmentation=how,
+            normalize=normalize,
+            shuffled_by=config.shuffled,
         )
 
     def source(self, seed: int) -> Source:
@@ -166,8 +171,8 @@ class PictureClassification(PlainTask):
             batches=OneEpoch(self._batches(split, None)),
             step=self._sums,
             finish=functools.partial(means, by="examples"),
-            at_end=split != self.config.validation,
-            parameters=self.config.evaluated_parameters,
+            at_end=split != self.config.validation_split,
+            parameters=self.config.eval_parameters,
         )
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -198,7 +203,7 @@ class PictureClassification(PlainTask):
 def interface_of(config: PictureClassificationConfig, facts: PictureFacts) -> Interface:
     """What the task asks of a model: a logit for each of the classes of such pictures."""
     return Interface(
-        {"picture": Input((config.rows, *facts.shape), jnp.float32, Modality.PICTURE)},
+        {"picture": Input((config.batch_size, *facts.shape), jnp.float32, Modality.PICTURE)},
         {"classes": len(facts.classes)},
         output=PICTURE_CLASSIFICATION.output,
     )
@@ -273,8 +278,8 @@ def build(config: PictureClassificationConfig, directory: Path, rows_multiple: i
 
 def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> PictureClassification:
     """The task over gray pictures of the set's size; those of files that no `side` is given for have 32 pixels."""
-    opened = made_up(config.dataset, config.rows, resizing=config.resizing)
-    splits = dict.fromkeys(("train", *config.evaluated), opened.split("train"))
+    opened = made_up(config.dataset, config.batch_size, resizing=config.resizing)
+    splits = dict.fromkeys(("train", *config.eval_splits), opened.split("train"))
     return PictureClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
 
 

@@ -26,10 +26,10 @@ MADE_HERE = ("word_order", "grammar")
 class LabeledTextConfig(Config, path="config.task"):
     """Labeled texts, their tokenizer, and the shapes of their batches.
 
-    `vocabulary` is the size of a trained BPE. A batch has `rows` examples whose texts are of one of `lengths`, in
-    tokens with those that stand around them; a longer text is cut, and counted. `test` may be empty for sets without a
-    labeled test split. Of the validation examples `probed`, evenly spaced, are mapped. Files of one's own have
-    `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
+    `vocabulary` is the size of a trained BPE. A batch has `batch_size` examples whose texts are of one of `lengths`, in
+    tokens with those that stand around them; a longer text is cut, and counted. `test_split` may be empty for sets
+    without a labeled test split. Of the validation examples `num_probe_examples`, evenly spaced, are mapped. Files of
+    one's own have `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
 
     Raises:
         UserError: For values out of range.
@@ -43,11 +43,11 @@ class LabeledTextConfig(Config, path="config.task"):
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocabulary: Vocabulary = 8192
     lengths: tuple[int, ...] = (16, 32, 64)
-    rows: BatchRows = 32
-    validation: SplitName = "validation"
-    test: str = "test"
-    probed: Looked = 4
-    evaluated_parameters: str = "raw"
+    batch_size: BatchRows = 32
+    validation_split: SplitName = "validation"
+    test_split: str = "test"
+    num_probe_examples: Looked = 4
+    eval_parameters: str = "raw"
 
     least_length: ClassVar[int] = 3
     """The tokens of the shortest text, with those that stand around it."""
@@ -69,9 +69,9 @@ class LabeledTextConfig(Config, path="config.task"):
         return max(self.lengths)
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
+    def eval_splits(self) -> tuple[str, ...]:
         """The splits that are evaluated."""
-        return (self.validation, *((self.test,) if self.test else ()))
+        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
     def check_fits(self, texts: Sequence[str], rows: Sequence[Sized]) -> None:
         """Refuse new texts that would have to be cut: an answer is to a whole text.
@@ -125,15 +125,15 @@ class LabeledTexts(PlainTask):
         rows_multiple: int,
         together: int = 1,
     ):
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.tokenizer, self.splits, self.together = tokenizer, splits, together
-        self._lengths, self._batch_rows = config.lengths, config.rows
-        held_out = splits[config.validation]
-        count = min(config.probed, len(held_out.texts))
+        self._lengths, self._batch_rows = config.lengths, config.batch_size
+        held_out = splits[config.validation_split]
+        count = min(config.num_probe_examples, len(held_out.texts))
         shown = np.linspace(0, len(held_out.texts) - 1, count).astype(int)
         self._shown = [held_out.texts[number] for number in shown for _ in range(together)]
         self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
-        self.probed = padded(self._rows, tokenizer)
+        self.probe_batch = padded(self._rows, tokenizer)
 
     def batches(self, split: str, seed: int | None) -> LabeledBatches:
         """The examples of a split, in the order of a seed or, without one, in that of their lengths."""
@@ -185,10 +185,10 @@ class LabeledTexts(PlainTask):
                 batches=OneEpoch(self.batches(split, None)),
                 step=step,
                 finish=finish,
-                at_end=split != config.validation,
-                parameters=config.evaluated_parameters,
+                at_end=split != config.validation_split,
+                parameters=config.eval_parameters,
             )
-            for split in config.evaluated
+            for split in config.eval_splits
         )
 
 

@@ -43,25 +43,25 @@ class Batching(enum.Enum):
 class LanguageModelingConfig(TextConfig):
     """Causal language modeling; `prompts` are continued greedily at every evaluation, as samples to read.
 
-    `repeated` examples of repeated random tokens are mapped beside the text: they show induction heads. At the end
-    `questions` gaps in the validation text are filled from ten words, and as many last words said, each behind as many
-    passages as `shots` say (transformer.tasks.cloze).
+    `num_repeated_sequences` examples of repeated random tokens are mapped beside the text: they show induction heads.
+    At the end `num_cloze_questions` gaps in the validation text are filled from ten words, and as many last words said,
+    each behind as many passages as `shots` say (transformer.tasks.cloze).
     """
 
     batching: Batching = Batching.WINDOWS
-    repeated: ExamplesIfAny = 1
+    num_repeated_sequences: ExamplesIfAny = 1
     label_smoothing: Rate = 0.0
     prompts: tuple[str, ...] = ()
     max_new_tokens: Positive = 48
-    questions: ExamplesIfAny = 0
+    num_cloze_questions: ExamplesIfAny = 0
     shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = NO_SHOTS
 
     def _check(self) -> None:
         super()._check()
-        if not self.questions and self.shots != NO_SHOTS:
+        if not self.num_cloze_questions and self.shots != NO_SHOTS:
             raise UserError(
-                f"config.task.shots={self.shots} are passages in front of questions, and config.task.questions=0: say "
-                "how many"
+                f"config.task.shots={self.shots} are passages in front of questions, and "
+                "config.task.num_cloze_questions=0: say how many"
             )
 
 
@@ -86,26 +86,26 @@ class LanguageModeling(TextTask):
             rows_multiple,
             asks=CONTINUATION,
             decoded=longest,
-            repeated=config.repeated,
+            repeated=config.num_repeated_sequences,
             how=how,
         )
         self._bytes_V = text_bytes(tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
-        self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.evaluated)
+        self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.eval_splits)
         if self._prompts is not None:
             asked = (config.prompts, self._prompts, config.max_new_tokens)
-            self.evaluations += (continuations(tokenizer, *asked, split=config.validation),)
-        if config.questions:
-            cloze = Cloze(tokenizer, config.questions, config.shots, config.context, config.rows)
-            held_out, averages = splits[config.validation], config.evaluated_parameters
-            self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation, averages)
+            self.evaluations += (continuations(tokenizer, *asked, split=config.validation_split),)
+        if config.num_cloze_questions:
+            cloze = Cloze(tokenizer, config.num_cloze_questions, config.shots, config.context, config.batch_size)
+            held_out, averages = splits[config.validation_split], config.eval_parameters
+            self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation_split, averages)
 
     def source(self, seed: int) -> Source:
         return self._batches(self._train, seed)
 
     def _batches(self, documents: Documents, seed: int | None) -> Windows | Packed:
-        context, rows, end = self.config.context, self.config.rows, self.tokenizer.end
+        context, rows, end = self.config.context, self.config.batch_size, self.tokenizer.end
         match self.config.batching:
             case Batching.WINDOWS:
                 return Windows(join_documents(documents, end), context=context, rows=rows, seed=seed)
@@ -145,8 +145,8 @@ class LanguageModeling(TextTask):
             batches=OneEpoch(self._batches(documents, None)),
             step=self._loss_sums,
             finish=finish,
-            at_end=name != self.config.validation,
-            parameters=self.config.evaluated_parameters,
+            at_end=name != self.config.validation_split,
+            parameters=self.config.eval_parameters,
         )
 
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -184,7 +184,7 @@ def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 
 def synthetic(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer, and questions."""
     tokenizer, splits = made_up_documents(config, roles=())
-    config = dataclasses.replace(config, prompts=(), questions=0, shots=NO_SHOTS)
+    config = dataclasses.replace(config, prompts=(), num_cloze_questions=0, shots=NO_SHOTS)
     return LanguageModeling(config, tokenizer, splits, rows_multiple)
 
 

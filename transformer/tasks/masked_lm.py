@@ -60,7 +60,7 @@ class MaskedTokens(NamedTuple):
     predicted: Bool[Array, "B T"]
 
 
-class Examples(enum.Enum):
+class InputFormat(enum.Enum):
     """What fills a row.
 
     crops: a stretch that begins anywhere in the text, its documents joined. windows: the text in stretches that do not
@@ -77,10 +77,10 @@ class Examples(enum.Enum):
     @property
     def paired(self) -> bool:
         """Whether a row holds two texts."""
-        return self in (Examples.PAIRS, Examples.FIXED_PAIRS)
+        return self in (InputFormat.PAIRS, InputFormat.FIXED_PAIRS)
 
 
-class Masks(enum.Enum):
+class Masking(enum.Enum):
     """When it is drawn which tokens of an example are hidden, and as what.
 
     dynamic: each time that it is fed (Liu et al. 2019, section 4.1). static: once, the same in every epoch.
@@ -90,51 +90,53 @@ class Masks(enum.Enum):
     STATIC = "static"
 
 
-class Predicted(enum.Enum):
+class PretrainingObjective(enum.Enum):
     """What is predicted of a row.
 
-    hidden: tokens that are hidden, by a model that reads both ways. next: every token from those before it, of the same
-    rows, by a model that reads from the left (the left-to-right model of Devlin et al. 2019, section 5.1).
+    masked: tokens that are hidden, by a model that reads both ways. left_to_right: every token from those before it, of
+    the same rows, by a model that reads from the left (the left-to-right model of Devlin et al. 2019, section 5.1).
     """
 
-    HIDDEN = "hidden"
-    NEXT = "next"
+    MASKED = "masked"
+    LEFT_TO_RIGHT = "left_to_right"
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModelingConfig(TextConfig):
-    """Masked language modeling: `masked` is the share of the tokens that are predicted, whole words or not.
+    """Masked language modeling: `masked_lm_prob` is the share of the tokens that are predicted, whole words or not.
 
     With `next_sentence` it is also predicted of every pair whether the second text follows the first, and both losses
-    are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens. With `middle` it is also
-    measured how well the token in the middle of every held-out text, of a pair the second, is said: from all others or
-    from those before it.
+    are added up (Devlin et al. 2019, section 3.1). Evaluations always hide the same tokens. With `eval_middle_token` it
+    is also measured how well the token in the middle of every held-out text, of a pair the second, is said: from all
+    others or from those before it.
     """
 
-    masked: Annotated[float, Above(0.0), HalfOpen(0.0, 1.0)] = 0.15
-    whole_words: bool = False
-    masks: Masks = Masks.DYNAMIC
-    examples: Examples = Examples.CROPS
+    masked_lm_prob: Annotated[float, Above(0.0), HalfOpen(0.0, 1.0)] = 0.15
+    whole_word_masking: bool = False
+    masking: Masking = Masking.DYNAMIC
+    input_format: InputFormat = InputFormat.CROPS
     next_sentence: bool = False
-    predicted: Predicted = Predicted.HIDDEN
-    middle: bool = False
+    objective: PretrainingObjective = PretrainingObjective.MASKED
+    eval_middle_token: bool = False
 
     def _check(self) -> None:
         super()._check()
-        if self.next_sentence and not self.examples.paired:
+        if self.next_sentence and not self.input_format.paired:
             raise UserError(
-                f"config.task.next_sentence=True asks about pairs of texts, but config.task.examples="
-                f"{self.examples.value}: say pairs"
+                f"config.task.next_sentence=True asks about pairs of texts, but config.task.input_format="
+                f"{self.input_format.value}: say pairs"
             )
-        if self.masks is Masks.STATIC and self.examples in (Examples.CROPS, Examples.PAIRS):
+        if self.masking is Masking.STATIC and self.input_format in (InputFormat.CROPS, InputFormat.PAIRS):
             raise UserError(
-                f"config.task.masks=static hides the same tokens of an example in every epoch, but "
-                f"{self.examples.value} never come again: say config.task.examples=windows or fixed_pairs"
+                f"config.task.masking=static hides the same tokens of an example in every epoch, but "
+                f"{self.input_format.value} never come again: say config.task.input_format=windows or fixed_pairs"
             )
-        if self.predicted is Predicted.NEXT and (self.next_sentence or self.masks is Masks.STATIC or self.whole_words):
+        if self.objective is PretrainingObjective.LEFT_TO_RIGHT and (
+            self.next_sentence or self.masking is Masking.STATIC or self.whole_word_masking
+        ):
             raise UserError(
-                "config.task.predicted=next hides nothing and its first state has read nothing: leave out "
-                "config.task.next_sentence, masks and whole_words"
+                "config.task.objective=left_to_right hides nothing and its first state has read nothing: leave out "
+                "config.task.next_sentence, masking and whole_word_masking"
             )
 
 
@@ -155,14 +157,14 @@ class MaskedLanguageModeling(TextTask):
         self.config, self._mask = config, tokenizer.mask
         special = np.isin(np.arange(tokenizer.vocabulary), sorted(tokenizer.special))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
-        self._starts_V = tokenizer.word_starts() if config.whole_words else np.ones(tokenizer.vocabulary, bool)
+        self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocabulary, bool)
         self.baselines = Baselines.count(splits["train"], tokenizer.vocabulary)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
-        self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.examples.paired else None
-        held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.evaluated}
+        self._bounds = SentenceBounds(tokenizer.token_bytes()) if config.input_format.paired else None
+        held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.eval_splits}
         hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())
-        middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.middle)
+        middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.eval_middle_token)
         self.evaluations = (*hidden, *middles)
 
     def source(self, seed: int) -> Source:
@@ -171,17 +173,17 @@ class MaskedLanguageModeling(TextTask):
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """The batch with its tokens hidden by a draw of the key; `labels` are the tokens themselves, or the next."""
         tokens_BxT = jnp.asarray(batch["tokens"])
-        if self.config.predicted is Predicted.NEXT:
+        if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             labels_BxT, known_BxT = _next_tokens(tokens_BxT, real_places(batch))
             return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.extra
         eligible_BxT = self._eligible(batch)
         word_BxT = words_of_row(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
         ordinary_N = jnp.asarray(self._ordinary_N)
-        hide = functools.partial(mask_tokens, share=self.config.masked, mask=self._mask, ordinary_N=ordinary_N)
-        match self.config.masks:
-            case Masks.DYNAMIC:
+        hide = functools.partial(mask_tokens, share=self.config.masked_lm_prob, mask=self._mask, ordinary_N=ordinary_N)
+        match self.config.masking:
+            case Masking.DYNAMIC:
                 hidden = hide(tokens_BxT, eligible_BxT, word_BxT, key)
-            case Masks.STATIC:
+            case Masking.STATIC:
                 hidden = mask_examples(tokens_BxT, eligible_BxT, word_BxT, jnp.asarray(batch["index"]), hide)
         return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.extra
 
@@ -197,8 +199,8 @@ class MaskedLanguageModeling(TextTask):
             UserError: For a language, for a way of decoding, for texts that hide nothing or are too long, for words
                 that are no token, and for a model that reads from the left.
         """
-        if self.config.predicted is Predicted.NEXT:
-            raise UserError("this run reads from the left (config.task.predicted=next): it fills in nothing")
+        if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
+            raise UserError("this run reads from the left (config.task.objective=left_to_right): it fills in nothing")
         given = dict(request.decoding)
         words = given.pop("words", ())
         refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
@@ -211,10 +213,10 @@ class MaskedLanguageModeling(TextTask):
         return Windows(
             join_documents(documents, self.tokenizer.end),
             context=self.config.context,
-            rows=self.config.rows,
+            rows=self.config.batch_size,
             seed=seed,
             frame=self._frame,
-            crops=self.config.examples is Examples.CROPS,
+            crops=self.config.input_format is InputFormat.CROPS,
         )
 
     def _pairs(self, documents: Documents, seed: int) -> SentencePairs:
@@ -223,10 +225,10 @@ class MaskedLanguageModeling(TextTask):
             documents,
             self._bounds,
             context=self.config.context,
-            rows=self.config.rows,
+            rows=self.config.batch_size,
             seed=seed,
             frame=self._frame,
-            repeats=self.config.examples is Examples.FIXED_PAIRS,
+            repeats=self.config.input_format is InputFormat.FIXED_PAIRS,
         )
 
     @property
@@ -270,8 +272,8 @@ class MaskedLanguageModeling(TextTask):
             batches=batches,
             step=step,
             finish=functools.partial(means, by="places"),
-            at_end=name != self.config.validation,
-            parameters=self.config.evaluated_parameters,
+            at_end=name != self.config.validation_split,
+            parameters=self.config.eval_parameters,
         )
 
     def ask_middle(self, batch: Batch) -> Batch:
@@ -285,7 +287,7 @@ class MaskedLanguageModeling(TextTask):
             asked_BxT &= jnp.asarray(batch["types"]) == 1
         middle_Bx1 = jnp.sum(asked_BxT, axis=1, keepdims=True) // 2
         middle_BxT = asked_BxT & (jnp.cumsum(asked_BxT, axis=1) == middle_Bx1 + 1)
-        if self.config.predicted is Predicted.NEXT:
+        if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             labels_BxT, _ = _next_tokens(tokens_BxT, real_places(batch))
             return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}
         shown_BxT = jnp.where(middle_BxT, self._mask, tokens_BxT)
@@ -301,8 +303,8 @@ class MaskedLanguageModeling(TextTask):
             batches=batches,
             step=self._sums,
             finish=_finish,
-            at_end=name != self.config.validation,
-            parameters=self.config.evaluated_parameters,
+            at_end=name != self.config.validation_split,
+            parameters=self.config.eval_parameters,
         )
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -310,7 +312,7 @@ class MaskedLanguageModeling(TextTask):
         fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
         batch, _ = self.prepare(view, batch, fixed)
         found, _ = self._of_batch(view, batch, key)
-        if self.config.predicted is Predicted.NEXT:
+        if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             return {**found, **self.totals(batch)}, None
         labels_BxT, counts_BxT = batch["labels"], batch["counts"]
         unigram, bigram = self.baselines.predict(jnp.asarray(batch["tokens"]), self._mask)
@@ -441,11 +443,11 @@ def _next_tokens(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
 
 def _signature(config: MaskedLanguageModelingConfig) -> Signature:
     """What the task asks of a model."""
-    if config.predicted is Predicted.NEXT:
+    if config.objective is PretrainingObjective.LEFT_TO_RIGHT:
         return CONTINUATION
     if config.next_sentence:
         return FOLLOWING
-    return FILLING_PAIRS if config.examples.paired else FILLING
+    return FILLING_PAIRS if config.input_format.paired else FILLING
 
 
 def _interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> Interface:
@@ -454,7 +456,7 @@ def _interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) ->
 
 def _special_roles(config: MaskedLanguageModelingConfig) -> tuple[str, ...]:
     """The special tokens of a tokenizer that is trained here."""
-    return ("mask", "begin", "end") if config.examples.paired else ("mask",)
+    return ("mask", "begin", "end") if config.input_format.paired else ("mask",)
 
 
 def build(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModeling:

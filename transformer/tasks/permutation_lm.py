@@ -15,7 +15,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import Positive, UserError
 from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
-from transformer.data.permutations import Permutations, Permuted, Unpredicted
+from transformer.data.permutations import ContextAttention, Permutations, Permuted
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame, SegmentBatches, Windows, join_documents
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
@@ -40,28 +40,31 @@ INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
 
 @dataclasses.dataclass(frozen=True)
 class PermutationLanguageModelingConfig(TextConfig):
-    """Permutation language modeling: of every segment 1 / `one_in` of the tokens are predicted, the last of an order.
+    """Permutation language modeling (Yang et al. 2019).
 
-    `longest_span`: the tokens that are predicted lie in spans of up to so many (1: anywhere). `unpredicted`: what the
-    others know of each other. Evaluations read texts of `segments` segments, each behind the memory of those before.
+    The last 1 / `partial_prediction_k` of the tokens of every segment's factorization order are predicted.
+    `max_span_length`: the tokens that are predicted lie in spans of up to so many (1: anywhere). `context_attention`:
+    what the others know of each other. Evaluations read texts of `num_eval_segments` segments, each behind the memory
+    of those before.
     """
 
-    one_in: Positive = 6
-    longest_span: Positive = 1
-    unpredicted: Unpredicted = Unpredicted.TOGETHER
-    segments: Positive = 16
+    partial_prediction_k: Positive = 6
+    max_span_length: Positive = 1
+    context_attention: ContextAttention = ContextAttention.BIDIRECTIONAL
+    num_eval_segments: Positive = 16
 
     def _check(self) -> None:
         super()._check()
-        if self.one_in > self.context:
+        if self.partial_prediction_k > self.context:
             raise UserError(
-                f"config.task.one_in={self.one_in} of context={self.context} tokens predicts none: lower it"
+                f"config.task.partial_prediction_k={self.partial_prediction_k} of context={self.context} tokens "
+                "predicts none: lower it"
             )
 
     @property
     def permutations(self) -> Permutations:
         """The orders of a segment."""
-        return Permutations(self.context, self.one_in, self.longest_span, self.unpredicted)
+        return Permutations(self.context, self.partial_prediction_k, self.max_span_length, self.context_attention)
 
 
 class PermutationLanguageModeling(TextTask):
@@ -85,25 +88,25 @@ class PermutationLanguageModeling(TextTask):
         self.objectives = (
             Objective("permutation_language_modeling", self._loss, key_name="permutation_language_modelling"),
         )
-        self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+        self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
         # Twice as long as what is mapped: the first half is what the memory is of.
-        length = self.probed["tokens"].shape[1]
-        texts = stretches(splits[config.validation], config.probed, 2 * length)
+        length = self.probe_batch["tokens"].shape[1]
+        texts = stretches(splits[config.validation_split], config.num_probe_examples, 2 * length)
         before = dataclasses.replace(config.permutations, length=length)
-        mapped = dataclasses.replace(before, unpredicted=Unpredicted.ORDERED)
+        mapped = dataclasses.replace(before, context_attention=ContextAttention.PERMUTED)
         random = np.random.default_rng(VALIDATION_SEED)
-        self._before = {"tokens": texts[:, :length], "order": before.draw(random, config.probed).order}
-        self.probed = {"tokens": texts[:, length:], "order": mapped.draw(random, config.probed).order}
+        self._before = {"tokens": texts[:, :length], "order": before.draw(random, config.num_probe_examples).order}
+        self.probe_batch = {"tokens": texts[:, length:], "order": mapped.draw(random, config.num_probe_examples).order}
 
     def source(self, seed: int) -> Source:
         """Segments that follow one another, each with an order of its own."""
         stream = join_documents(self._train, self.tokenizer.end)
-        lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.rows, seed=seed)
+        lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
         return Permuted(lanes, self.config.permutations, seed)
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
         """An empty memory; nothing for a model without one."""
-        return first_memory(view, self.config.rows, self.config.context)
+        return first_memory(view, self.config.batch_size, self.config.context)
 
     def prepare(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """The batch behind the memory of each row, which is cut with it."""
@@ -144,19 +147,19 @@ class PermutationLanguageModeling(TextTask):
         config = self.config
         windows = Windows(
             join_documents(documents, self.tokenizer.end),
-            context=config.segments * config.context,
-            rows=config.rows,
+            context=config.num_eval_segments * config.context,
+            rows=config.batch_size,
             seed=None,
             frame=Frame(),
         )
         return Evaluation(
             name="permuted",
             split=name,
-            batches=OneEpoch(Permuted(windows, config.permutations, VALIDATION_SEED, config.segments)),
+            batches=OneEpoch(Permuted(windows, config.permutations, VALIDATION_SEED, config.num_eval_segments)),
             step=self._over_segments,
-            finish=lambda sums, rows: report_of_segments(sums, config.segments),
-            at_end=name != config.validation,
-            parameters=config.evaluated_parameters,
+            finish=lambda sums, rows: report_of_segments(sums, config.num_eval_segments),
+            at_end=name != config.validation_split,
+            parameters=config.eval_parameters,
         )
 
     def _over_segments(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -166,14 +169,14 @@ class PermutationLanguageModeling(TextTask):
             sums, aux = self._sums(view, segment, None)
             return sums, aux.extras
 
-        return with_and_without_memory(view, batch, self.config.segments, score), None
+        return with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Maps of stretches of the validation text, all predicted in a drawn order, behind as many tokens of memory.
 
         Of a shorter memory the first of these are hidden.
         """
-        before, inputs = (jax.tree.map(jnp.asarray, dict(given)) for given in (self._before, self.probed))
+        before, inputs = (jax.tree.map(jnp.asarray, dict(given)) for given in (self._before, self.probe_batch))
         _, read = view.model.apply(view.variables, before, method="content", train=False)
         if "memory" in read.extras:
             memory_BxLxMxE, (rows, length) = read.extras["memory"], before["tokens"].shape
@@ -185,7 +188,7 @@ class PermutationLanguageModeling(TextTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The tokens of what is mapped, and with those of the memory."""
         labels = super().labels(sites)
-        texts = np.concatenate([self._before["tokens"], self.probed["tokens"]], axis=1)
+        texts = np.concatenate([self._before["tokens"], self.probe_batch["tokens"]], axis=1)
         whole = describe(self.tokenizer, [list(row) for row in texts])
         return dataclasses.replace(labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: whole.tokens["tokens"]})
 
@@ -200,15 +203,15 @@ def build(
 
 def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1) -> PermutationLanguageModeling:
     """The task over made-up text."""
-    tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
+    tokenizer, splits = made_up_documents(config, roles=(), texts=config.batch_size)
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
 def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> Interface:
     """What the task asks of a model: of every segment so many positions are predicted."""
     interface = text_interface(config, tokenizer, asks=PERMUTATION)
-    order = Input((config.rows, config.context), modality=Modality.PLACES)
-    predicted = Input((config.rows, config.permutations.count), modality=Modality.PLACES)
+    order = Input((config.batch_size, config.context), modality=Modality.PLACES)
+    predicted = Input((config.batch_size, config.permutations.count), modality=Modality.PLACES)
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 

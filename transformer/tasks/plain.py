@@ -17,12 +17,12 @@ from transformer.tasks.decoding import refuse_words
 class PlainTask:
     """Defaults of transformer.tasks.contract.Task.
 
-    A task adds `interface`, `objectives`, `source` and `labels`, and `probed`, the inputs of the examples whose maps
-    are stored.
+    A task adds `interface`, `objectives`, `source` and `labels`, and `probe_batch`, the inputs of the examples whose
+    maps are stored.
     """
 
     evaluations: tuple[Evaluation, ...] = ()
-    probed: Mapping[str, np.ndarray]
+    probe_batch: Mapping[str, np.ndarray]
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class PlainTask:
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """One forward pass over the probed examples."""
-        inputs = {name: jnp.asarray(values) for name, values in self.probed.items()}
+        inputs = {name: jnp.asarray(values) for name, values in self.probe_batch.items()}
         return view.model.apply(view.variables, inputs, train=False, capture=capture)[1]
 
     def answer(self, view: View, request: Request) -> Answers:
@@ -147,13 +147,13 @@ def said_of(dataset: str, sizes: Mapping[str, int], what: str, how: str = "") ->
 
 
 def check_rows(rows: int, rows_multiple: int) -> None:
-    """Refuse `config.task.rows` that a mesh and a config cannot cut into equal parts.
+    """Refuse `config.task.batch_size` that a mesh and a config cannot cut into equal parts.
 
     Raises:
         UserError: As described above.
     """
     if rows % rows_multiple:
         raise UserError(
-            f"config.task.rows={rows} cannot be cut into {rows_multiple} equal parts (those of the batch on the mesh x "
-            f"config.num_microbatches): give a multiple of {rows_multiple}, or another config.sharding"
+            f"config.task.batch_size={rows} cannot be cut into {rows_multiple} equal parts (those of the batch on the "
+            f"mesh x config.num_microbatches): give a multiple of {rows_multiple}, or another config.sharding"
         )

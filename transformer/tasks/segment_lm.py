@@ -28,9 +28,9 @@ from transformer.tasks.text_task import CONTINUATION_READER
 
 @dataclasses.dataclass(frozen=True)
 class SegmentLanguageModelingConfig(LanguageModelingConfig):
-    """Language modeling with a memory; evaluations read texts of `segments` segments as well, each behind the last."""
+    """Language modeling with a memory; evaluations also read texts of `num_eval_segments` successive segments."""
 
-    segments: Positive = 16
+    num_eval_segments: Positive = 16
 
     def _check(self) -> None:
         super()._check()
@@ -58,17 +58,17 @@ class SegmentLanguageModeling(LanguageModeling):
         how: str = "",
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, how)
-        of_segments = tuple(self._evaluation(name, splits[name]) for name in config.evaluated)
+        of_segments = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
         self.evaluations = (*self.evaluations, *of_segments)
 
     def source(self, seed: int) -> Source:
         """Segments that follow one another."""
         stream = join_documents(self._train, self.tokenizer.end)
-        return SegmentBatches(stream, context=self.config.context, rows=self.config.rows, seed=seed)
+        return SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> dict[str, Array]:
         """Raise UserError for a model without a memory."""
-        first = first_memory(view, self.config.rows, self.config.context)
+        first = first_memory(view, self.config.batch_size, self.config.context)
         if not first:
             raise UserError(
                 "the task segment_lm hands a memory on, and the model has none: say "
@@ -86,16 +86,16 @@ class SegmentLanguageModeling(LanguageModeling):
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config, stream = self.config, join_documents(documents, self.tokenizer.end)
-        windows = Windows(stream, context=config.segments * config.context, rows=config.rows, seed=None)
+        windows = Windows(stream, context=config.num_eval_segments * config.context, rows=config.batch_size, seed=None)
 
         return Evaluation(
             name="recurrence",
             split=name,
             batches=OneEpoch(windows),
             step=self._over_segments,
-            finish=lambda sums, rows: report_of_segments(sums, config.segments),
-            at_end=name != config.validation,
-            parameters=config.evaluated_parameters,
+            finish=lambda sums, rows: report_of_segments(sums, config.num_eval_segments),
+            at_end=name != config.validation_split,
+            parameters=config.eval_parameters,
         )
 
     def _over_segments(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -106,7 +106,7 @@ class SegmentLanguageModeling(LanguageModeling):
             _, aux = self._loss(view, segment, {"tokens": jnp.float32(1)}, key)
             return {"loss": aux.metrics["cross_entropy"], "accuracy": aux.metrics["accuracy"], **totals}, aux.extra
 
-        return with_and_without_memory(view, batch, self.config.segments, score), None
+        return with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
 
 
 def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModeling:
@@ -117,7 +117,7 @@ def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple:
 
 def synthetic(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
     """The task over made-up text, without prompts, whose lengths depend on the real tokenizer."""
-    tokenizer, splits = made_up_documents(config, roles=(), texts=config.rows)
+    tokenizer, splits = made_up_documents(config, roles=(), texts=config.batch_size)
     return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 

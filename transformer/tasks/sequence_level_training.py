@@ -10,18 +10,18 @@ from jaxtyping import Array, Bool, Float, Int
 LONGEST = 4
 
 
-class Expectation(enum.Enum):
+class SequenceObjective(enum.Enum):
     """What is trained beside the likelihood of the reference, from N translations y_n drawn of each source; r: reward.
 
-    none: nothing. reinforce: sum_y p(y) r(y), whose gradient is estimated by the mean of (r_n - mean_m r_m) grad log
+    nll: nothing. reinforce: sum_y p(y) r(y), whose gradient is estimated by the mean of (r_n - mean_m r_m) grad log
       p(y_n) (Wu et al. 2016, equation 8 and section 5.2; Williams 1992).
-    minimum_risk: sum_n Q(y_n) r_n, Q(y_n) = p(y_n)^a / sum_m p(y_m)^a over the different ones among the draws and the
-      reference, a = `sharpness` (Shen et al. 2016, equations 9 and 10).
+    mrt: sum_n Q(y_n) r_n, Q(y_n) = p(y_n)^a / sum_m p(y_m)^a over the different ones among the draws and the
+      reference, a = `mrt_alpha` (Shen et al. 2016, equations 9 and 10).
     """
 
-    NONE = "none"
+    NLL = "nll"
     REINFORCE = "reinforce"
-    MINIMUM_RISK = "minimum_risk"
+    MRT = "mrt"
 
 
 def gleu(
@@ -74,21 +74,21 @@ def different(tokens_BxNxT: Int[Array, "B N T"]) -> Bool[Array, "B N"]:
 
 
 def expected_reward(
-    kind: Expectation,
+    kind: SequenceObjective,
     log_likelihood_BxN: Float[Array, "B N"],
     reward_BxN: Float[Array, "B N"],
     member_BxN: Bool[Array, "B N"],
-    sharpness: float,
+    mrt_alpha: float,
 ) -> Float[Array, " B"]:
     """For each source a number whose gradient estimates that of the expected reward, of the sequences that count."""
     match kind:
-        case Expectation.REINFORCE:
+        case SequenceObjective.REINFORCE:
             count_B = jnp.maximum(jnp.sum(member_BxN, axis=1), 1)
             usual_B = jnp.sum(reward_BxN * member_BxN, axis=1) / count_B
             advantage_BxN = jnp.where(member_BxN, reward_BxN - usual_B[:, None], 0)
             return jnp.sum(advantage_BxN * log_likelihood_BxN, axis=1) / count_B
-        case Expectation.MINIMUM_RISK:
-            risky_BxN = jax.nn.softmax(jnp.where(member_BxN, sharpness * log_likelihood_BxN, -jnp.inf), axis=1)
+        case SequenceObjective.MRT:
+            risky_BxN = jax.nn.softmax(jnp.where(member_BxN, mrt_alpha * log_likelihood_BxN, -jnp.inf), axis=1)
             return jnp.sum(risky_BxN * reward_BxN, axis=1)
-        case Expectation.NONE:
+        case SequenceObjective.NLL:
             return jnp.zeros(log_likelihood_BxN.shape[:1])

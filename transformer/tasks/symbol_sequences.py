@@ -33,7 +33,7 @@ class TokenSequenceTask(PlainTask):
 
     A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead
     (`teacher_forcing_arrays`). `known`: how many tokens may be said, where a model's table can have rows beyond them. A
-    task adds `interface`, `objectives`, `source`, `labels` and `probed`.
+    task adds `interface`, `objectives`, `source`, `labels` and `probe_batch`.
     """
 
     interface: Interface
@@ -124,7 +124,7 @@ class SymbolSequenceTask(TokenSequenceTask):
 
     def show(self, batch: dict[str, np.ndarray]) -> None:
         """Have the maps of these examples and what is true of them stored."""
-        self.shown, self.probed = batch, self.inputs_of(batch)
+        self.shown, self.probe_batch = batch, self.inputs_of(batch)
 
     def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
         """Sequences as numbers: `target` and `labels` of a batch."""

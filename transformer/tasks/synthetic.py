@@ -51,7 +51,7 @@ def made_up_documents(
     roles = tuple(dict.fromkeys((*roles, "end")))
     tokenizer = made_up_tokenizer_of(config.tokenizer, config.vocabulary, roles)
     document = np.arange(texts * config.context + 1, dtype=np.int32) % (tokenizer.vocabulary - len(roles))
-    return tokenizer, {name: [document, document] for name in ("train", *config.evaluated)}
+    return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
 
 
 def made_up_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Split]]:
@@ -65,12 +65,12 @@ def made_up_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, Spli
     words = np.arange(max(config.lengths) - 1) % max(tokenizer.vocabulary - 4, 1)
     sentence = " ".join(map(str, words))
     ids = np.array([*words, special.end], np.int32)
-    count = max(config.probed, config.shown)
+    count = max(config.num_probe_examples, config.num_decoded_examples)
     language = config.languages[1] if config.languages else "target"
     encoded = EncodedPairs([ids] * count, [ids] * count, pad=special.pad, begin=special.begin)
     return tokenizer, {
         name: Split(name, [Pair(sentence, sentence, language)] * count, encoded)
-        for name in ("train", config.validation, config.test)
+        for name in ("train", config.validation_split, config.test_split)
     }
 
 

@@ -41,10 +41,9 @@ class TextConfig(Config, path="config.task"):
     sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a TFDS text set, or
     the folder of a prepared one; `validation_files` and `test_files` name files of these splits, which are else cut
     from your own (transformer.data.datasets.text_files); `data_dir` is the folder of the data, for sets that are not
-    generated.
-    `vocabulary` is the size of a trained BPE. A batch has `rows` texts of `context` tokens. `test` may be empty for
-    sets without a test split. Of the validation text `probed` stretches of `probed_length` tokens are mapped. The loss
-    holds `logits_at_once` logits at a time on one device.
+    generated. `vocabulary` is the size of a trained BPE. A batch has `batch_size` texts of `context` tokens.
+    `test_split` may be empty for sets without a test split. Of the validation text `num_probe_examples` stretches of
+    `probe_length` tokens are mapped. The loss holds `logits_at_once` logits at a time on one device.
     """
 
     dataset: str = "python_docs"
@@ -54,13 +53,13 @@ class TextConfig(Config, path="config.task"):
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocabulary: Vocabulary = 4096
     context: Annotated[int, Range(2)] = 128
-    rows: BatchRows = 16
-    validation: SplitName = "validation"
-    test: str = "test"
-    probed: Looked = 4
-    probed_length: Annotated[int, Range(2)] = 48
+    batch_size: BatchRows = 16
+    validation_split: SplitName = "validation"
+    test_split: str = "test"
+    num_probe_examples: Looked = 4
+    probe_length: Annotated[int, Range(2)] = 48
     logits_at_once: Positive = LOGITS_AT_ONCE
-    evaluated_parameters: str = "raw"
+    eval_parameters: str = "raw"
 
     @property
     def held_out(self) -> HeldOut:
@@ -68,9 +67,9 @@ class TextConfig(Config, path="config.task"):
         return HeldOut(self.validation_files, self.test_files)
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
+    def eval_splits(self) -> tuple[str, ...]:
         """The splits that are evaluated."""
-        return (self.validation, *((self.test,) if self.test else ()))
+        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
 
 Documents = Sequence[np.ndarray]
@@ -96,7 +95,7 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
     """
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
     text = open_text(config.dataset, data_dir=config.data_dir, prepared_dir=prepared_dir, held_out=config.held_out)
-    splits = {name: text.split(name) for name in ("train", *config.evaluated)}
+    splits = {name: text.split(name) for name in ("train", *config.eval_splits)}
     for name, texts in splits.items():
         if not any(map(str.strip, texts)):
             raise UserError(f"{config.dataset} has an empty split {name!r}: give it text")
@@ -165,7 +164,7 @@ def stretches(documents: Documents, count: int, length: int) -> np.ndarray:
     if not starts.sum():
         raise UserError(
             f"the validation text has {len(documents[0])} tokens, fewer than the {length} of a stretch that is mapped: "
-            "lower config.task.probed_length, or give more text"
+            "lower config.task.probe_length, or give more text"
         )
     chosen = np.linspace(0, starts.sum() - 1, count).astype(int)
     number = np.searchsorted(np.cumsum(starts), chosen, side="right")

@@ -50,13 +50,13 @@ class TextTask(PlainTask):
         self._how = how
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._splits = splits
-        check_rows(config.rows, rows_multiple)
+        check_rows(config.batch_size, rows_multiple)
         self.interface = text_interface(config, tokenizer, asks=asks, decoded=decoded)
-        length = min(config.probed_length, config.context)
+        length = min(config.probe_length, config.context)
         self._repeats = repeats(tokenizer, repeated, length)
-        texts = stretches(splits[config.validation], config.probed, length)
+        texts = stretches(splits[config.validation_split], config.num_probe_examples, length)
         probed = np.concatenate([texts, self._repeats.tokens])
-        self.probed = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
+        self.probe_batch = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
 
     def fingerprint(self) -> dict[str, str]:
         """That of every split's tokens."""
@@ -70,12 +70,12 @@ class TextTask(PlainTask):
 
     def probe(self, view: View, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Maps of stretches of the validation text and of repeated random tokens, unmasked."""
-        inputs = {name: jnp.asarray(values) for name, values in self.probed.items()}
+        inputs = {name: jnp.asarray(values) for name, values in self.probe_batch.items()}
         _, aux = view.model.apply(view.variables, inputs, method="hidden", train=False, capture=capture)
         return aux
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        return with_repeats(describe(self.tokenizer, [list(row) for row in self.probed["tokens"]]), self._repeats)
+        return with_repeats(describe(self.tokenizer, [list(row) for row in self.probe_batch["tokens"]]), self._repeats)
 
     def token_sums(
         self, view: View, batch: Batch, counts_BxT: Bool[Array, "B T"], key: Any, *, label_smoothing: float = 0.0
@@ -100,7 +100,8 @@ def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signatu
     """What a task over rows of tokens asks of a model."""
     return Interface(
         inputs={
-            name: Input((config.rows,) if name == "lengths" else (config.rows, config.context)) for name in asks.inputs
+            name: Input((config.batch_size,) if name == "lengths" else (config.batch_size, config.context))
+            for name in asks.inputs
         },
         vocabularies={"tokens": tokenizer.vocabulary},
         pad=tokenizer.pad,

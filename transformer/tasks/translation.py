@@ -37,7 +37,7 @@ from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.plain import PlainTask, check_fits, check_sentences, means, said_of
 from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
-from transformer.tasks.sequence_level_training import Expectation, different, expected_reward, gleu
+from transformer.tasks.sequence_level_training import SequenceObjective, different, expected_reward, gleu
 from transformer.tasks.synthetic import made_up_splits
 from transformer.tasks.text_task import answers_of
 from transformer.tasks.translate import check_language, reading_of, translate
@@ -74,23 +74,23 @@ class Translation(PlainTask):
         self._splits, self._train, self._rows_multiple = splits, splits["train"], rows_multiple
         self.interface, longest = interface_of(config, tokenizer), max(config.lengths)
         self.objectives = (Objective("translation", self._loss),)
-        validation, test = splits[config.validation], splits[config.test]
+        validation, test = splits[config.validation_split], splits[config.test_split]
         self.evaluations = self._evaluations(validation, test)
         shown = self._probed(validation, longest)
         self._probed_pairs = shown.pairs
         batch = TokenBatches(shown.encoded, lengths=(longest,), tokens=longest * len(shown.pairs), seed=None)[0]
         # With their reference translations: teacher forcing.
-        self.probed = {name: batch[name] for name in ("source", "target")}
+        self.probe_batch = {name: batch[name] for name in ("source", "target")}
 
     def _probed(self, validation: Split, longest: int) -> Split:
         """As many pairs as are to be mapped, or all: of those that fit, or maps and labels were of different pairs."""
         fitting = validation.encoded.fitting(longest)
-        chosen = various([validation.pairs[number] for number in fitting], self.config.probed)
+        chosen = various([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
         return validation.part([fitting[number] for number in chosen])
 
     def _evaluations(self, validation: Split, test: Split) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
-        few = validation.part(range(min(config.shown, len(validation.pairs))))
+        few = validation.part(range(min(config.num_decoded_examples, len(validation.pairs))))
         losses = [
             Evaluation(
                 name="loss",
@@ -99,9 +99,9 @@ class Translation(PlainTask):
                 step=self._loss_sums,
                 finish=means,
                 at_end=at_end,
-                parameters=config.evaluated_parameters,
+                parameters=config.eval_parameters,
             )
-            for name, split, at_end in ((config.validation, validation, False), (config.test, test, True))
+            for name, split, at_end in ((config.validation_split, validation, False), (config.test_split, test, True))
         ]
         decode = decoding_step(config, tokenizer)
         translations = (
@@ -114,13 +114,13 @@ class Translation(PlainTask):
         aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
         rewarded = Evaluation(
             name="reward",
-            split=config.validation,
+            split=config.validation_split,
             batches=evaluation_batches(config, few.encoded),
             step=self._reward_sums,
             finish=_mean_reward,
-            parameters=config.evaluated_parameters,
+            parameters=config.eval_parameters,
         )
-        return (*losses, *translations, *aligned, *([] if config.expectation is Expectation.NONE else [rewarded]))
+        return (*losses, *translations, *aligned, *([] if config.objective is SequenceObjective.NLL else [rewarded]))
 
     def fingerprint(self) -> dict[str, str]:
         """That of every split's sentences."""
@@ -165,10 +165,10 @@ class Translation(PlainTask):
         """
         if not draws(view.model):
             return super().init_extra(view, key)
-        if self.config.expectation is not Expectation.NONE:
+        if self.config.objective is not SequenceObjective.NLL:
             raise UserError(
-                f"config.task.expectation={self.config.expectation.value} draws translations, and this model's "
-                "attention draws as well: say config.task.expectation=none or config.model.normalizer=softmax"
+                f"config.task.objective={self.config.objective.value} draws translations, and this model's "
+                "attention draws as well: say config.task.objective=nll or config.model.normalizer=softmax"
             )
         return initial_baseline()
 
@@ -177,25 +177,25 @@ class Translation(PlainTask):
 
         Of the minimum risk the reference is one of them.
         """
-        if self.config.expectation is Expectation.NONE:
+        if self.config.objective is SequenceObjective.NLL:
             return batch, view.extra
         labels_BxT = jnp.asarray(batch["labels"])
         rollout = generate(
             view.model,
             view.variables,
             {"source": jnp.asarray(batch["source"])},
-            chooser=Sampling(beams=self.config.draws),
+            chooser=Sampling(beams=self.config.num_samples),
             length=labels_BxT.shape[1],
             tokens=Tokens(*self._special),
             key=key,
         )
         drawn_BxNxT = rollout.tokens
-        if self.config.expectation is Expectation.MINIMUM_RISK:
+        if self.config.objective is SequenceObjective.MRT:
             drawn_BxNxT = jnp.concatenate([labels_BxT[:, None], drawn_BxNxT], axis=1)
         reference_BxNxT = jnp.broadcast_to(labels_BxT[:, None], drawn_BxNxT.shape)
         rewards_BxN = gleu(drawn_BxNxT, self._words(drawn_BxNxT), reference_BxNxT, self._words(reference_BxNxT))
         real_Bx1 = jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
-        all_different = self.config.expectation is Expectation.MINIMUM_RISK
+        all_different = self.config.objective is SequenceObjective.MRT
         counted_BxN = different(drawn_BxNxT) if all_different else jnp.ones(rewards_BxN.shape, bool)
         added = {"drawn": drawn_BxNxT, "rewards": rewards_BxN, "counted": counted_BxN & real_Bx1}
         return {**batch, **added}, view.extra
@@ -246,14 +246,14 @@ class Translation(PlainTask):
         }
         if "drawn" in batch:
             worth, reward = self._expected_reward(view, batch, key)
-            loss = (self.config.likelihood * sums.smoothed - worth) / totals["tokens"]
+            loss = (self.config.nll_weight * sums.smoothed - worth) / totals["tokens"]
             return loss, LossAux.of(aux, view.extra, {**metrics, "reward": reward / totals["drawn"]})
         if not (view.train and "attention_log_prob" in aux.extras):
             return metrics["loss"], LossAux.of(aux, view.extra, metrics)
         baseline = view.extra["baseline"]
         likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
-        estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.reinforce_entropy)
-        loss = metrics["loss"] + self.config.reinforce * estimate.loss / totals["tokens"]
+        estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
+        loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / totals["tokens"]
         return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _expected_reward(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
@@ -271,11 +271,11 @@ class Translation(PlainTask):
         likelihood_R = jnp.sum(jnp.where(labels_RxT != self._pad, likelihood_RxT, 0), axis=1)
         config, rewards_BxN = self.config, jnp.asarray(batch["rewards"])
         worth_B = expected_reward(
-            config.expectation,
+            config.objective,
             likelihood_R.reshape(batch_size, draws),
             rewards_BxN,
             jnp.asarray(batch["counted"]),
-            config.sharpness,
+            config.mrt_alpha,
         )
         real_B = jnp.any(jnp.asarray(batch["labels"]) != self._pad, axis=1)
         return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._own(batch), rewards_BxN, 0))
@@ -288,7 +288,7 @@ class Translation(PlainTask):
     def _own(self, batch: Batch) -> Array:
         """Which of the sequences of each source the model drew: all but a reference in front of them."""
         drawn_BxNxT, labels_BxT = jnp.asarray(batch["drawn"]), jnp.asarray(batch["labels"])
-        number = drawn_BxNxT.shape[1] - self.config.draws
+        number = drawn_BxNxT.shape[1] - self.config.num_samples
         return (jnp.arange(drawn_BxNxT.shape[1]) >= number) & jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
 
     def _loss_sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:

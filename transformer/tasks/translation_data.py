@@ -18,7 +18,7 @@ from transformer.data.tokenizers.tokenizer import saved_in, word_indices
 from transformer.data.tokenizers.training import train_bpe
 from transformer.storage.locate import storage_of
 from transformer.tasks.labels import Labels, Link
-from transformer.tasks.sequence_level_training import Expectation
+from transformer.tasks.sequence_level_training import SequenceObjective
 
 # The axes of the maps that show which source token a target token comes from.
 ALIGNED = ("target", "source")
@@ -39,13 +39,14 @@ class TranslationConfig(Config, path="config.task"):
     is the folder of the data, for sets that are not generated. `languages` is (source, target) for sets that could be
     read both ways; empty takes the set's own direction. `lengths`: the few sentence lengths, in tokens, that batches
     are padded to; `tokens_per_batch`: positions a batch, on each side. `beams` = 1 decodes greedily; `coverage_penalty`
-    is the weight of what their attention has left out of the source (transformer.decoding.generate). `shown` sentences
-    of the validation split are translated during training, `probed` are mapped. `length_bounds` (4, 8) scores
-    translations also by the words of their sources: 1 to 4, 5 to 8, 9 and more. Of a model whose attention draws,
-    `reinforce` weights the loss by which the draws learn, `reinforce_entropy` what keeps them apart
-    (transformer.tasks.reinforce). With an `expectation` the model is trained on the GLEU of `draws` translations of its
-    own for each source, and `likelihood` weights the reference's (transformer.tasks.sequence_level_training; the
-    defaults are those of Wu et al. 2016, section 5.2): for a model that translates already (`initialize_from`).
+    is the weight of what their attention has left out of the source (transformer.decoding.generate).
+    `num_decoded_examples` sentences of the validation split are translated during training, `num_probe_examples` are
+    mapped. `length_bounds` (4, 8) scores translations also by the words of their sources: 1 to 4, 5 to 8, 9 and more.
+    Of a model whose attention draws, `reinforce_weight` weights the loss by which the draws learn, `entropy_weight`
+    what keeps them apart (transformer.tasks.reinforce). With an `objective` the model is trained on the GLEU of
+    `num_samples` translations of its own for each source, and `nll_weight` weights the reference's
+    (transformer.tasks.sequence_level_training; the defaults are those of Wu et al. 2016, section 5.2): for a model that
+    translates already (`initialize_from`).
     """
 
     dataset: str = "phrases"
@@ -57,23 +58,23 @@ class TranslationConfig(Config, path="config.task"):
     lengths: Annotated[tuple[Annotated[int, Range(2)], ...], Items(least=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
     label_smoothing: Rate = 0.1
-    validation: str = "validation"
-    test: str = "test"
+    validation_split: str = "validation"
+    test_split: str = "test"
     beams: Beams = 4
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
     bleu_tokenizer: str = "13a"
     bleu_lowercase: bool = False
-    shown: Positive = 200
-    probed: Looked = 8
-    evaluated_parameters: str = "raw"
+    num_decoded_examples: Positive = 200
+    num_probe_examples: Looked = 8
+    eval_parameters: str = "raw"
     length_bounds: tuple[Positive, ...] = ()
-    reinforce: Amount = 1.0
-    reinforce_entropy: Amount = 0.01
-    expectation: Expectation = Expectation.NONE
-    draws: Positive = 15
-    likelihood: Amount = 0.017
-    sharpness: Amount = 0.005
+    reinforce_weight: Amount = 1.0
+    entropy_weight: Amount = 0.01
+    objective: SequenceObjective = SequenceObjective.NLL
+    num_samples: Positive = 15
+    nll_weight: Amount = 0.017
+    mrt_alpha: Amount = 0.005
 
     def _check(self) -> None:
         if len(self.languages) not in (0, 2):
@@ -125,12 +126,12 @@ def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenize
         languages=(config.languages[0], config.languages[1]) if config.languages else None,
         held_out=config.held_out,
     )
-    names = ("train", config.validation, config.test)
+    names = ("train", config.validation_split, config.test_split)
     for name in names:
         if name not in data.splits:
             raise UserError(
                 f"{config.dataset} has no split {name!r}; it has: {', '.join(sorted(data.splits))} "
-                "(config.task.validation and config.task.test name the two that are evaluated)"
+                "(config.task.validation_split and config.task.test_split name the two that are evaluated)"
             )
     # Read whole and once: pair by pair an array_record takes four times as long.
     pairs = {name: list(data.split(name)) for name in names}

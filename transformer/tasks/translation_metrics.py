@@ -47,7 +47,7 @@ def translation_evaluation(
         return translation_report(config, split.pairs, outputs, shown=shown, length_bounds=length_bounds)
 
     batches = evaluation_batches(config, split.encoded)
-    return Evaluation("translation", split.name, batches, step, finish, at_end, config.evaluated_parameters)
+    return Evaluation("translation", split.name, batches, step, finish, at_end, config.eval_parameters)
 
 
 def alignment_evaluation(
@@ -115,7 +115,7 @@ def alignment_evaluation(
         step,
         finish,
         True,
-        config.evaluated_parameters,
+        config.eval_parameters,
         reads=ALIGNED,
     )
 

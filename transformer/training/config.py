@@ -56,9 +56,9 @@ class Experiment:
     update_guard: UpdateGuardConfig = dataclasses.field(default_factory=UpdateGuardConfig)
 
     @property
-    def evaluated_parameters(self) -> str:
+    def eval_parameters(self) -> str:
         """The parameters that a run is judged by, and so shown and published: "raw", or the name of an average."""
-        return getattr(self.task, "evaluated_parameters", "raw")
+        return getattr(self.task, "eval_parameters", "raw")
 
     def to_config(self) -> dict[str, Any]:
         """The resolved config as plain values: what `config.json` holds."""
@@ -111,10 +111,10 @@ def resolve(values: Mapping[str, Any]) -> Experiment:
         initialize_from=from_config(InitializeFrom, run.initialize_from, "config.initialize_from"),
         update_guard=from_config(UpdateGuardConfig, run.update_guard, "config.update_guard"),
     )
-    wanted = experiment.evaluated_parameters
+    wanted = experiment.eval_parameters
     if wanted != "raw" and wanted not in averages:
         raise UserError(
-            f"config.task.evaluated_parameters={wanted!r} is no average of this run; say raw"
+            f"config.task.eval_parameters={wanted!r} is no average of this run; say raw"
             + "".join(f" or {name}" for name in averages)
         )
     return experiment

@@ -175,13 +175,13 @@ def config_of(foreign: Foreign, kept: AnyTokenizer | PictureFacts, fitting: Fitt
 
 
 def _given(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
-    given = {"dataset": fitting.dataset, "data_dir": fitting.data_dir, "test": fitting.test}
+    given = {"dataset": fitting.dataset, "data_dir": fitting.data_dir, "test_split": fitting.test}
     return {"name": TASKS[foreign.model["family"]]} | {key: value for key, value in given.items() if value is not None}
 
 
 def _picture_task(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
     """The task over pictures, which are resized and normalized as preprocessor_config.json says it."""
-    return {"dataset": "pictures", **_given(foreign, fitting), **foreign.pictures, "rows": fitting.rows}
+    return {"dataset": "pictures", **_given(foreign, fitting), **foreign.pictures, "batch_size": fitting.rows}
 
 
 def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> d
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
         return {**task, "lengths": (*lengths, context), "tokens_per_batch": fitting.rows * context}
-    return {**task, "tokenizer": "given", "context": context, "rows": fitting.rows}
+    return {**task, "tokenizer": "given", "context": context, "batch_size": fitting.rows}
 
 
 def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Collection[str] = ()) -> Converted:
@@ -215,8 +215,8 @@ def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Co
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     step, params = run.restored(step, lambda checkpoints, at: run.evaluated(checkpoints, at, shapes))
     notes = [f"step {step}"]
-    if experiment.evaluated_parameters != "raw":
-        notes.append(f"the parameters are the average {experiment.evaluated_parameters!r}, by which the run is judged")
+    if experiment.eval_parameters != "raw":
+        notes.append(f"the parameters are the average {experiment.eval_parameters!r}, by which the run is judged")
     model, params = without_lora(experiment.model, params)
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")

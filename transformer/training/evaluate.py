@@ -78,7 +78,7 @@ def compile_evaluations(
 def view_of(model: Model, state: TrainState, parameters: str) -> View:
     """The view of a state outside of training, with its "raw" parameters or those of the average of this name.
 
-    What a run shows of itself has those that it is judged by (`Experiment.evaluated_parameters`).
+    What a run shows of itself has those that it is judged by (`Experiment.eval_parameters`).
 
     Raises:
         ValueError: For an average that the run does not keep.

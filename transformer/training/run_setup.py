@@ -245,6 +245,6 @@ def compile_run_probe(assembly: Assembly, run: OpenRun) -> Probe:
         assembly.placement,
         config=run.experiment.maps,
         times=run.experiment.run.probe_count,
-        parameters=run.experiment.evaluated_parameters,
+        parameters=run.experiment.eval_parameters,
         tiers=MapStore.tiers_at(run.directory.maps),
     )

@@ -85,7 +85,7 @@ class RecordedRun(NamedTuple):
             UserError: As `Checkpoints.restore_part`.
         """
         params = checkpoints.restore_part(at, shapes, ("variables", "params"))
-        name = self.experiment.evaluated_parameters
+        name = self.experiment.eval_parameters
         if name == "raw":
             return params
         average = jax.eval_shape(functools.partial(init_average, self.experiment.averages[name]), shapes)
@@ -169,10 +169,10 @@ def load_ensemble(
                 "by config.initialize_from or a copy of tokenizer.json"
             )
     chosen = [
-        view_of(one.model, of_run, of_experiment.evaluated_parameters).variables for of_experiment, one, of_run in runs
+        view_of(one.model, of_run, of_experiment.eval_parameters).variables for of_experiment, one, of_run in runs
     ]
     # The average that the first evaluates puts no parameter in the place of those that were chosen.
-    state = state._replace(variables=joined(chosen), averages={experiment.evaluated_parameters: {}})
+    state = state._replace(variables=joined(chosen), averages={experiment.eval_parameters: {}})
     return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
@@ -222,10 +222,10 @@ def with_language_model(
     special = dict.fromkeys(_special_tokens(assembly), "\n")
     numbers = tuple(number(special.get(place, symbol)) for place, symbol in enumerate(task.symbols))
     chosen = [
-        view_of(one.model, of_run, of_experiment.evaluated_parameters).variables
+        view_of(one.model, of_run, of_experiment.eval_parameters).variables
         for of_experiment, one, of_run in (loaded, (language_experiment, language, language_state))
     ]
-    state = state._replace(variables=joined(chosen), averages={experiment.evaluated_parameters: {}})
+    state = state._replace(variables=joined(chosen), averages={experiment.eval_parameters: {}})
     return experiment, assembly._replace(model=Fused.of(model, language.model, numbers, weight)), state
 
 

@@ -31,8 +31,8 @@ def get_config() -> ConfigDict:
                 "lengths": (24,),
                 "tokens_per_batch": 768,
                 "beams": 1,
-                "shown": 16,
-                "probed": 4,
+                "num_decoded_examples": 16,
+                "num_probe_examples": 4,
             },
             "model": {
                 "family": "encoder_decoder",
@@ -97,8 +97,8 @@ def stack(family: str) -> dict:
         "name": "language_modeling" if family == "decoder" else "masked_lm",
         "tokenizer": "characters",
         "context": 32,
-        "probed": 1,
-        "probed_length": 16,
+        "num_probe_examples": 1,
+        "probe_length": 16,
     }
     model = {
         "family": family,

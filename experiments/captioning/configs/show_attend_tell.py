@@ -24,7 +24,7 @@ def get_config(looking: str = "soft") -> ConfigDict:
             "eval_every": 300,
             "maps_every": 50,
             "checkpoint_every": 300,
-            "task": {"name": "experiments.captioning.task", "rows": 32},
+            "task": {"name": "experiments.captioning.task", "batch_size": 32},
             "model": {
                 "family": "experiments.captioning.model",
                 "encoder": {"channels": (16, 32, 64)},
@@ -48,5 +48,5 @@ def get_config(looking: str = "soft") -> ConfigDict:
         config.model.looking = looking
     if looking == "hard":
         config.model.soft_share = 0.5
-        config.task.reinforce = 0.2
+        config.task.reinforce_weight = 0.2
     return config

@@ -43,7 +43,12 @@ def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "pape
             "eval_every": 2000,
             "maps_every": 10_000,
             "checkpoint_every": 5000,
-            "task": {"name": "experiments.few_shot.task", "turned": "reflections", "rows": 16, **SETTINGS[setting]},
+            "task": {
+                "name": "experiments.few_shot.task",
+                "turned": "reflections",
+                "batch_size": 16,
+                **SETTINGS[setting],
+            },
             "model": {"family": "snail"},
             "optimizer": {
                 "algorithm": "adamw",

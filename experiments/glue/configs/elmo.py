@@ -36,8 +36,8 @@ def get_config(part: Literal["language_model", "classifier"] = "language_model")
                 # Its folder is the user's: --config.task.dataset.
                 "dataset": "runs/sst",
                 "context": 32,
-                "rows": 32,
-                "test": "",
+                "batch_size": 32,
+                "test_split": "",
             },
             "model": {"family": "bidirectional_language_model", "width": WIDTH, "dropout": 0.1},
             "optimizer": {"learning_rate": 3e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},

@@ -70,7 +70,7 @@ def pretraining(family: str) -> ConfigDict:
                 # Its folder is the user's: --config.task.dataset.
                 "dataset": TEXT,
                 "context": 64,
-                "test": "",
+                "test_split": "",
             },
             "model": MODEL if family == "decoder" else LSTM,
             "optimizer": {
@@ -95,7 +95,7 @@ def fine_tuning(dataset: str) -> ConfigDict:
     config.maps_every = 250
     config.task.dataset = f"glue/{dataset}"
     config.task.tokenizer = "given"
-    config.task.test = "development"
+    config.task.test_split = "development"
     config.model = MODEL
     config.initialize_from = {
         "run": "runs/gpt1",
@@ -118,7 +118,7 @@ def scratch(problem: str) -> ConfigDict:
                 "dataset": f"grammar/{problem}",
                 "vocabulary": 512,
                 "lengths": (32, 64),
-                "probed": 6,
+                "num_probe_examples": 6,
             },
             "model": {
                 **MODEL,

@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
             "seed": 1,
             "steps": 4000,
             "log_every": 100,
-            "task": {"name": "classification", "dataset": "glue/SST-2", "rows": 64, "probed": 6},
+            "task": {"name": "classification", "dataset": "glue/SST-2", "batch_size": 64, "num_probe_examples": 6},
             "model": {"family": "recurrent_classifier", "dropout": 0.5},
             "optimizer": {
                 "learning_rate": 2e-3,

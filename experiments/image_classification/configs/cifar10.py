@@ -58,7 +58,7 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
             "task": {
                 "name": "image_classification",
                 "dataset": "cifar10-jpg",
-                "rows": 96,
+                "batch_size": 96,
                 "augmentation": {"crop": 4, "flip": 0.5},
             },
             "model": models[model],

@@ -21,6 +21,6 @@ def get_config() -> ConfigDict:
     config.name = "style_continuation"
     config.steps = 400
     config.eval_every = 200
-    config.task = {"name": "experiments.in_context_learning.task", "problem": "style", "examples": 256}
+    config.task = {"name": "experiments.in_context_learning.task", "problem": "style", "num_eval_examples": 256}
     config.model.update({"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "max_length": 96, "unroll": 2})
     return config

@@ -30,8 +30,8 @@ def get_config() -> ConfigDict:
                 "tokenizer": "characters",
                 "batching": "packed",
                 "context": LENGTH,
-                "rows": 32,
-                "probed": 2,
+                "batch_size": 32,
+                "num_probe_examples": 2,
             },
             "model": {
                 "family": "decoder",

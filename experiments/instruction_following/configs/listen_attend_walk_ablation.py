@@ -31,13 +31,13 @@ def get_config(instructions: Literal["short", "long"] = "short") -> ConfigDict:
     config.maps_every = 0
     config.checkpoint_every = 0
     config.keep_checkpoints = 1
-    config.task.examples = 2000
+    config.task.num_eval_examples = 2000
     if instructions == "long":
         config.name = "walk_long"
         config.steps = 2500
         config.task.clauses = 6
         config.task.longest = 24
-        config.task.examples = 1000
+        config.task.num_eval_examples = 1000
     return config
 
 

@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "language_modeling",
                 "vocabulary": 2048,
-                "questions": 200,
+                "num_cloze_questions": 200,
             },
             "model": {
                 "family": "decoder",

@@ -26,8 +26,8 @@ def get_config() -> ConfigDict:
                 "vocabulary": 50_257,
                 "batching": "packed",
                 "context": 1024,
-                "rows": 512,
-                "probed_length": 64,
+                "batch_size": 512,
+                "probe_length": 64,
             },
             "model": {
                 "size": "gpt2",

@@ -29,8 +29,8 @@ def get_config() -> ConfigDict:
                 "name": "language_modeling",
                 "tokenizer": "characters",
                 "context": 64,
-                "rows": 32,
-                "probed_length": 32,
+                "batch_size": 32,
+                "probe_length": 32,
             },
             "model": {
                 "family": "decoder",

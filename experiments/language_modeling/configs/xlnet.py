@@ -8,9 +8,9 @@ validation text and 1.20 without the memory, 1.06 and 1.11 of the test text (`lo
 evaluation `permuted`): results/segments.md.
 
 `python -m launch.maps --workdir=runs/permutations` shows both streams: a content row sees its own column, a query row
-never does, and the memory's columns come first. `--config.task.longest_span=5` predicts spans of up to five characters,
-as XLNet large does, and `--config.task.unpredicted=ordered` is the objective to the letter, in which what is not
-predicted has an order as well.
+never does, and the memory's columns come first. `--config.task.max_span_length=5` predicts spans of up to five
+characters, as XLNet large does, and `--config.task.context_attention=permuted` is the objective to the letter, in which
+what is not predicted has an order as well.
 """
 
 from ml_collections import ConfigDict
@@ -30,8 +30,8 @@ def get_config() -> ConfigDict:
                 "name": "permutation_lm",
                 "tokenizer": "characters",
                 "context": 64,
-                "probed": 3,
-                "probed_length": 32,
+                "num_probe_examples": 3,
+                "probe_length": 32,
             },
             "model": {
                 "family": "xlnet",

@@ -34,7 +34,7 @@ def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "do
                 "tokenizer": "bytes",
                 "batching": "packed",
                 "context": CONTEXT,
-                "probed": 2,
+                "num_probe_examples": 2,
             },
             "model": {
                 "family": "decoder",

@@ -3,8 +3,8 @@ r"""A published encoder by its name, from scratch on any text.
     python -m launch.train --config=experiments/masked_lm/configs/bert.py --workdir=runs/bert \
         --config.model.size=bert-large --config.task.dataset=DIRECTORY
 
-`python -m launch.sizes` lists the names. The size fixes the architecture; everything else is a key of this file. Masks
-are drawn anew at every step and there is no second task, as Liu et al. 2019 train; meant for accelerators.
+`python -m launch.sizes` lists the names. The size fixes the architecture; everything else is a key of this file.
+Masking are drawn anew at every step and there is no second task, as Liu et al. 2019 train; meant for accelerators.
 """
 
 from ml_collections import ConfigDict
@@ -21,8 +21,8 @@ def get_config() -> ConfigDict:
             "name": "masked_lm",
             "vocabulary": 30_522,
             "context": 512,
-            "rows": 256,
-            "probed_length": 64,
+            "batch_size": 256,
+            "probe_length": 64,
         }
     )
     config.model.update({"size": "bert-base", "embedding_rows": 30_522})

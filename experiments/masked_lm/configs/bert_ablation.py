@@ -30,12 +30,12 @@ MODEL = {
 }
 TASK = {
     "name": "masked_lm",
-    "examples": "fixed_pairs",
+    "input_format": "fixed_pairs",
     "tokenizer": "characters",
     "context": 64,
-    "rows": 32,
-    "middle": True,
-    "probed_length": 32,
+    "batch_size": 32,
+    "eval_middle_token": True,
+    "probe_length": 32,
 }
 
 
@@ -71,9 +71,9 @@ def get_ablation(ablation):
         arms={
             "no nsp": {},
             "nsp": {"task.next_sentence": True, "model.head": "pretraining"},
-            "static masks": {"task.masks": "static"},
+            "static masks": {"task.masking": "static"},
             "left-to-right": {
-                "task.predicted": "next",
+                "task.objective": "left_to_right",
                 "model": {"family": "decoder", **MODEL, "initialization": "bert"},
             },
         },

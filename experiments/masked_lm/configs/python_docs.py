@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
                 "name": "masked_lm",
                 "tokenizer": "characters",
                 "context": 64,
-                "rows": 32,
+                "batch_size": 32,
             },
             "model": {
                 "family": "encoder",

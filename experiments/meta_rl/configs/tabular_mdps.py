@@ -23,6 +23,6 @@ def get_config() -> ConfigDict:
         "horizon": 6,
         "episodes": 5,
         "teacher": "knowing",
-        "examples": 1000,
+        "num_eval_examples": 1000,
     }
     return config

@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
             "shortest": 2,
             "longest": 6,
             "lengths": (16, 24, 32),
-            "evaluated": (6, 8, 10, 12, 15, 20),
+            "eval_sizes": (6, 8, 10, 12, 15, 20),
         }
     )
     config.model = ConfigDict(

@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
             "problem": "n_grams",
             "shortest": 200,
             "longest": 200,
-            "evaluated": (200,),
-            "sequences": 256,
+            "eval_sizes": (200,),
+            "num_eval_examples": 256,
         }
     )
     config.model = ConfigDict(

@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
     # The next multiple of the eight parts of the vocabulary, and of the 128 lanes of a TPU.
     config.model.embedding_rows = 50_304
     config.model.remat = "full"
-    config.task.rows = 1536
-    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.rows)
+    config.task.batch_size = 1536
+    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.batch_size)
     # A warm-up of 375 million tokens.
     config.optimizer.update({"learning_rate": 0.6e-4, "warmup_steps": 119})
     config.num_microbatches = 1

@@ -32,7 +32,7 @@ def get_config(pod: str = "v5p:2x2x1") -> ConfigDict:
     chips = CHIPS[pod]
     config.name = f"weak_scaling_{chips}"
     config.pod = pod
-    config.task.rows = ROWS_A_CHIP * chips
-    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.rows)
+    config.task.batch_size = ROWS_A_CHIP * chips
+    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.batch_size)
     config.num_microbatches = 1
     return config

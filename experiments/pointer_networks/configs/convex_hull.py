@@ -21,7 +21,11 @@ def get_config() -> ConfigDict:
             "log_every": 250,
             "eval_every": 1000,
             "checkpoint_every": 1000,
-            "task": {"name": "experiments.pointer_networks.task", "order": "left_to_right", "tested": (5, 10, 15, 20)},
+            "task": {
+                "name": "experiments.pointer_networks.task",
+                "order": "left_to_right",
+                "eval_sizes": (5, 10, 15, 20),
+            },
             "model": {
                 "family": "experiments.pointer_networks.model",
                 "encoder": {"width": 128, "layers": 2, "direction": "bidirectional"},

@@ -18,6 +18,6 @@ def get_config() -> ConfigDict:
     config.name = "pointer_tour"
     config.steps = 9_000
     config.task.problem = "tour"
-    config.task.tested = (5, 10)
+    config.task.eval_sizes = (5, 10)
     config.model.fed = "point"  # with the encoder's outputs it learned for 3,000 batches no more than to visit all
     return config

@@ -50,8 +50,8 @@ def get_config(arm: Literal["attention", "convolutions", "judge"] = "attention")
             "task": {
                 "name": "experiments.sagan.task",
                 "digits": "0147",
-                "rows": 32,
-                "evaluated_parameters": "smooth",
+                "batch_size": 32,
+                "eval_parameters": "smooth",
             },
             "model": {
                 "family": "experiments.sagan.model",

@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
                 "dataset": "digit_words",
                 "tokenizer": "characters",
                 "context": 64,
-                "rows": 32,
+                "batch_size": 32,
                 "prompts": ("three ",),
                 "max_new_tokens": 32,
             },

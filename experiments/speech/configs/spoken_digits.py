@@ -36,7 +36,7 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
             "log_every": 25,
             "eval_every": 250,
             "maps_every": 125,
-            "task": {"name": "experiments.speech.task", "dataset": "fsdd", "rows": 24, "examples": 240},
+            "task": {"name": "experiments.speech.task", "dataset": "fsdd", "batch_size": 24, "num_eval_examples": 240},
             "model": {
                 "family": "experiments.speech.listen_attend_spell",
                 "listener": 48,
@@ -78,6 +78,6 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
     elif case == "held_out":
         config.task.held_out = "theo"
     elif case == "single":
-        config.task.update({"fewest": 1, "most": 1, "seconds": 1.2, "spelling": "digits", "rows": 48})
+        config.task.update({"fewest": 1, "most": 1, "seconds": 1.2, "spelling": "digits", "batch_size": 48})
         config.steps = 3000
     return config

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
     config.name = "cross_attention_ablation"
     config.steps = 800
     config.eval_every = 200
-    config.task.shown = 200
+    config.task.num_decoded_examples = 200
     config.task.length_bounds = (5, 7, 9)
     return config
 

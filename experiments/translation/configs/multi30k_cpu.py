@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     config.checkpoint_every = 600
     config.task.vocabulary = 4000
     config.task.tokens_per_batch = 2048
-    config.task.evaluated_parameters = "raw"
+    config.task.eval_parameters = "raw"
     config.optimizer.learning_rate = 2e-3
     config.optimizer.schedule = "linear"
     config.optimizer.warmup_steps = 300

@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     """The recurrent base, all of whose test sentences are translated and scored by length."""
     config = base.recurrent()
     config.name = "recurrent_context_ablation"
-    config.task.shown = 200
+    config.task.num_decoded_examples = 200
     config.task.length_bounds = (5, 7, 9)
     return config
 

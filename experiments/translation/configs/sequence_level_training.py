@@ -4,7 +4,7 @@ r"""Multi30k English-German, fine-tuned on the GLEU of its own translations as W
         --workdir=runs/attention
     python -m launch.train --config=experiments/translation/configs/sequence_level_training.py --data_dir=DIR \
         --workdir=runs/rewarded
-    python -m launch.train --config=experiments/translation/configs/sequence_level_training.py:minimum_risk \
+    python -m launch.train --config=experiments/translation/configs/sequence_level_training.py:mrt \
         --data_dir=DIR \
         --workdir=runs/risk
 
@@ -28,12 +28,12 @@ def get_config(expectation: str = "reinforce") -> ConfigDict:
     config.maps_every = 100
     config.checkpoint_every = 100
     config.initialize_from = ConfigDict({"run": "runs/attention", "tokenizer": True})
-    config.task.expectation = expectation
-    if expectation == "minimum_risk":
+    config.task.objective = expectation
+    if expectation == "mrt":
         # Shen et al. 2016 train on the risk alone; beside its small gradient the likelihood would decide.
-        config.task.likelihood = 0.0
+        config.task.nll_weight = 0.0
     config.task.tokens_per_batch = 512
-    config.task.shown = 200
+    config.task.num_decoded_examples = 200
     config.model.dropout = 0.0
     config.optimizer.learning_rate = 1e-4
     config.optimizer.schedule = "constant"

@@ -39,7 +39,7 @@ def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
                 "lengths": (24, 40, 64, 128, 256),
                 # About 25,000 source and 25,000 target tokens a batch (section 5.1), a little padding included.
                 "tokens_per_batch": 28_672,
-                "evaluated_parameters": "last",
+                "eval_parameters": "last",
             },
             "model": {
                 "family": "encoder_decoder",

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
             "log_every": 100,
             "eval_every": 1000,
             "maps_every": 200,
-            "task": {"name": "experiments.visual_question_answering.task", "dataset": "easy_vqa", "rows": 64},
+            "task": {"name": "experiments.visual_question_answering.task", "dataset": "easy_vqa", "batch_size": 64},
             "model": {
                 "family": "experiments.visual_question_answering.stacked_attention_vqa",
                 "encoder": {"width": 64},

@@ -37,7 +37,11 @@ def get_config(arm: Literal["two_hops", "one_hop", "glimpses", "mean", "question
             "steps": 8000,
             "log_every": 100,
             "eval_every": 1000,
-            "task": {"name": "experiments.visual_question_answering.task", "dataset": "scenes/pixels=8", "rows": 64},
+            "task": {
+                "name": "experiments.visual_question_answering.task",
+                "dataset": "scenes/pixels=8",
+                "batch_size": 64,
+            },
             "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 100, "clip_norm": 1.0},
             "pod": "cpu:1",

@@ -28,7 +28,11 @@ SITES = (
 
 @pytest.fixture(scope="module")
 def task() -> MarkedTexts:
-    return MarkedTexts(MarkedTextsConfig("two_places/kinds=2,far=2,questions=2", rows=4, examples=8, probed=2))
+    return MarkedTexts(
+        MarkedTextsConfig(
+            "two_places/kinds=2,far=2,questions=2", batch_size=4, num_eval_examples=8, num_probe_examples=2
+        )
+    )
 
 
 def of_model(logits: Any, weights: Any = None) -> View:
@@ -87,10 +91,10 @@ def test_a_text_is_right_if_all_its_answers_are(task: MarkedTexts) -> None:
 
 def test_no_text_is_both_trained_on_and_held_out() -> None:
     """Of the 15,600 texts of three letters a third is drawn in 100 steps."""
-    sorting = MarkedTexts(MarkedTextsConfig("sorting/letters=3", rows=64, examples=64))
+    sorting = MarkedTexts(MarkedTextsConfig("sorting/letters=3", batch_size=64, num_eval_examples=64))
     held_out = {
         bytes(row) for each in sorting.evaluations for batch in each.batches for row in np.asarray(batch["tokens"])
-    } | {bytes(row) for row in np.asarray(sorting.probed["tokens"])}
+    } | {bytes(row) for row in np.asarray(sorting.probe_batch["tokens"])}
     source = sorting.source(0)
     assert not held_out & {bytes(row) for step in range(100) for row in source[step]["tokens"]}
 
@@ -176,7 +180,7 @@ def test_links_name_what_a_head_reads_that_follows_them(task: MarkedTexts) -> No
 
 def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_antecedent() -> None:
     """As many texts are mapped as tell them apart, though the nearest noun is right in three of ten."""
-    task = MarkedTexts(MarkedTextsConfig(rows=1, examples=1))
+    task = MarkedTexts(MarkedTextsConfig(batch_size=1, num_eval_examples=1))
     corpus, site, labels = task.corpus, SITES[0], task.labels(SITES)
     texts, length = labels.tokens["tokens"], corpus.longest
     weights = np.zeros((len(texts), 2, 2, length, length), np.float32)
@@ -215,7 +219,7 @@ def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: Marke
 def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> None:
     with pytest.raises(UserError, match=r"config\.task\.reads=whole"):
         MarkedTextsConfig("coreference_by_clue")
-    config = MarkedTextsConfig("coreference_by_clue", Reads.WHOLE, rows=2, examples=2)
+    config = MarkedTextsConfig("coreference_by_clue", Reads.WHOLE, batch_size=2, num_eval_examples=2)
     assert MarkedTexts(config).interface.output == "hidden tokens"
     for name in ("rows", "examples", "probed"):
         with pytest.raises(UserError, match=f"config.task.{name}=0"):

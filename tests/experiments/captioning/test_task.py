@@ -30,7 +30,7 @@ PIXELS = 8
 
 @pytest.fixture(scope="module")
 def task() -> Captions:
-    return Captions(CaptionsConfig(pixels=PIXELS, rows=8, examples=10, probed=3))
+    return Captions(CaptionsConfig(pixels=PIXELS, batch_size=8, num_eval_examples=10, num_probe_examples=3))
 
 
 @functools.cache
@@ -82,7 +82,7 @@ def test_hard_attention_adds_what_its_draws_learn_from(task: Captions) -> None:
         inputs = {name: batch[name] for name in ("picture", "target")}
         logits, of_model = view.model.apply(view.variables, inputs, train=True, key=key)
         told = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
-        estimate = reinforce(told, counts, of_model.extras, jnp.float32(-2.0), task.config.reinforce_entropy)
+        estimate = reinforce(told, counts, of_model.extras, jnp.float32(-2.0), task.config.entropy_weight)
         return loss, aux, jnp.sum(jnp.where(counts, told, 0)), estimate
 
     loss, aux, told, estimate = both()
@@ -268,8 +268,8 @@ def test_what_cannot_be_captioned_is_refused(task: Captions, text: str, options:
     [
         ({"fewest": 4}, "fewest=4 and most=3 must rise"),
         ({"most": 10}, "most=10 must be at most 9"),
-        ({"reinforce": -1.0}, "reinforce=-1.0 must be at least 0"),
-        ({"rows": 0}, "rows=0 must be at least 1"),
+        ({"reinforce_weight": -1.0}, "reinforce_weight=-1.0 must be at least 0"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ],
 )
 def test_numbers_out_of_range_are_refused(wrong: dict, said: str) -> None:

@@ -13,13 +13,18 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.tasks.contract import View
 
-SMALL: dict[str, Any] = {"dataset": "strokes/train=4,validation=4,test=4,hands=4", "side": 8, "ways": 3, "rows": 4}
+SMALL: dict[str, Any] = {
+    "dataset": "strokes/train=4,validation=4,test=4,hands=4",
+    "side": 8,
+    "ways": 3,
+    "batch_size": 4,
+}
 SITE = Site("at", Axis(EPISODE, AxisKind.STEPS), Axis(SHOT, AxisKind.GRID, shape=(2, 4), stride=8.0), ("0",), ("0",))
 
 
 @pytest.fixture(scope="module")
 def task() -> FewShots:
-    return build(FewShotsConfig(**SMALL, shots=(1, 2), examples=6), Path())
+    return build(FewShotsConfig(**SMALL, shots=(1, 2), num_eval_examples=6), Path())
 
 
 def of_model(logits: Any) -> View:
@@ -79,14 +84,14 @@ def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task
 
 
 def test_held_out_characters_are_turned_where_that_is_asked_for() -> None:
-    turned = build(FewShotsConfig(**SMALL, examples=4, held_out_turned=Turned.ROTATIONS), Path())
+    turned = build(FewShotsConfig(**SMALL, num_eval_examples=4, held_out_turned=Turned.ROTATIONS), Path())
     assert {split: len(each) for split, each in turned.splits.items()} == dict.fromkeys(turned.splits, 16)
     np.testing.assert_array_equal(turned.splits["test"][4:8], np.rot90(turned.splits["test"][:4], axes=(2, 3)))
 
 
 def test_what_is_mapped_is_not_what_validates() -> None:
-    small = build(FewShotsConfig(**SMALL, probed=4, examples=4), Path())
-    assert (small.probed["pictures"] != small.evaluations[0].batches[0]["pictures"]).any()
+    small = build(FewShotsConfig(**SMALL, num_probe_examples=4, num_eval_examples=4), Path())
+    assert (small.probe_batch["pictures"] != small.evaluations[0].batches[0]["pictures"]).any()
 
 
 def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewShots) -> None:
@@ -105,7 +110,7 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
         for step in range(7):
             down, across = 8 * (step // 4), 8 * (step % 4)
             tile = pictures[row, down : down + 8, across : across + 8].astype(float)
-            ink = task.probed["pictures"][row, step]
+            ink = task.probe_batch["pictures"][row, step]
             darkest = np.unravel_index(ink[..., 0].argmax(), (8, 8))
             taken = (1 - tile[darkest] / 255) / ink[darkest]
             np.testing.assert_allclose(tile, 255 * (1 - ink * taken), atol=2)
@@ -126,7 +131,7 @@ def test_it_is_made_up_in_the_same_shapes(task: FewShots) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"ways": 1}, {"shots": ()}, {"shots": (1, 1)}, {"shots": (0,)}, {"ways": 5}, {"shots": (4,)}, {"rows": 0}],
+    [{"ways": 1}, {"shots": ()}, {"shots": (1, 1)}, {"shots": (0,)}, {"ways": 5}, {"shots": (4,)}, {"batch_size": 0}],
 )
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"{next(iter(wrong))}(\[0\])?="):

@@ -21,7 +21,9 @@ from transformer.models.model import by_path
 from transformer.tasks.contract import View
 
 KEY = jax.random.key(1)
-CONFIG = ApproachingPersonConfig(steps=8, worlds=4, rows=6, capacity=6, examples=5, probed=3, discount=0.9)
+CONFIG = ApproachingPersonConfig(
+    steps=8, worlds=4, batch_size=6, capacity=6, num_eval_examples=5, num_probe_examples=3, discount=0.9
+)
 TASK_OF_IT = TASK.synthetic(CONFIG, 1)
 
 
@@ -71,7 +73,7 @@ def test_targets_are_the_target_networks_and_the_loss_is_that_of_the_equation() 
     np.testing.assert_allclose(loss, total / count, rtol=1e-5)
     # Both networks do differ, so that one in place of the other would be seen.
     assert np.abs(values - of_target).max() > 0.05
-    np.testing.assert_allclose(metrics["return"], batch["rewards"].sum() / CONFIG.rows, rtol=1e-5)
+    np.testing.assert_allclose(metrics["return"], batch["rewards"].sum() / CONFIG.batch_size, rtol=1e-5)
 
 
 def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:

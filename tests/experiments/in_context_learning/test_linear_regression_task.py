@@ -14,7 +14,7 @@ from transformer.tasks.contract import View
 
 @pytest.fixture(scope="module")
 def task() -> LinearFunctions:
-    return LinearFunctions(LinearFunctionsConfig(dimensions=3, rows=8, examples=24, fewest=1))
+    return LinearFunctions(LinearFunctionsConfig(dimensions=3, batch_size=8, num_eval_examples=24, fewest=1))
 
 
 def of_model(answers: Any) -> View:
@@ -96,7 +96,9 @@ def test_no_method_undercuts_the_least_error_on_the_whole() -> None:
     assert scalars["least_squares_6"] == pytest.approx(3 / (6 - 3 - 1), rel=0.15)
 
 
-@pytest.mark.parametrize("wrong", [{"dimensions": 0}, {"noise": -1.0}, {"fewest": 9}, {"rows": 0}, {"examples": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"dimensions": 0}, {"noise": -1.0}, {"fewest": 9}, {"batch_size": 0}, {"num_eval_examples": 0}]
+)
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         LinearFunctionsConfig(**wrong)

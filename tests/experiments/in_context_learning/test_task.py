@@ -13,7 +13,7 @@ from transformer.attention import Axis, Site
 from transformer.config import UserError, from_config
 from transformer.tasks.contract import View
 
-FEW = {"rows": 4, "examples": 8}
+FEW = {"batch_size": 4, "num_eval_examples": 8}
 SMALL = FEW | {"symbols": 8, "shots": (0, 2)}  # of pairs
 TOKENS = Axis("tokens")
 SITE = Site("decoder/self", TOKENS, TOKENS, layers=("0",), heads=("0",), causal=True)
@@ -123,7 +123,7 @@ def test_links_lead_to_where_a_letters_translation_stands() -> None:
 
 
 def test_a_texts_style_is_judged_by_its_author() -> None:
-    task = task_of(Problem.STYLE, length=60, prompt=20, examples=16)
+    task = task_of(Problem.STYLE, length=60, prompt=20, num_eval_examples=16)
     evaluation = task.evaluations[0]
     (batch, *_) = evaluation.batches
     assert batch["tokens"].shape == (4, 20)
@@ -149,8 +149,8 @@ def test_a_texts_style_is_judged_by_its_author() -> None:
         {"symbols": 8, "problem": Problem.STYLE},
         {"letters": 5, "problem": Problem.EDITS},
         {"length": 48},
-        {"rows": 0},
-        {"repeated": -1},
+        {"batch_size": 0},
+        {"num_repeated_sequences": -1},
         {"letters": 2, "symbols": 2, "shots": (0,)},
     ],
 )
@@ -160,9 +160,9 @@ def test_unfit_values_are_refused(wrong: dict) -> None:
 
 
 def test_repeated_tokens_need_not_be_mapped() -> None:
-    assert from_config(EpisodesConfig, {"repeated": 0}).repeated == 0
+    assert from_config(EpisodesConfig, {"num_repeated_sequences": 0}).num_repeated_sequences == 0
     with pytest.raises(UserError, match="repeated=-1 must be at least 0"):
-        from_config(EpisodesConfig, {"repeated": -1})
+        from_config(EpisodesConfig, {"num_repeated_sequences": -1})
 
 
 def test_the_tokenizer_of_a_run_is_kept(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.contract import Request, View
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 
-CONFIG = WalkingConfig(mazes=5, held_out=4, side=3, clauses=2, longest=6, rows=6, examples=10, probed=3)
+CONFIG = WalkingConfig(
+    mazes=5, held_out=4, side=3, clauses=2, longest=6, batch_size=6, num_eval_examples=10, num_probe_examples=3
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ SMALL: dict[str, Any] = {
     "horizon": 2,
     "episodes": 2,
     "teacher": "knowing",
-    "rows": 4,
-    "examples": 8,
+    "batch_size": 4,
+    "num_eval_examples": 8,
 }
 
 
@@ -55,7 +55,7 @@ def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: UnknownWo
     names = task.labels(()).tokens["steps"]
     assert [len(row) for row in names] == [4, 4]
     assert names[0][0] == "1: begins in 0"
-    bandits = UnknownWorlds(config_of(states=1, teacher="bayes", probed=1)).labels(())
+    bandits = UnknownWorlds(config_of(states=1, teacher="bayes", num_probe_examples=1)).labels(())
     assert bandits.titles[0].startswith("arms 0.")
     assert bandits.tokens["steps"][0][1].split()[3] in ("wins", "loses")
 
@@ -88,7 +88,7 @@ def test_acting_in_a_world_is_what_is_read_of_it_afterwards() -> None:
 
 @pytest.mark.slow
 def test_sampled_actions_have_their_probabilities() -> None:
-    config = config_of(states=1, horizon=1, episodes=1, rows=20_000)
+    config = config_of(states=1, horizon=1, episodes=1, batch_size=20_000)
     rows = 20_000
     luck = np.random.default_rng(0).random((rows, 1, 4)).astype(np.float32)
     batch = {"transitions": np.ones((rows, 1, 2, 1)), "rewards": np.tile([[[0.0, 1.0]]], (rows, 1, 1)), "luck": luck}
@@ -114,7 +114,7 @@ def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: Unknow
 
 def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
     """Win stays, lose moves on, of two arms and three pulls: by hand, over the arms that a bandit may have."""
-    config = config_of(states=1, horizon=1, episodes=3, teacher="bayes", rows=5)
+    config = config_of(states=1, horizon=1, episodes=3, teacher="bayes", batch_size=5)
 
     def stays(vectors: jax.Array) -> jax.Array:
         # The last arm after a win, the other one after a loss; the first arm to begin with.

@@ -18,7 +18,15 @@ from transformer.models.registry import model_config
 from transformer.tasks.contract import Request, View
 from transformer.tasks.registry import build, synthetic, task_config
 
-SMALL = {"bits": 3, "rows": 4, "longest": 6, "lengths": (5, 9), "evaluated": (4, 8), "sequences": 6, "probed": 3}
+SMALL = {
+    "bits": 3,
+    "batch_size": 4,
+    "longest": 6,
+    "lengths": (5, 9),
+    "eval_sizes": (4, 8),
+    "num_eval_examples": 6,
+    "num_probe_examples": 3,
+}
 
 
 def task_of(**values: Any) -> Any:
@@ -54,7 +62,7 @@ def test_validation_test_and_probe_are_drawn_apart_and_the_probe_has_several_siz
     drawn = {(each.split, each.name): each.batches[0]["vectors"] for each in task.evaluations}
     assert [len(x[0]) for x in drawn.values()] == [9, 17, 9, 17]
     assert (drawn["validation", "size_4"] != drawn["test", "size_4"]).any()
-    assert task.probed["lengths"].tolist() == [13, 9, 3]
+    assert task.probe_batch["lengths"].tolist() == [13, 9, 3]
     labels = task.labels(())
     assert [len(names) for names in labels.tokens["steps"]] == [13, 9, 3]
 
@@ -88,7 +96,7 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
 
 @pytest.mark.slow
 def test_n_grams_are_measured_above_the_optimum() -> None:
-    task = task_of(problem="n_grams", bits=None, context=2, shortest=9, longest=9, evaluated=(9, 20))
+    task = task_of(problem="n_grams", bits=None, context=2, shortest=9, longest=9, eval_sizes=(9, 20))
     evaluation = task.evaluations[1]
     view = view_of(task)
     sums, _ = jax.jit(lambda batch: evaluation.step(view, batch, jax.random.key(0)))(evaluation.batches[0])
@@ -125,8 +133,8 @@ def test_what_cannot_be_copied_is_refused() -> None:
     [
         ({"shortest": 0}, r"shortest=0 and longest=6 must rise, from at least 1"),
         ({"problem": "associative_recall"}, r"shortest=1 and longest=6 must rise, from at least 2"),
-        ({"evaluated": (4, 4)}, r"evaluated=\(4, 4\) must be different sizes of at least 1"),
-        ({"probed": 0}, r"probed=0 must be at least 1"),
+        ({"eval_sizes": (4, 4)}, r"eval_sizes=\(4, 4\) must be different sizes of at least 1"),
+        ({"num_probe_examples": 0}, r"num_probe_examples=0 must be at least 1"),
         ({"repeats": 3}, r"repeats=3 is nothing that problem=copy has"),
     ],
 )

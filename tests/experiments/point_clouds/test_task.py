@@ -20,7 +20,7 @@ def test_points_lie_on_the_lines_anywhere_alike() -> None:
 
 
 def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
-    task = PointClouds(PointCloudsConfig(fewest=3, most=7, rows=64, examples=64))
+    task = PointClouds(PointCloudsConfig(fewest=3, most=7, batch_size=64, num_eval_examples=64))
     batch = task.source(0)[0]
     assert set(batch["lengths"]) == set(range(3, 8))
     real = np.arange(7) < batch["lengths"][:, None]
@@ -28,10 +28,12 @@ def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
     assert np.all(np.abs(batch["points"][real] - 0.5).max(-1) < 0.6)
     np.testing.assert_array_equal(batch["points"], task.source(0)[0]["points"])
     labels = task.labels(())
-    assert [len(names) for names in labels.tokens["points"]] == task.probed["lengths"].tolist()
+    assert [len(names) for names in labels.tokens["points"]] == task.probe_batch["lengths"].tolist()
 
 
-@pytest.mark.parametrize("wrong", [{"fewest": 0}, {"most": 2}, {"rows": 0}, {"examples": 0}, {"probed": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"fewest": 0}, {"most": 2}, {"batch_size": 0}, {"num_eval_examples": 0}, {"num_probe_examples": 0}]
+)
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         PointCloudsConfig(**wrong)

@@ -28,7 +28,14 @@ SQUARE = np.float32([[0, 0], [1, 1], [0, 1], [1, 0], [0.4, 0.3]])
 
 
 def task_of(problem: Problem, **values: Any) -> Planar:
-    values = {"fewest": 4, "most": 6, "rows": 8, "tested": (4, 5), "examples": 3, "probed": 2} | values
+    values = {
+        "fewest": 4,
+        "most": 6,
+        "batch_size": 8,
+        "eval_sizes": (4, 5),
+        "num_eval_examples": 3,
+        "num_probe_examples": 2,
+    } | values
     return Planar(PlanarConfig(problem, **values))
 
 
@@ -275,17 +282,17 @@ def test_what_a_run_cannot_do_is_refused() -> None:
     for values, says in (
         ({"fewest": 2}, "fewest=2"),
         ({"fewest": 7}, "fewest=7 and most=6"),
-        ({"tested": ()}, r"tested=\(\)"),
-        ({"tested": (5, 2)}, r"tested\[1\]=2"),
-        ({"tested": (5, 5)}, r"tested=\(5, 5\)"),
-        ({"rows": 0}, "rows=0"),
+        ({"eval_sizes": ()}, r"eval_sizes=\(\)"),
+        ({"eval_sizes": (5, 2)}, r"eval_sizes\[1\]=2"),
+        ({"eval_sizes": (5, 5)}, r"eval_sizes=\(5, 5\)"),
+        ({"batch_size": 0}, "batch_size=0"),
     ):
         with pytest.raises(UserError, match=says):
             task_of(Problem.HULL, **values)
     with pytest.raises(UserError, match="tours of 20 points"):
-        task_of(Problem.TOUR, tested=(5, 20))
-    with pytest.raises(UserError, match="rows=9 cannot be cut into 2 equal parts"):
-        Planar(PlanarConfig(rows=9), 2)
+        task_of(Problem.TOUR, eval_sizes=(5, 20))
+    with pytest.raises(UserError, match="batch_size=9 cannot be cut into 2 equal parts"):
+        Planar(PlanarConfig(batch_size=9), 2)
 
 
 def test_gold_links_lie_where_each_step_points() -> None:

@@ -32,9 +32,9 @@ SMALL: dict[str, Any] = {
         "digits": "0147",
         "pixels": 8,
         "noise": 4,
-        "rows": 8,
-        "examples": 16,
-        "evaluated_parameters": "smooth",
+        "batch_size": 8,
+        "num_eval_examples": 16,
+        "eval_parameters": "smooth",
     },
     "model": {
         "family": "experiments.sagan.model",
@@ -59,7 +59,7 @@ def first(assembly: Assembly) -> TrainState:
 
 
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
-    task = PairedCanvases(PairedCanvasesConfig(digits="38", pixels=16, rows=64))
+    task = PairedCanvases(PairedCanvasesConfig(digits="38", pixels=16, batch_size=64))
     batch = task.source(0)[0]
     assert batch["picture"].shape == (64, 16, 32, 1)
     assert set(batch["labels"]) == {3, 8}
@@ -243,10 +243,10 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(assembly: Assem
         {"digits": "3a"},
         {"pixels": 7},
         {"noise": 0},
-        {"rows": 0},
-        {"examples": 1},
+        {"batch_size": 0},
+        {"num_eval_examples": 1},
         {"confidence": 1.5},
-        {"probed": 0},
+        {"num_probe_examples": 0},
     ],
 )
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:

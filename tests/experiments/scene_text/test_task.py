@@ -24,7 +24,7 @@ GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 
 @pytest.fixture(scope="module")
 def task() -> TextPictures:
-    return TextPictures(TextPicturesConfig(pixels=32, rows=8, examples=10, probed=3))
+    return TextPictures(TextPicturesConfig(pixels=32, batch_size=8, num_eval_examples=10, num_probe_examples=3))
 
 
 def model_of(task: TextPictures, attention: Attended = Attended.NEIGHBORS) -> Model:
@@ -86,7 +86,7 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextPictures
 
 @pytest.mark.parametrize(("share", "bent"), [(0.0, 0), (1.0, 8)])
 def test_the_share_of_curved_strings_is_kept(share: float, bent: int) -> None:
-    task = TextPictures(TextPicturesConfig(pixels=32, rows=8, examples=1, curved=share))
+    task = TextPictures(TextPicturesConfig(pixels=32, batch_size=8, num_eval_examples=1, curved=share))
     turns, sides = (task.source(0)[0][name] for name in ("turns", "sides"))
     spread = [np.ptp(turn[side > 0]) for turn, side in zip(turns, sides, strict=True)]
     assert sum(each > 0 for each in spread) == bent
@@ -245,7 +245,7 @@ def test_what_cannot_be_read_is_refused(task: TextPictures, text: str, options: 
         ({"fewest": 6}, "config.task: fewest=6 and most=5"),
         ({"alphabet": "ab"}, "config.task: alphabet='ab'"),
         ({"curved": 1.5}, "config.task.curved=1.5 must be at most 1"),
-        ({"rows": 0}, "config.task.rows=0 must be at least 1"),
+        ({"batch_size": 0}, "config.task.batch_size=0 must be at least 1"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:

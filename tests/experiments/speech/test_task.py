@@ -35,7 +35,13 @@ from transformer.tasks.registry import task_config
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 
 CONFIG = SpokenDigitsConfig(
-    dataset="synthetic/speakers=2,takes=3", fewest=1, most=2, seconds=1.6, rows=4, examples=5, probed=2
+    dataset="synthetic/speakers=2,takes=3",
+    fewest=1,
+    most=2,
+    seconds=1.6,
+    batch_size=4,
+    num_eval_examples=5,
+    num_probe_examples=2,
 )
 FRAMES = Axis("frames", AxisKind.FRAMES, stride=0.08)
 SITE = Site("decoder/attention", Axis("target"), FRAMES, ("0",), ("0",))
@@ -87,7 +93,8 @@ def test_digits_are_spelled_by_letters_or_as_they_are() -> None:
     assert Spelling.DIGITS.spell((1, 2)) == [("1", 0), ("2", 1)]
     assert len(Spelling.LETTERS.symbols) == 16  # fifteen letters and the space
     task = build(
-        SpokenDigitsConfig("synthetic/speakers=1,takes=3", spelling=Spelling.DIGITS, rows=2, examples=1), Path()
+        SpokenDigitsConfig("synthetic/speakers=1,takes=3", spelling=Spelling.DIGITS, batch_size=2, num_eval_examples=1),
+        Path(),
     )
     (line, _) = task.lines(task.source(0)[0]["labels"])
     assert set(line[::2]) <= set("0123456789")
@@ -181,7 +188,9 @@ def test_digits_are_in_order_where_their_first_letters_are(
 
 
 def test_single_digits_have_no_order() -> None:
-    task = build(SpokenDigitsConfig("synthetic/speakers=1,takes=3", fewest=1, most=1, rows=2, examples=2), Path())
+    task = build(
+        SpokenDigitsConfig("synthetic/speakers=1,takes=3", fewest=1, most=1, batch_size=2, num_eval_examples=2), Path()
+    )
     assert {each.name for each in task.evaluations} == {"loss", "transcripts"}
 
 

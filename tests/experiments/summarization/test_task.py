@@ -18,7 +18,15 @@ from transformer.models.task_interface import COPYING, TRANSLATION
 from transformer.tasks.contract import Request, View
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 
-SMALL: dict[str, Any] = {"most": 2, "fillers": 1, "tested": (3,), "rows": 4, "examples": 6, "probed": 2, "known": 20}
+SMALL: dict[str, Any] = {
+    "most": 2,
+    "fillers": 1,
+    "eval_sizes": (3,),
+    "batch_size": 4,
+    "num_eval_examples": 6,
+    "num_probe_examples": 2,
+    "known": 20,
+}
 
 
 @functools.cache
@@ -154,11 +162,11 @@ def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: 
     ("wrong", "said"),
     [
         ({"fewest": 3, "most": 2}, "fewest=3 and most=2 must rise"),
-        ({"tested": ()}, r"tested=\(\) must hold at least a value"),
-        ({"tested": (9,)}, f"at most {len(KINDS)} facts"),
+        ({"eval_sizes": ()}, r"eval_sizes=\(\) must hold at least a value"),
+        ({"eval_sizes": (9,)}, f"at most {len(KINDS)} facts"),
         ({"fresh": 1.5}, "fresh=1.5 must be at most 1"),
         ({"fresh": 0.0, "known": 3}, "known=3 must be at least 14 where no name is fresh"),
-        ({"rows": 0}, "rows=0 must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ],
 )
 def test_articles_that_cannot_be_drawn_are_refused(wrong: dict, said: str) -> None:
@@ -168,7 +176,9 @@ def test_articles_that_cannot_be_drawn_are_refused(wrong: dict, said: str) -> No
 
 def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> None:
     """Summaries have room to say more than is true, which articles of facts alone are too short to show."""
-    task = Summaries(SummariesConfig(most=8, fillers=0, tested=(8,), rows=1, examples=1, unseen=Unseen.UNKNOWN))
+    task = Summaries(
+        SummariesConfig(most=8, fillers=0, eval_sizes=(8,), batch_size=1, num_eval_examples=1, unseen=Unseen.UNKNOWN)
+    )
     shortest = max(given.positions or 0 for given in task.interface.inputs.values())
     family = FAMILIES["encoder_decoder"]
     with pytest.raises(UserError, match=f"more than config.model.max_length={shortest}"):

@@ -25,8 +25,8 @@ from transformer.tasks.synthetic import abstract_batch
 SMALL = {
     "name": "experiments.visual_question_answering.task",
     "dataset": "scenes/pixels=8,validation=10,test=6",
-    "rows": 8,
-    "probed": 3,
+    "batch_size": 8,
+    "num_probe_examples": 3,
 }
 MODEL = {
     "family": "experiments.visual_question_answering.smem_vqa",
@@ -234,7 +234,7 @@ def test_what_a_run_cannot_answer_is_refused(task: Questions, view: View, reques
 def test_unfit_configs_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'scenes'"):
         task_config({**SMALL, "dataset": "scene"})
-    with pytest.raises(UserError, match="rows=8 cannot be cut into 3 equal parts"):
+    with pytest.raises(UserError, match="batch_size=8 cannot be cut into 3 equal parts"):
         build(task_config(SMALL), Path(), 3)
     with pytest.raises(UserError, match="give the folder that holds easy-VQA"):
         build(task_config({**SMALL, "dataset": "easy_vqa"}), Path())
