@@ -83,11 +83,11 @@ def main(arguments: Arguments) -> None:
         published = trained_entries(1.0 if arguments.price is None else arguments.price)
         print(json.dumps(published, indent=2) if arguments.json else columns(published))
         return
-    from transformer.models.registry import sizes
+    from transformer.models.registry import published_sizes
 
     if arguments.name is not None:
-        choice(arguments.name, sizes(), "--name")
-    entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else sizes())]
+        choice(arguments.name, published_sizes(), "--name")
+    entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
     if asked:
         costs = [cost_entry(each, arguments.tokens, arguments.rate, arguments.price) for each in entries]
         known = [each for each in costs if each["tokens"] is not None]
@@ -166,9 +166,9 @@ def entry(name: str) -> dict[str, Any]:
     """A model size as plain values."""
     from transformer.config import to_config
     from transformer.costs.sizes import count
-    from transformer.models.registry import sizes
+    from transformer.models.registry import published_sizes
 
-    size, counted = sizes()[name], count(name)
+    size, counted = published_sizes()[name], count(name)
     values = size.values
     layers = [values[key] for key in ("layers", "encoder_layers", "decoder_layers") if key in values]
     return {

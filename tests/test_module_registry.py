@@ -14,7 +14,7 @@ import pytest
 from launch import cli, evaluate, sizes, train
 from transformer.config import UserError
 from transformer.models import registry
-from transformer.models.model_family import Family
+from transformer.models.model_family import ModelFamily
 from transformer.module_registry import Exports, import_projects
 from transformer.tasks.registry import TASKS
 from transformer.training.config import schema_of
@@ -54,7 +54,7 @@ def families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, code in FILES.items():
         (tmp_path / "named_here" / f"{name}.py").write_text(HEADER + code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield Exports("transformer.models", "FAMILY", Family, "config.model.family")
+    yield Exports("transformer.models", "FAMILY", ModelFamily, "config.model.family")
     for name in [name for name in sys.modules if name.partition(".")[0] == "named_here"]:
         del sys.modules[name]
 

@@ -19,7 +19,7 @@ from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, Examples, Looked, UserError, from_config, nearest
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.datasets.options import whole_numbers
-from transformer.models.task_interface import CONTINUATION, FILLING, Input, Interface
+from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.attention_mass import head_of_most, mass_sums
 from transformer.tasks.contract import (
     Answers,
@@ -339,11 +339,11 @@ def words_of(corpus: Corpus, text: str) -> list[str]:
     return words
 
 
-def interface_of(config: MarkedTextsConfig, kept: object = None) -> Interface:
+def interface_of(config: MarkedTextsConfig, kept: object = None) -> TaskInterface:
     """What the task asks of a model."""
-    asks = CONTINUATION if config.reads is Reads.PAST else FILLING
-    inputs = {name: Input((config.batch_size, config.corpus.longest)) for name in asks.inputs}
-    return Interface(inputs, {"tokens": len(config.corpus.words) + 1}, PAD, output=asks.output)
+    asks = LANGUAGE_MODELING if config.reads is Reads.PAST else MASKED_LANGUAGE_MODELING
+    inputs = {name: InputSpec((config.batch_size, config.corpus.longest)) for name in asks.inputs}
+    return TaskInterface(inputs, {"tokens": len(config.corpus.words) + 1}, PAD, output=asks.output)
 
 
 def read(config: MarkedTextsConfig, view: View, kept: object, sentences: Sentences) -> Reading:

@@ -21,18 +21,18 @@ from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
 from transformer.logical_axes import place
 from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model, PyTree
-from transformer.models.model_family import Family
+from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder import (
     SITE,
-    AttentionDecoder,
+    DecoderSteps,
     EncodedSource,
+    RecurrentAttentionDecoder,
     StepInput,
-    Steps,
     read,
+    sample_soft_examples,
     sampling_extras,
-    soft_examples,
 )
-from transformer.models.task_interface import CAPTIONING, Interface
+from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 
 
 class Looking(enum.Enum):
@@ -107,7 +107,7 @@ class StepOutput(NamedTuple):
     draws: dict[str, Array]
 
 
-class Captioner(AttentionDecoder):
+class Captioner(RecurrentAttentionDecoder):
     """p(y_t | a, y_1 ... y_{t-1}) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t)) (equation 7).
 
     e_ti = f_att(a_i, h_{t-1}); z_t is beta_t = sigmoid(f_beta(h_{t-1})) times what is read by these (section 4.2.1);
@@ -117,7 +117,7 @@ class Captioner(AttentionDecoder):
 
     streams = ("soft", "steps")
 
-    def __init__(self, config: CaptionerConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: CaptionerConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         seen, width, embedding = config.encoder.width, config.width, config.embedding
@@ -154,7 +154,7 @@ class Captioner(AttentionDecoder):
         given, key = super().words(state, inputs, source, key), self.stream(key, "soft")
         if key is None or not self.config.soft_share:
             return given
-        return given._replace(soft=soft_examples(key, self.config.soft_share, jnp.asarray(inputs["target"])))
+        return given._replace(soft=sample_soft_examples(key, self.config.soft_share, jnp.asarray(inputs["target"])))
 
     def advance(
         self, source: EncodedSource, state: CellState, given: StepInput, key: Key[Array, ""] | None, *, train: bool
@@ -172,7 +172,7 @@ class Captioner(AttentionDecoder):
         """E y_{t-1} + L_h h_t + L_z z_t."""
         return given.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
-    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Steps, Aux]:
+    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:
         """Hard attention tells its draws in `extras`; soft attention adds the loss `doubly_stochastic`.
 
         That is sum_i (1 - sum_t p_ti)^2 of every example (equation 14); also without weight, so that it is logged.
@@ -186,7 +186,7 @@ class Captioner(AttentionDecoder):
         return steps, aux._replace(losses={"doubly_stochastic": loss})
 
 
-def build(config: CaptionerConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: CaptionerConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for pictures of one size; captions may have any length.
 
     Raises:
@@ -200,4 +200,4 @@ def build(config: CaptionerConfig, interface: Interface, precision: Precision) -
     return Model(Functional(lambda builder: Captioner(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(CaptionerConfig, build, frozenset({CAPTIONING}))
+FAMILY = ModelFamily(CaptionerConfig, build, frozenset({IMAGE_CAPTIONING}))

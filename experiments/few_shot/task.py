@@ -16,7 +16,7 @@ from transformer.attention.sites import AxisKind, Site, between
 from transformer.config import BatchRows, Config, Examples, Items, Looked, Pixels, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.batches import Batch as Rows
-from transformer.models.task_interface import FEW_SHOTS, Input, Interface, Modality
+from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss
@@ -87,10 +87,12 @@ class FewShots(PlainTask):
                 )
         length = config.ways * most + 1
         inputs = {
-            "pictures": Input((config.batch_size, length, config.side, config.side, 1), jnp.float32, Modality.PICTURE),
-            "shown": Input((config.batch_size, length)),
+            "pictures": InputSpec(
+                (config.batch_size, length, config.side, config.side, 1), jnp.float32, Modality.PICTURE
+            ),
+            "shown": InputSpec((config.batch_size, length)),
         }
-        self.interface = Interface(inputs, {"classes": config.ways}, output=FEW_SHOTS.output)
+        self.interface = TaskInterface(inputs, {"classes": config.ways}, output=FEW_SHOT_CLASSIFICATION.output)
         self.objectives = (Objective("few_shots", self._loss),)
         self.evaluations = tuple(
             self._evaluation(split, seed, shots)
@@ -122,7 +124,7 @@ class FewShots(PlainTask):
         return InTurn(tuple(GeneratedBatches(draw, seed) for draw in draws))
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in FEW_SHOTS.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in FEW_SHOT_CLASSIFICATION.inputs}
         logits_BxTxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         labels_B = jnp.asarray(batch["labels"])
         sums = class_loss(logits_BxTxC[:, -1], labels_B, jnp.ones(labels_B.shape, bool))

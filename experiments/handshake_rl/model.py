@@ -18,9 +18,9 @@ from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
 from transformer.logical_axes import place
-from transformer.models.model import Aux, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import ACTING, Interface
+from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import ACTION_VALUES, TaskInterface
 
 SITE = "agent/attention"
 STREAMS = ("gray", "depth")
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
     action: Float[Array, "*B A"]
 
 
-class RecurrentQNetwork(Stateless):
+class RecurrentQNetwork(StatelessModule):
     """h_t = LSTM([read_t(f_1 ... f_K, h_{t-1}) ; a_{t-1}], h_{t-1}), Q_t = W h_t + b.
 
     f_k = [gray features ; depth features] of region k: the network of Sorokin et al. 2015 (DARQN) with a stream of
@@ -89,7 +89,7 @@ class RecurrentQNetwork(Stateless):
     `lengths` [B]. Outputs: the values [B, T, A], those of W 0 + b at padding.
     """
 
-    def __init__(self, config: RecurrentQNetworkConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: RecurrentQNetworkConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, self.count = config, builder.dtype, interface.vocabularies["actions"]
         regions = _regions(config, interface)
         self.gray = GridEncoder(config.encoder, 1, builder=builder)
@@ -167,12 +167,12 @@ class RecurrentQNetwork(Stateless):
         return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
-def _regions(config: RecurrentQNetworkConfig, interface: Interface) -> int:
+def _regions(config: RecurrentQNetworkConfig, interface: TaskInterface) -> int:
     rows, columns = config.encoder.stages(*interface.inputs["gray"].shape[2:4])[-1]
     return rows * columns
 
 
-def build(config: RecurrentQNetworkConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: RecurrentQNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task of an agent that sees; without attention it has no maps."""
     sites: tuple[Site, ...] = ()
     region = config.encoder.axis("region", *interface.inputs["gray"].shape[2:4])
@@ -181,4 +181,4 @@ def build(config: RecurrentQNetworkConfig, interface: Interface, precision: Prec
     return Model(Functional(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(RecurrentQNetworkConfig, build, frozenset({ACTING}))
+FAMILY = ModelFamily(RecurrentQNetworkConfig, build, frozenset({ACTION_VALUES}))

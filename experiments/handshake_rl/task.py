@@ -18,7 +18,7 @@ from transformer.config import BatchRows, Config, Examples, Looked, Positive, Sh
 from transformer.data.batches import GeneratedBatches, Source
 from transformer.data.images import unscaled
 from transformer.logical_axes import place
-from transformer.models.task_interface import ACTING, Input, Interface, Modality
+from transformer.models.task_interface import ACTION_VALUES, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import cells_of, middles_of
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
@@ -122,14 +122,14 @@ class ApproachingPerson(PlainTask):
     def __init__(self, config: ApproachingPersonConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
-        seen = Input((config.batch_size, config.steps, PIXELS, PIXELS, 1), jnp.float32, Modality.PICTURE)
+        seen = InputSpec((config.batch_size, config.steps, PIXELS, PIXELS, 1), jnp.float32, Modality.PICTURE)
         inputs = {
             "gray": seen,
             "depth": seen,
-            "actions": Input((config.batch_size, config.steps), jnp.int32, Modality.ACTIONS),
-            "lengths": Input((config.batch_size,)),
+            "actions": InputSpec((config.batch_size, config.steps), jnp.int32, Modality.ACTIONS),
+            "lengths": InputSpec((config.batch_size,)),
         }
-        self.interface = Interface(inputs, {"actions": len(Action)}, output=ACTING.output)
+        self.interface = TaskInterface(inputs, {"actions": len(Action)}, output=ACTION_VALUES.output)
         self.objectives = (Objective("q_learning", self._loss),)
         self.evaluations = tuple(
             Evaluation(

@@ -12,7 +12,7 @@ from experiments.in_context_learning.linear_regression import Functions, as_vect
 from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.task_interface import NUMBERS, Input, Interface, Modality
+from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows
@@ -58,8 +58,8 @@ class LinearFunctions(PlainTask):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
         shape = (config.batch_size, 2 * config.points, config.dimensions + 1)
-        inputs = {"vectors": Input(shape, jnp.float32, Modality.POINTS)}
-        self.interface = Interface(inputs, {"numbers": 1}, output=NUMBERS.output)
+        inputs = {"vectors": InputSpec(shape, jnp.float32, Modality.POINTS)}
+        self.interface = TaskInterface(inputs, {"numbers": 1}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("next_value", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         shown = as_vectors(config.draw(np.random.default_rng((VALIDATION_SEED + 1, 0))))

@@ -42,7 +42,7 @@ from transformer.config import (
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.training import characters
-from transformer.models.task_interface import CONTINUATION, Input, Interface
+from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.continuation import answers_by_continuing, roll_out
 from transformer.tasks.contract import (
     Answers,
@@ -367,10 +367,12 @@ def _links(episode: Episode) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def interface_of(config: EpisodesConfig, tokenizer: AnyTokenizer) -> Interface:
+def interface_of(config: EpisodesConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """What the task asks of a model."""
-    inputs = {name: Input((config.batch_size, config.context)) for name in CONTINUATION.inputs}
-    return Interface(inputs, {"tokens": tokenizer.vocabulary}, output=CONTINUATION.output, decoded=config.context)
+    inputs = {name: InputSpec((config.batch_size, config.context)) for name in LANGUAGE_MODELING.inputs}
+    return TaskInterface(
+        inputs, {"tokens": tokenizer.vocabulary}, output=LANGUAGE_MODELING.output, decoded=config.context
+    )
 
 
 def build(config: EpisodesConfig, directory: Path, rows_multiple: int = 1) -> Episodes:

@@ -18,9 +18,9 @@ from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Inputs, Model, PyTree
-from transformer.models.model_family import Family
-from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, EncodedSource, read
-from transformer.models.task_interface import WALKING, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.recurrent_attention_decoder import SITE, EncodedSource, RecurrentAttentionDecoder, read
+from transformer.models.task_interface import INSTRUCTION_FOLLOWING, TaskInterface
 
 
 class Aligner(enum.Enum):
@@ -113,7 +113,7 @@ class StepOutput(NamedTuple):
     context: Float[Array, "*B M"]
 
 
-class Walker(AttentionDecoder):
+class Walker(RecurrentAttentionDecoder):
     """p(a_t | x, y_1 ... y_t) = softmax(L_0 (E y_t + L_s s_t + L_z z_t)) (Mei et al. 2016).
 
     s_t = LSTM([E y_t ; z_t], s_{t-1}) from zeros; y_t is what is seen where the actions before have led, so that these
@@ -122,7 +122,7 @@ class Walker(AttentionDecoder):
     (experiments.instruction_following.transition_tables), whose begin token and padding lead nowhere.
     """
 
-    def __init__(self, config: WalkerConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: WalkerConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         width, embedding = config.width, config.embedding
@@ -188,11 +188,11 @@ class Walker(AttentionDecoder):
         return EncodedSource(lengths_B, self.aligner.prepare(h_BxSxM, lengths_B))
 
 
-def build(config: WalkerConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: WalkerConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for sights of so many features; instructions and walks may have any length."""
     site = Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))
     sites = (site,) if config.aligner.attends else ()
     return Model(Functional(lambda builder: Walker(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(WalkerConfig, build, frozenset({WALKING}))
+FAMILY = ModelFamily(WalkerConfig, build, frozenset({INSTRUCTION_FOLLOWING}))

@@ -17,7 +17,7 @@ from experiments.instruction_following.transition_tables import walked
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.task_interface import WALKING, Input, Modality
+from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
 from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
@@ -94,13 +94,13 @@ class Walking(SymbolSequenceTask):
         self.words, places = instructions.longest(config.clauses), 4 * config.side**2
         numbers = len(SPECIAL) + len(ACTIONS)
         given = {
-            "source": Input((config.batch_size, self.words)),
-            "sights": Input((config.batch_size, places, mazes.FEATURES), jnp.uint8, Modality.POINTS),
-            "moves": Input((config.batch_size, places, numbers), jnp.int32, Modality.ACTIONS),
-            "start": Input((config.batch_size,)),
+            "source": InputSpec((config.batch_size, self.words)),
+            "sights": InputSpec((config.batch_size, places, mazes.FEATURES), jnp.uint8, Modality.POINTS),
+            "moves": InputSpec((config.batch_size, places, numbers), jnp.int32, Modality.ACTIONS),
+            "start": InputSpec((config.batch_size,)),
         }
         options: dict[str, Any] = {"rows": config.batch_size, "beams": config.beams, "separator": " "}
-        options |= {"output": WALKING.output, "vocabularies": {"source": len(WORDS)}}
+        options |= {"output": INSTRUCTION_FOLLOWING.output, "vocabularies": {"source": len(WORDS)}}
         super().__init__("walking", ACTIONS, config.longest, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         self._told = self._draw(VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples)

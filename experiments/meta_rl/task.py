@@ -25,7 +25,7 @@ from experiments.meta_rl.data import (
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.task_interface import NUMBERS, Input, Interface, Modality
+from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows
@@ -104,8 +104,10 @@ class UnknownWorlds(PlainTask):
     def __init__(self, config: UnknownWorldsConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
-        inputs = {"vectors": Input((config.batch_size, config.steps, config.features), jnp.float32, Modality.ACTIONS)}
-        self.interface = Interface(inputs, {"numbers": config.actions}, output=NUMBERS.output)
+        inputs = {
+            "vectors": InputSpec((config.batch_size, config.steps, config.features), jnp.float32, Modality.ACTIONS)
+        }
+        self.interface = TaskInterface(inputs, {"numbers": config.actions}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("distillation", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         if config.states == 1 and config.steps <= _HISTORIES:

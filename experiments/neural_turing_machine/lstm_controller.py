@@ -14,9 +14,9 @@ from transformer.config import Config, Layers, Positive
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
-from transformer.models.model import Aux, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import BITS, Interface
+from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ControllerOnlyConfig(Config, path="config.model"):
         return RecurrentConfig(self.cell, self.width, self.layers)
 
 
-class ControllerOnly(Stateless):
+class ControllerOnly(StatelessModule):
     """Logits of every bit, W h_t + b, from the last layer's output h_t; all states begin at zero."""
 
     def __init__(self, config: ControllerOnlyConfig, inputs: int, outputs: int, builder: Builder):
@@ -60,10 +60,10 @@ class ControllerOnly(Stateless):
         return self.output(hidden_BxTxF), Aux({}, {}, state)
 
 
-def build(config: ControllerOnlyConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: ControllerOnlyConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The stack for a task's vectors and bits; without a memory it has no maps."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
     return Model(Functional(lambda builder: ControllerOnly(config, inputs, outputs, builder), precision), ())
 
 
-FAMILY = Family(ControllerOnlyConfig, build, frozenset({BITS}))
+FAMILY = ModelFamily(ControllerOnlyConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))

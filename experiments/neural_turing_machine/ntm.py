@@ -20,9 +20,9 @@ from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import Cell, CellState, RecurrentCell
 from transformer.logical_axes import place
-from transformer.models.model import Aux, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import BITS, Interface
+from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
 
 READ, WRITE = "memory/read", "memory/write"
 UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant
@@ -101,7 +101,7 @@ class MachineState(NamedTuple):
     """The LSTM's state; a feed-forward controller has none."""
 
 
-class TuringMachine(Stateless):
+class TuringMachine(StatelessModule):
     """At each step: h = controller(x, r_{t-1}); heads address M_{t-1}; r_t is read from it; M_t is written.
 
     The output is scored from [h ; r_t]. The paper writes M_t in the equations of both reading and writing; here all
@@ -204,7 +204,7 @@ class TuringMachine(Stateless):
         return self.output(read_BxTxF), Aux(maps, {}, state)
 
 
-def build(config: TuringConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: TuringConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The machine for a task's vectors and bits, with a site for the heads that read and one for those that write."""
     inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
     steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, size=config.slots)
@@ -215,4 +215,4 @@ def build(config: TuringConfig, interface: Interface, precision: Precision) -> M
     return Model(Functional(lambda builder: TuringMachine(config, inputs, outputs, builder), precision), sites)
 
 
-FAMILY = Family(TuringConfig, build, frozenset({BITS}))
+FAMILY = ModelFamily(TuringConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))

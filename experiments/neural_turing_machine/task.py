@@ -15,7 +15,7 @@ from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Seq
 from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, UserError
 from transformer.data.batches import GeneratedBatches
-from transformer.models.task_interface import BITS, Input, Interface, Modality
+from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, look_over
@@ -90,10 +90,10 @@ class Algorithms(PlainTask):
         longest = config.padded(self.problem.steps(config.longest))
         inputs = {
             # A step is a point with as many coordinates as there are channels, and no number of a token.
-            "vectors": Input((self._rows, longest, self.problem.inputs), jnp.float32, Modality.POINTS),
-            "lengths": Input((self._rows,)),
+            "vectors": InputSpec((self._rows, longest, self.problem.inputs), jnp.float32, Modality.POINTS),
+            "lengths": InputSpec((self._rows,)),
         }
-        self.interface = Interface(inputs, {"bits": self.problem.outputs}, output=BITS.output)
+        self.interface = TaskInterface(inputs, {"bits": self.problem.outputs}, output=BIT_SEQUENCE_PREDICTION.output)
         self.objectives = (Objective("bits", self._loss),)
         self.evaluations = tuple(
             self._evaluation(split, size) for split in ("validation", "test") for size in config.eval_sizes
@@ -101,7 +101,9 @@ class Algorithms(PlainTask):
         self._probe = self._probed_sequences()
         steps = max(len(one.asked) for one in self._probe)
         parts = [batch_of(one, steps) for one in self._probe]
-        self.probe_batch = {name: np.concatenate([part[name] for part in parts]) for name in BITS.inputs}
+        self.probe_batch = {
+            name: np.concatenate([part[name] for part in parts]) for name in BIT_SEQUENCE_PREDICTION.inputs
+        }
 
     def _evaluation(self, split: str, size: int) -> Evaluation:
         random = np.random.default_rng((SEEDS[split], size))
@@ -138,7 +140,7 @@ class Algorithms(PlainTask):
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over all bits that are asked for of -log p(bit), in nats."""
-        inputs = {name: batch[name] for name in BITS.inputs}
+        inputs = {name: batch[name] for name in BIT_SEQUENCE_PREDICTION.inputs}
         logits_BxTxO, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         logits_BxTxO = logits_BxTxO.astype(jnp.promote_types(logits_BxTxO.dtype, jnp.float32))
         targets_BxTxO, asked_BxTx1 = jnp.asarray(batch["targets"]), jnp.asarray(batch["asked"])[..., None]
@@ -180,7 +182,7 @@ class Algorithms(PlainTask):
         steps = max(len(one.asked) for one in given)
         parts = [batch_of(one, steps) for one in given]
         batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        inputs = {name: jnp.asarray(batch[name]) for name in BITS.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in BIT_SEQUENCE_PREDICTION.inputs}
         logits_BxTxO = np.asarray(view.model.apply(view.variables, inputs, train=False)[0])
         lines = [
             " ".join(word(bits) for bits in (logits > 0)[asked])

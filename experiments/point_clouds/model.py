@@ -25,8 +25,8 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_positions
 from transformer.layers.transformer_config import TransformerConfig, blocks_of
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.task_interface import POINT_CLASSIFICATION, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import POINT_CLASSIFICATION, TaskInterface
 from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK, POOLED = "encoder", "classifier/pooling"
@@ -83,7 +83,7 @@ class SetTransformer(BlockStacks):
     inputs: `points` [B, N, D], `lengths` [B], beyond which there are none. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: SetTransformerConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: SetTransformerConfig, interface: TaskInterface, builder: Builder):
         blocks, deep = config.blocks, deepnorm(max(config.layers, 1))
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
         self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
@@ -156,7 +156,7 @@ class SetTransformer(BlockStacks):
                 assert_never(self.pooling)
 
 
-def build(config: SetTransformerConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: SetTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for sets of any number of points."""
     points = Axis("points", AxisKind.POINTS)
     sites: tuple[Site, ...] = stack_sites(STACK, config.blocks, config.layers, points, points) if config.layers else ()
@@ -166,4 +166,4 @@ def build(config: SetTransformerConfig, interface: Interface, precision: Precisi
     return Model(Functional(lambda builder: SetTransformer(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), front=("embed/*",))
+FAMILY = ModelFamily(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), embedding_patterns=("embed/*",))

@@ -12,7 +12,7 @@ from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
-from transformer.models.task_interface import POINT_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import class_loss
@@ -47,10 +47,10 @@ class PointClouds(PlainTask):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
         inputs = {
-            "points": Input((config.batch_size, config.most, 2), jnp.float32, Modality.POINTS),
-            "lengths": Input((config.batch_size,)),
+            "points": InputSpec((config.batch_size, config.most, 2), jnp.float32, Modality.POINTS),
+            "lengths": InputSpec((config.batch_size,)),
         }
-        self.interface = Interface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
+        self.interface = TaskInterface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         first = self.source(VALIDATION_SEED + 1)[0]

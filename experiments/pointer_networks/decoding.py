@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int
 
 from transformer.decoding.constraints import Constraints, NoRepeats, Rule
 from transformer.decoding.generate import Rollout, Tokens, generate
-from transformer.models.task_interface import END
+from transformer.models.task_interface import POINTER_END
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.decoding import Decoding
 
@@ -43,9 +43,9 @@ class Problem(enum.Enum):
         """What may follow what: no point twice, at least three corners, every point of a tour; whole triangles."""
         match self:
             case Problem.HULL:
-                return NoRepeats(jnp.minimum(lengths_B, 3), END)
+                return NoRepeats(jnp.minimum(lengths_B, 3), POINTER_END)
             case Problem.TOUR:
-                return NoRepeats(lengths_B, END)
+                return NoRepeats(lengths_B, POINTER_END)
             case Problem.DELAUNAY:
                 return Triangles(lengths_B)
             case _:
@@ -80,15 +80,15 @@ class Triangles:
 
     def allowed(self, state: _Corner) -> Bool[Array, "R V"]:
         """Greater numbers within a triangle, with enough of them left to complete it."""
-        beyond_R = jnp.where(state.place == 0, END, state.last)
+        beyond_R = jnp.where(state.place == 0, POINTER_END, state.last)
         greatest_R = state.lengths - (2 - state.place)
         corner_RxV = (state.numbers > beyond_R[:, None]) & (state.numbers <= greatest_R[:, None])
         whole_R = state.begun & (state.place == 0)
-        return (corner_RxV & ~state.ended[:, None]).at[:, END].set(state.ended | whole_R | ~corner_RxV.any(1))
+        return (corner_RxV & ~state.ended[:, None]).at[:, POINTER_END].set(state.ended | whole_R | ~corner_RxV.any(1))
 
     def advance(self, state: _Corner, tokens_R: Int[Array, " R"]) -> _Corner:
         """The next corner."""
-        ended_R = state.ended | (tokens_R == END)
+        ended_R = state.ended | (tokens_R == POINTER_END)
         place_R = jnp.where(ended_R, 0, (state.place + 1) % 3)
         return state._replace(place=place_R, last=tokens_R, begun=jnp.ones_like(state.begun), ended=ended_R)
 
@@ -102,7 +102,7 @@ def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *,
         inputs,
         chooser=decoding.chooser,
         length=decoding.length,
-        tokens=Tokens(end=END),
+        tokens=Tokens(end=POINTER_END),
         key=jax.random.key(decoding.seed),
         constraints=Constraints(
             decoding.repetition_penalty, rule=problem.rule(inputs["lengths"]) if constrained else None
@@ -113,5 +113,5 @@ def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *,
 def indices_of(tokens: Iterable[int]) -> tuple[Answer, bool]:
     """The indices of points that a row of numbers names before its end, and whether it has an end."""
     numbers = [int(token) for token in tokens]
-    ended = END in numbers
-    return tuple(number - 1 for number in numbers[: numbers.index(END) if ended else len(numbers)]), ended
+    ended = POINTER_END in numbers
+    return tuple(number - 1 for number in numbers[: numbers.index(POINTER_END) if ended else len(numbers)]), ended

@@ -19,9 +19,9 @@ from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions, target_lengths
 from transformer.logical_axes import place
-from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import END, POINTING, Interface
+from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, TaskInterface
 
 SITE = "decoder/pointer"
 COORDINATES = 2
@@ -85,7 +85,7 @@ class PointerConfig(Config, path="config.model"):
         return COORDINATES if self.fed is Fed.POINT else self.encoder.output_width
 
 
-class Pointer(Stateless):
+class Pointer(StatelessModule):
     """u^i_j = v' tanh(W1 e_j + W2 d_i), p(C_i = j | C_1 ... C_{i-1}, P) = softmax(u^i)_j (section 2.3).
 
     e_1 ... e_n are the encoder's outputs at the points and e_0, learned, stands for the end; d_i is the decoder's state
@@ -152,7 +152,7 @@ class Pointer(Stateless):
         target_BxT = jnp.asarray(inputs["target"])
         encoder_key, decoder_key = (None, None) if key is None or not train else jax.random.split(key)
         memory, fed_BxKxI, carry = self.encode(inputs, encoder_key)
-        lengths_B = target_lengths(target_BxT, jnp.asarray(inputs["lengths"]), END)
+        lengths_B = target_lengths(target_BxT, jnp.asarray(inputs["lengths"]), POINTER_END)
         fed_BxTxI = jnp.take_along_axis(fed_BxKxI, target_BxT[..., None], axis=1)
         query_BxTxE, _ = self.decoder(fed_BxTxI, lengths_B, carry, key=decoder_key)
         mask = Mask(query_lengths=lengths_B, key_lengths=memory.lengths)
@@ -162,7 +162,7 @@ class Pointer(Stateless):
     def init_cache(self, state: PyTree, inputs: Inputs, *, beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Rows are examples x beams; what the encoder made of the points lies in `examples`, once for all beams."""
         memory, fed_BxKxI, carry = self.encode(inputs)
-        begin_R = jnp.full(len(fed_BxKxI) * beams, END, jnp.int32)
+        begin_R = jnp.full(len(fed_BxKxI) * beams, POINTER_END, jnp.int32)
         return Cache(layers=(), rows=repeat_rows(carry, beams), examples=(memory, fed_BxKxI)), begin_R
 
     def step(
@@ -193,11 +193,11 @@ def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str
     return captured_at(SITE, captured, capture)
 
 
-def build(config: PointerConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: PointerConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model; points and targets may have any length."""
     target, points = Axis("target"), Axis("points", AxisKind.POINTS)
     site = Site(SITE, target, points, layers=("0",), heads=("0",))
     return Model(Functional(functools.partial(Pointer, config), precision), (site,))
 
 
-FAMILY = Family(PointerConfig, build, frozenset({POINTING}))
+FAMILY = ModelFamily(PointerConfig, build, frozenset({POINTER_PREDICTION}))

@@ -16,7 +16,7 @@ from experiments.pointer_networks.metrics import measure
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.task_interface import END, POINTING, Input, Interface, Modality
+from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -98,11 +98,13 @@ class Planar(PlainTask):
         check_rows(config.batch_size, rows_multiple)
         self.config, rows = config, config.batch_size
         inputs = {
-            "points": Input((rows, config.most, 2), jnp.float32, Modality.POINTS),
-            "lengths": Input((rows,)),
-            "target": Input((rows, config.problem.steps(config.most))),
+            "points": InputSpec((rows, config.most, 2), jnp.float32, Modality.POINTS),
+            "lengths": InputSpec((rows,)),
+            "target": InputSpec((rows, config.problem.steps(config.most))),
         }
-        self.interface = Interface(inputs, {}, pad=END, begin=END, end=END, output=POINTING.output)
+        self.interface = TaskInterface(
+            inputs, {}, pad=POINTER_END, begin=POINTER_END, end=POINTER_END, output=POINTER_PREDICTION.output
+        )
         self.objectives = (Objective(config.problem.value, self._loss),)
         self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
@@ -258,7 +260,7 @@ def batch_of(
 
 def sequences(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
     """Answers as numbers: END in front of them in `target`, behind them in `labels`."""
-    target, labels = np.full((2, len(answers), steps), END, np.int32)
+    target, labels = np.full((2, len(answers), steps), POINTER_END, np.int32)
     for row, answer in enumerate(answers):
         labels[row, : len(answer)] = np.add(answer, 1)
         kept = answer[: steps - 1]
@@ -305,11 +307,11 @@ def describe(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B 
     points, steps, links = [], [], []
     rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
     for points_Nx2, length, row, names in rows:
-        answer, _ = indices_of([*row[1:], END])
+        answer, _ = indices_of([*row[1:], POINTER_END])
         real = zip(names[:length], points_Nx2[:length], strict=True)
         points.append(("end", *(f"{name} ({x:.2f}, {y:.2f})" for name, (x, y) in real)))
         steps.append((*(str(names[index]) for index in answer), "end"))
-        keys = [*(index + 1 for index in answer), END]
+        keys = [*(index + 1 for index in answer), POINTER_END]
         links.append(tuple(Link(step, key, True) for step, key in enumerate(keys)))
     titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))
     gold = {site.name: tuple(links) for site in between(sites, "target", "points")}
@@ -319,7 +321,7 @@ def describe(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndarray, "B 
 def _counts(batch: Batch) -> Array:
     """The steps that are scored: the first, and all that read a point."""
     target_BxT = jnp.asarray(batch["target"])
-    return (target_BxT != END).at[:, 0].set(True)
+    return (target_BxT != POINTER_END).at[:, 0].set(True)
 
 
 TASK = TaskSpec(PlanarConfig, Planar)

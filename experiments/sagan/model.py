@@ -22,8 +22,8 @@ from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.task_interface import GENERATION, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import IMAGE_GENERATION, TaskInterface
 
 _SLOPE = 0.1  # of the discriminator's rectifiers below 0 (Miyato et al. 2018, table 3)
 _SAME, _HALF = Window(3), Window(4, stride=2)
@@ -209,7 +209,7 @@ class Sagan(Module):
     `picture`, logits [B, C] and features [B, F]. A method returns the whole state, its own player's part moved.
     """
 
-    def __init__(self, config: SaganConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: SaganConfig, interface: TaskInterface, builder: Builder):
         self.dtype = builder.dtype
         _, height, width, colors = interface.inputs["picture"].shape
         noise = interface.inputs["noise"].shape[-1]
@@ -274,7 +274,7 @@ class Sagan(Module):
         return {"logits": self.judge.head(features), "features": features}, Aux({}, {}, state)
 
 
-def build(config: SaganConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for pictures of the task's size; a site for every attention of each player.
 
     Raises:
@@ -300,7 +300,7 @@ def build(config: SaganConfig, interface: Interface, precision: Precision) -> Mo
             axis = Axis(f"{shown}_{rows}", AxisKind.GRID, shape=(rows, columns), stride=float(step))
             sites.append(Site(f"{player}/self_{rows}", axis, axis, layers=("0",), heads=("0",)))
     functional = Functional(lambda builder: Sagan(config, interface, builder), precision)
-    return Model(functional, tuple(sites), whole_pass=("forward", "score"))
+    return Model(functional, tuple(sites), forward_methods=("forward", "score"))
 
 
-FAMILY = Family(SaganConfig, build, frozenset({GENERATION}))
+FAMILY = ModelFamily(SaganConfig, build, frozenset({IMAGE_GENERATION}))

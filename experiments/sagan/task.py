@@ -20,7 +20,7 @@ from transformer.data.images import unscaled
 from transformer.data.png import png
 from transformer.data.synthetic_glyphs import DIGITS
 from transformer.models.model import Aux
-from transformer.models.task_interface import GENERATION, Input, Interface, Modality
+from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
 from transformer.storage.locate import storage_of
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
@@ -67,11 +67,13 @@ class PairedCanvases(PlainTask):
         self.config, self.directory = config, directory
         self.nearest = NearestDrawing.of(config.digits, config.pixels)
         inputs = {
-            "noise": Input((config.batch_size, config.noise), jnp.float32, Modality.POINTS),
-            "picture": Input((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.PICTURE),
+            "noise": InputSpec((config.batch_size, config.noise), jnp.float32, Modality.POINTS),
+            "picture": InputSpec(
+                (config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.PICTURE
+            ),
         }
         # A judge may be a run of image_classification, which knows all digits.
-        self.interface = Interface(inputs, {"classes": len(DIGITS)}, output=GENERATION.output)
+        self.interface = TaskInterface(inputs, {"classes": len(DIGITS)}, output=IMAGE_GENERATION.output)
         discriminator = Objective("discriminator", self._discriminator_loss, trains=("discriminator/*",))
         self.objectives = (discriminator, Objective("generator", self._generator_loss, trains=("generator/*",)))
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))

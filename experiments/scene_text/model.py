@@ -19,9 +19,9 @@ from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
 from transformer.logical_axes import place
 from transformer.models.model import Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, captured_at_once
-from transformer.models.task_interface import CAPTIONING, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.recurrent_attention_decoder import SITE, RecurrentAttentionDecoder, StepInput, capture_all_steps
+from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 
 # Rows and columns from a place to each of the eight around it.
 _NEIGHBORS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
@@ -59,7 +59,7 @@ class TextReaderConfig(Config, path="config.model"):
         return RecurrentConfig(width=self.width, layers=self.layers)
 
 
-class TextReader(AttentionDecoder):
+class TextReader(RecurrentAttentionDecoder):
     """p(y_t | v, y_1 ... y_{t-1}) = softmax(W_o [h_t ; g_t]) (section 3.3 of the paper).
 
     v_ij are the features of row i and column j. With W'_pq a matrix for each of the eight neighbors,
@@ -71,7 +71,7 @@ class TextReader(AttentionDecoder):
     Inputs: `picture` and `target`, the string behind a begin token, padded at its end.
     """
 
-    def __init__(self, config: TextReaderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: TextReaderConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         seen, width, vocabulary = config.encoder.width, config.width, interface.vocabularies["target"]
@@ -134,7 +134,7 @@ class TextReader(AttentionDecoder):
         hidden_BxTxF, _ = self.decoder(given.word, mask.query_lengths, carry)
         glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, source, mask=mask)
         outputs_BxTxG = jnp.concatenate([hidden_BxTxF, glimpse_BxTxC], axis=-1)
-        return outputs_BxTxG, captured_at_once(alignment, capture, mask)
+        return outputs_BxTxG, capture_all_steps(alignment, capture, mask)
 
 
 def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:
@@ -162,7 +162,7 @@ def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W
     return sum(given[1:], start=given[0])
 
 
-def build(config: TextReaderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: TextReaderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for pictures of one size; strings may have any length.
 
     Raises:
@@ -176,4 +176,4 @@ def build(config: TextReaderConfig, interface: Interface, precision: Precision) 
     return Model(Functional(lambda builder: TextReader(config, interface, builder), precision), (site,))
 
 
-FAMILY = Family(TextReaderConfig, build, frozenset({CAPTIONING}))
+FAMILY = ModelFamily(TextReaderConfig, build, frozenset({IMAGE_CAPTIONING}))

@@ -19,9 +19,9 @@ from transformer.layers.log_mel import RATE, HearingConfig, heard
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Inputs, Model, PyTree
-from transformer.models.model_family import Family
-from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, own_words
-from transformer.models.task_interface import TRANSCRIPTION, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.recurrent_attention_decoder import SITE, RecurrentAttentionDecoder, StepInput, sample_own_words
+from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Carry(NamedTuple):
     said: Int[Array, " R"] | None = None
 
 
-class ListenAttendSpell(AttentionDecoder):
+class ListenAttendSpell(RecurrentAttentionDecoder):
     """p(y_i | x, y_<i) = softmax(MLP(s_i, c_i)), s_i = LSTM(s_{i-1}, [y_{i-1} ; c_{i-1}]) (equations 6 to 8).
 
     c_i = sum_u alpha_iu h_u, alpha_i = softmax(e_i), e_iu = <phi(s_i), psi(h_u)> (equations 9 to 11); phi and psi are
@@ -108,7 +108,7 @@ class ListenAttendSpell(AttentionDecoder):
 
     streams = ("hearing", "own", "steps")
 
-    def __init__(self, config: ListenAttendSpellConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: ListenAttendSpellConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         annotations = config.listening.output_width
@@ -144,7 +144,7 @@ class ListenAttendSpell(AttentionDecoder):
         given, key = super().words(state, inputs, source, key), self.stream(key, "own")
         if key is None or not self.config.sampled:
             return given
-        return given._replace(own=own_words(key, self.config.sampled, jnp.asarray(inputs["target"])))
+        return given._replace(own=sample_own_words(key, self.config.sampled, jnp.asarray(inputs["target"])))
 
     def advance(
         self, source: AttentionMemory, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
@@ -178,7 +178,7 @@ def beside(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: 
     return padded.reshape(rows, -1, factor * features)
 
 
-def build(config: ListenAttendSpellConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: ListenAttendSpellConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for sounds and strings of any length."""
     stride = config.hearing.hop * config.reduction / RATE
     frames = Axis("frames", AxisKind.FRAMES, stride=stride)
@@ -186,4 +186,4 @@ def build(config: ListenAttendSpellConfig, interface: Interface, precision: Prec
     return Model(Functional(lambda builder: ListenAttendSpell(config, interface, builder), precision), (site,))
 
 
-FAMILY = Family(ListenAttendSpellConfig, build, frozenset({TRANSCRIPTION}))
+FAMILY = ModelFamily(ListenAttendSpellConfig, build, frozenset({SPEECH_RECOGNITION}))

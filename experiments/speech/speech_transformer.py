@@ -17,8 +17,8 @@ from transformer.layers.transformer_block import BlockAux
 from transformer.layers.transformer_config import check_ring
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
 from transformer.models.model import Inputs, Model
-from transformer.models.model_family import TOKEN_FRONT, Family
-from transformer.models.task_interface import TRANSCRIPTION, Interface
+from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
+from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
 from transformer.models.transformer_base import split_key, stack_capture, stack_sites
 
 _STRIDES = (2, 2)
@@ -57,7 +57,7 @@ class SpeechTransformer(EncoderDecoder):
 
     config: SpeechTransformerConfig
 
-    def __init__(self, config: SpeechTransformerConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: SpeechTransformerConfig, interface: TaskInterface, builder: Builder):
         super().__init__(config, interface, builder)
         builder = builder.with_rule(Initialize(config.initialization))
 
@@ -97,7 +97,7 @@ class SpeechTransformer(EncoderDecoder):
         return x_BxSxE, lengths_B
 
 
-def build(config: SpeechTransformerConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model of this config for a task.
 
     Raises:
@@ -120,10 +120,10 @@ def build(config: SpeechTransformerConfig, interface: Interface, precision: Prec
     return Model(functional, sites, config.max_length)
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     SpeechTransformerConfig,
     build,
-    frozenset({TRANSCRIPTION}),
+    frozenset({SPEECH_RECOGNITION}),
     check_placement=check_ring,
-    front=(*TOKEN_FRONT, "first/*", "second/*"),
+    embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "first/*", "second/*"),
 )

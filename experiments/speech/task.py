@@ -20,7 +20,7 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatche
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
 from transformer.layers.log_mel import RATE, HearingConfig, log_mel
-from transformer.models.task_interface import TRANSCRIPTION, Input, Interface, Modality
+from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import mass_sums, weights_over
 from transformer.tasks.contract import (
     Answers,
@@ -116,11 +116,11 @@ class Transcription(SymbolSequenceTask):
             "transcription",
             config.spelling.symbols,
             max(len(config.spelling.spell((digit,) * config.most)) for digit in range(10)),
-            {"sound": Input((rows, config.samples), jnp.float32, Modality.SOUND), "lengths": Input((rows,))},
+            {"sound": InputSpec((rows, config.samples), jnp.float32, Modality.SOUND), "lengths": InputSpec((rows,))},
             rows=rows,
             beams=config.beams,
             separator=config.spelling.separator,
-            output=TRANSCRIPTION.output,
+            output=SPEECH_RECOGNITION.output,
             vocabulary="joint",
         )
 
@@ -318,7 +318,7 @@ def _spoken(text: str, random: np.random.Generator) -> Spoken:
     return say(Voice(), [int(digit) for digit in text if digit.isdecimal()], random)
 
 
-def interface_of(config: SpokenDigitsConfig, kept: None) -> Interface:
+def interface_of(config: SpokenDigitsConfig, kept: None) -> TaskInterface:
     """What the task asks of a model."""
     return Transcription(config).interface
 

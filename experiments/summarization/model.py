@@ -21,9 +21,9 @@ from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
-from transformer.models.model_family import Family
-from transformer.models.recurrent_attention_decoder import SITE, AttentionDecoder, StepInput, Steps
-from transformer.models.task_interface import COPYING, TRANSLATION, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.recurrent_attention_decoder import SITE, DecoderSteps, RecurrentAttentionDecoder, StepInput
+from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, TaskInterface
 
 
 class CoveredKeys(Module):
@@ -66,7 +66,7 @@ class PointerGeneratorConfig(Config, path="config.model"):
     `width`: of the decoder's state and of each direction of the encoder; `embedding`: of words. `coverage`: the weight
     of the loss sum_i min(a_i, c_i) (equation 13), of an attention whose score knows what it has read (equation 11);
     None without that. `dropout` is of embeddings and of what words are scored from. It copies where the task says what
-    a copy would say (`COPYING`), and writes alone where it does not.
+    a copy would say (`TRANSLATION_WITH_COPYING`), and writes alone where it does not.
     """
 
     width: Positive = 256
@@ -115,7 +115,7 @@ class StepOutput(NamedTuple):
     again: Float[Array, " *B"]
 
 
-class PointerGenerator(AttentionDecoder):
+class PointerGenerator(RecurrentAttentionDecoder):
     """P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i (equation 9).
 
     s_t = LSTM([x_t ; h*_{t-1}], s_{t-1}), e_i = v' tanh(W_h h_i + W_s s_t + w_c c_i), a = softmax(e), h*_t = sum_i
@@ -128,7 +128,7 @@ class PointerGenerator(AttentionDecoder):
 
     streams = ("source", "target", "readout")
 
-    def __init__(self, config: PointerGeneratorConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: PointerGeneratorConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         self.extended = interface.vocabularies["joint"]
@@ -193,7 +193,7 @@ class PointerGenerator(AttentionDecoder):
         """V [s_t ; h*_t] + b of equation 4."""
         return self.readout(jnp.concatenate([outputs.hidden, outputs.context], axis=-1))
 
-    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Steps, Aux]:
+    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:
         """An attention that covers adds the loss `coverage`, a sum over the positions of the target."""
         steps, aux = super().unroll(state, inputs, **options)
         if self.config.coverage is None:
@@ -237,7 +237,7 @@ class PointerGenerator(AttentionDecoder):
         maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, capture)}
         return scores_Rx1xV[:, 0], cache, aux._replace(maps=maps)
 
-    def _read(self, steps: Steps) -> Float[Array, "*B E"]:
+    def _read(self, steps: DecoderSteps) -> Float[Array, "*B E"]:
         """What is read out, parts of it dropped in training."""
         return dropout(
             self.read_out(steps.given, steps.outputs), self.config.dropout, self.stream(steps.key, "readout")
@@ -283,7 +283,7 @@ def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> di
     return captured_at(SWITCH, capture_weights(both_BxTx2[:, None], capture_at(SWITCH, capture), mask=mask), capture)
 
 
-def build(config: PointerGeneratorConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: PointerGeneratorConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model; sources and targets may have any length."""
     sites = [Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))]
     if "copied" in interface.inputs:
@@ -292,4 +292,4 @@ def build(config: PointerGeneratorConfig, interface: Interface, precision: Preci
     return Model(Functional(lambda builder: PointerGenerator(config, interface, builder), precision), tuple(sites))
 
 
-FAMILY = Family(PointerGeneratorConfig, build, frozenset({COPYING, TRANSLATION}))
+FAMILY = ModelFamily(PointerGeneratorConfig, build, frozenset({TRANSLATION_WITH_COPYING, TRANSLATION}))

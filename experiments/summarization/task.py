@@ -15,7 +15,7 @@ from experiments.summarization.metrics import copying_report, copying_sums, summ
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Positive, Range, Share, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.models.task_interface import COPYING, TRANSLATION, Input, Interface
+from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -125,12 +125,12 @@ class Summaries(TokenSequenceTask):
         self.longest, self.beyond = self.kind.longest(config.largest), self.kind.most_names(config.largest)
         words = len(self.lexicon.words)
         vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
-        asks = COPYING if copies else TRANSLATION
+        asks = TRANSLATION_WITH_COPYING if copies else TRANSLATION
         shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest)}
-        inputs = {name: Input((config.batch_size, size)) for name, size in shapes.items() if name in asks.inputs}
+        inputs = {name: InputSpec((config.batch_size, size)) for name, size in shapes.items() if name in asks.inputs}
         self.given = tuple(name for name in inputs if name != "target")
         decoded = self._steps(config.largest + _ROOM)
-        self.interface = Interface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output, decoded=decoded)
+        self.interface = TaskInterface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output, decoded=decoded)
         self.objectives = (Objective("summaries", self.loss),)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         random = np.random.default_rng(VALIDATION_SEED + 1)

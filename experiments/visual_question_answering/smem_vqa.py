@@ -16,9 +16,9 @@ from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import ANSWERING, Interface
+from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
 
 SITE = "answer/hops"
 
@@ -42,7 +42,7 @@ class SpatialMemoryConfig(Config, path="config.model"):
     embedding_rows: int | None = None
 
 
-class SpatialMemory(Stateless):
+class SpatialMemory(StatelessModule):
     """Hops to the places S of a picture, of a question whose words have the vectors V (section 3.1 and 3.2).
 
     The question is the sum Q = W_Q V + b_Q of its words, weighted by where they stand; O_0 = Q. The first hop is guided
@@ -55,7 +55,7 @@ class SpatialMemory(Stateless):
     Outputs: logits [B, C].
     """
 
-    def __init__(self, config: SpatialMemoryConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: SpatialMemoryConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, width = config, builder.dtype, config.width
         rows = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
         self.embedding = Embedding(rows, width, builder=builder)
@@ -150,16 +150,16 @@ def best_word(
     return jnp.where(jnp.any(guides_BxT, axis=1, keepdims=True), best_BxL, 0)
 
 
-def picture_of(interface: Interface) -> tuple[int, ...]:
+def picture_of(interface: TaskInterface) -> tuple[int, ...]:
     """The height, width and channels of the pictures."""
     return interface.inputs["picture"].shape[1:]
 
 
-def build(config: SpatialMemoryConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: SpatialMemoryConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task of pictures, questions and classes; without attention it has no maps."""
     attends = config.look is ImageReadout.ATTENTION
     sites = (grid_site(SITE, config.picture, picture_of(interface), config.hops),) if attends else ()
     return Model(Functional(lambda builder: SpatialMemory(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(SpatialMemoryConfig, build, frozenset({ANSWERING}))
+FAMILY = ModelFamily(SpatialMemoryConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))

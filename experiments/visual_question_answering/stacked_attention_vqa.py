@@ -17,9 +17,9 @@ from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer.models.model import Aux, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import ANSWERING, Interface
+from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
 
 SITE = "answer/glimpses"
 # A place whose features are shorter than this is not made longer.
@@ -54,7 +54,7 @@ class StackedGlimpsesConfig(Config, path="config.model"):
         ] * self.picture.width
 
 
-class StackedGlimpses(Stateless):
+class StackedGlimpses(StatelessModule):
     """Weighted sums of the places of a picture, each place phi_l of Euclidean length 1, and the class (section 3).
 
     s is the state of the recurrent layers behind the question's last word. Two convolutions of 1 x 1 over phi_l and s
@@ -67,7 +67,7 @@ class StackedGlimpses(Stateless):
     Outputs: logits [B, C].
     """
 
-    def __init__(self, config: StackedGlimpsesConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: StackedGlimpsesConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, hidden = config, builder.dtype, config.hidden
         rows = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
         self.embedding = Embedding(rows, config.embedding, builder=builder)
@@ -141,11 +141,11 @@ def unit(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _SHORTEST**2))
 
 
-def build(config: StackedGlimpsesConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: StackedGlimpsesConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task of pictures, questions and classes; without attention it has no maps."""
     attends, picture = config.look is ImageReadout.ATTENTION, interface.inputs["picture"].shape[1:]
     sites = (grid_site(SITE, config.picture, picture, config.glimpses),) if attends else ()
     return Model(Functional(lambda builder: StackedGlimpses(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(StackedGlimpsesConfig, build, frozenset({ANSWERING}))
+FAMILY = ModelFamily(StackedGlimpsesConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))

@@ -19,7 +19,7 @@ from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, Looked, UserError, nearest
 from transformer.data.batches import Source
 from transformer.data.images import unscaled
-from transformer.models.task_interface import ANSWERING, Input, Interface, Modality
+from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Request, TaskSpec, View
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import class_loss
@@ -89,12 +89,12 @@ class Questions(PlainTask):
         self.config, self.questions, self.terms = config, questions, questions.terms
         rows, terms = config.batch_size, self.terms
         inputs = {
-            "picture": Input((rows, terms.size, terms.size, 3), jnp.float32, Modality.PICTURE),
-            "tokens": Input((rows, terms.longest)),
-            "lengths": Input((rows,)),
+            "picture": InputSpec((rows, terms.size, terms.size, 3), jnp.float32, Modality.PICTURE),
+            "tokens": InputSpec((rows, terms.longest)),
+            "lengths": InputSpec((rows,)),
         }
         vocabularies = {"tokens": terms.vocabulary, "classes": len(terms.answers)}
-        self.interface = Interface(inputs, vocabularies, pad=0, output=ANSWERING.output)
+        self.interface = TaskInterface(inputs, vocabularies, pad=0, output=VISUAL_QUESTION_ANSWERING.output)
         self.objectives = (Objective("answering", self._loss),)
         splits = {split: questions.held_out(split, rows) for split in ("validation", "test")}
         self.evaluations = tuple(
@@ -126,7 +126,7 @@ class Questions(PlainTask):
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """The mean over the questions of -log p(answer), in nats."""
-        inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
         metrics = {"loss": sums.cross_entropy / totals["examples"], "accuracy": sums.correct / totals["examples"]}
@@ -147,7 +147,7 @@ class Questions(PlainTask):
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """The summed loss, and of each kind how many questions there are and how many are answered right."""
-        inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
@@ -187,7 +187,7 @@ class Questions(PlainTask):
             asked.append((self.questions.picture(int(number or 0)), words_of(question)))
         unknown = [Question(words, self.terms.answers[0], self.terms.kinds[0]) for _, words in asked]
         batch = self.terms.batch(unknown, np.stack([picture for picture, _ in asked]))
-        inputs = {name: jnp.asarray(batch[name]) for name in ANSWERING.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = most_probable(logits_BxC, self.terms.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]

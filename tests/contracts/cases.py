@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from transformer.logical_axes import Placement
-from transformer.models.model import Variables, by_path
+from transformer.models.model import Variables, leaves_by_path
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import Experiment, resolve
 from transformer.training.init_from import InitializeFrom, variables_from_source
@@ -354,7 +354,9 @@ def direction_is_the_largest_singular_one(state: TrainState) -> None:
     kernel = np.asarray(state.variables.params["critic"]["expand"]["kernel"])
     right = np.linalg.svd(kernel)[2][0]
     assert abs(right @ np.asarray(state.variables.state["critic"].u)) > 0.99
-    assert set(state.averages["target"]) == {path for path in by_path(state.variables.params) if "generator" in path}
+    assert set(state.averages["target"]) == {
+        path for path in leaves_by_path(state.variables.params) if "generator" in path
+    }
 
 
 def the_mixture_of_features_has_moved(state: TrainState) -> None:
@@ -376,7 +378,7 @@ def statistics_have_moved(state: TrainState) -> None:
 def the_replay_has_wrapped_and_the_target_lags(state: TrainState) -> None:
     assert int(state.extra.written) == 40 * 8
     assert (np.asarray(state.extra.episodes.lengths) > 0).all()
-    values = {path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}
+    values = {path: np.asarray(leaf) for path, leaf in leaves_by_path(state.variables.params).items()}
     behind = [np.abs(np.asarray(leaf) - values[path]).max() for path, leaf in state.averages["target"].items()]
     assert len(behind) == len(values)
     assert 0 < min(behind) <= max(behind) < 0.1

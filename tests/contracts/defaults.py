@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from transformer.data.batches import GeneratedBatches
-from transformer.models.task_interface import Interface
+from transformer.models.task_interface import TaskInterface
 from transformer.tasks.contract import TaskSpec
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.plain import PlainTask
@@ -19,7 +19,7 @@ def no_choice() -> type:
 class Toy(PlainTask):
     """A task whose batches `draw` makes; four rows of a seed of their own are the probe."""
 
-    interface = Interface(inputs={}, vocabularies={})
+    interface = TaskInterface(inputs={}, vocabularies={})
 
     def draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         raise NotImplementedError

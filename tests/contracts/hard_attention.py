@@ -10,14 +10,14 @@ from transformer.attention.capture import capture_weights, captured_at
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
-from transformer.models.model import Aux, Model, Stateless
-from transformer.models.model_family import Family
+from transformer.models.model import Aux, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
 from transformer.tasks.contract import LossAux, Objective
 
 PLACES, FEATURES, DECAY = 6, 4, 0.9
 
 
-class Glimpse(Stateless):
+class Glimpse(StatelessModule):
     def __init__(self, builder):
         axes = (("embed", FEATURES),), (("features", 1),)
         self.score = Linear(*axes, bias=False, builder=builder)
@@ -63,4 +63,4 @@ def build(config, interface, precision):
     return Model(Functional(Glimpse), (Site("glimpse", Axis("look"), place, ("0",), ("0",)),))
 
 
-FAMILY, TASK = Family(no_choice(), build), task_spec(FindTheMark)
+FAMILY, TASK = ModelFamily(no_choice(), build), task_spec(FindTheMark)

@@ -9,9 +9,9 @@ from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_at
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Functional
 from transformer.layers.initialization import Initialization, Initialize
-from transformer.models.model import Aux, AuxiliaryLoss, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import Input, Interface, signature
+from transformer.models.model import Aux, AuxiliaryLoss, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import InputSpec, TaskInterface, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 
@@ -19,7 +19,7 @@ SLOTS, SYMBOLS, CLASSES, WIDTH, LENGTH, PAD, WEIGHT = 4, 8, 4, 8, 6, 0, 0.3
 SITE, SERVES = "memory/read", signature("symbols", output="classes")
 
 
-class Memory(Stateless):
+class Memory(StatelessModule):
     def __init__(self, builder):
         builder = builder.with_rule(Initialize(Initialization.T5))
         self.query = Embedding(2 * SYMBOLS, WIDTH, builder=builder)
@@ -45,7 +45,7 @@ class Memory(Stateless):
 class Classify(Toy):
     """A symbol's class is its number modulo four; lengths are uneven, so that denominators matter."""
 
-    interface = Interface({"symbols": Input((32, LENGTH))}, {}, pad=PAD, output=SERVES.output)
+    interface = TaskInterface({"symbols": InputSpec((32, LENGTH))}, {}, pad=PAD, output=SERVES.output)
     objectives = property(lambda self: (Objective("classify", self.loss),))
 
     def draw(self, random):
@@ -70,4 +70,4 @@ def build(config, interface, precision):
     return Model(Functional(Memory), (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),))
 
 
-FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), task_spec(Classify)
+FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(Classify)

@@ -5,7 +5,7 @@ import dataclasses
 from tests.contracts.bahdanau import Bahdanau, model_of
 from transformer.layers.batch_and_spectral_norm import BatchNorm
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model_family import Family
+from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TRANSLATION
 
 
@@ -38,4 +38,4 @@ def build(config, interface, precision):
     return model_of(lambda builder: Normed(config, interface, builder), precision)
 
 
-FAMILY = Family(NormedConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(NormedConfig, build, frozenset({TRANSLATION}))

@@ -15,9 +15,9 @@ from transformer.layers.initialization import Initialization, Initialize
 from transformer.layers.linear import Linear
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
-from transformer.models.model import Aux, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import Input, Interface, Modality, signature
+from transformer.models.model import Aux, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss
@@ -26,7 +26,7 @@ SIDE, PATCH, WIDTH, HEADS, SITE = 2, 4, 8, 2, "picture/self"
 SERVES = signature("picture", output="class")
 
 
-class Patches(Stateless):
+class Patches(StatelessModule):
     def __init__(self, builder):
         # A bias of the keys has no gradient but rounding, which on a mesh is another.
         config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE, biases=Biases.NONE)
@@ -46,8 +46,8 @@ class Patches(Stateless):
 class WhereIsTheBlob(Toy):
     """Which quarter of the picture is bright."""
 
-    interface = Interface(
-        {"picture": Input((32, SIDE * PATCH, SIDE * PATCH, 1), jnp.float32, Modality.PICTURE)}, {}, output="class"
+    interface = TaskInterface(
+        {"picture": InputSpec((32, SIDE * PATCH, SIDE * PATCH, 1), jnp.float32, Modality.PICTURE)}, {}, output="class"
     )
     objectives = property(lambda self: (Objective("classify", self.loss),))
 
@@ -76,4 +76,4 @@ def build(config, interface, precision):
     return Model(Functional(Patches), (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),))
 
 
-FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsTheBlob)
+FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsTheBlob)

@@ -13,7 +13,7 @@ from transformer.layers.functional_module import Functional, Module
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Positions, TransformerConfig
 from transformer.models.model import Aux, Model
-from transformer.models.model_family import Family
+from transformer.models.model_family import ModelFamily
 
 WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 
@@ -45,4 +45,4 @@ def build(config, interface, precision):
     return Model(Functional(Players), (Site(SITE, axis, axis, ("0",), heads),))
 
 
-FAMILY = Family(no_choice(), build)
+FAMILY = ModelFamily(no_choice(), build)

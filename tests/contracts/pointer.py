@@ -13,9 +13,9 @@ from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Functional
 from transformer.layers.initialization import Initialization, Initialize
-from transformer.models.model import Aux, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import Input, Interface, signature
+from transformer.models.model import Aux, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import InputSpec, TaskInterface, signature
 from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
 
@@ -26,7 +26,7 @@ ROWS = SYMBOLS + 1  # even, so that two devices can share the tables
 SERVES = signature("asked", "given", output="places")
 
 
-class Pointer(Stateless):
+class Pointer(StatelessModule):
     def __init__(self, builder):
         builder = builder.with_rule(Initialize(Initialization.T5))
         self.query = Embedding(ROWS, WIDTH, builder=builder)
@@ -43,7 +43,9 @@ class Pointer(Stateless):
 class WhereIsIt(Toy):
     """Point at where each asked symbol stands; lengths are uneven, so that the denominator matters."""
 
-    interface = Interface({name: Input((32, LENGTH)) for name in SERVES.inputs}, {}, pad=PAD, output=SERVES.output)
+    interface = TaskInterface(
+        {name: InputSpec((32, LENGTH)) for name in SERVES.inputs}, {}, pad=PAD, output=SERVES.output
+    )
     objectives = property(lambda self: (Objective("pointer", self.loss),))
 
     def draw(self, random):
@@ -71,4 +73,4 @@ def build(config, interface, precision):
     return Model(Functional(Pointer), (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),))
 
 
-FAMILY, TASK = Family(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsIt)
+FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsIt)

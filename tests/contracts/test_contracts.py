@@ -23,7 +23,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapsConfig, StoredMaps
 from transformer.maps.store import MapStore
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES, build, model_config
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
@@ -206,7 +206,9 @@ def vectorized(trial: Trial) -> None:
             expected = {name: float(value) for name, value in (metrics.totals | metrics.values).items()}
             assert found == pytest.approx(expected, rel=trial.case.rounding, abs=1e-6), f"lane {lane}, step {number}"
     for lane, alone in enumerate(states):
-        here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in (take_run(state, lane), alone))
+        here, there = (
+            leaves_by_path(s._replace(key=jax.random.key_data(s.key))) for s in (take_run(state, lane), alone)
+        )
         for path, leaf in there.items():
             # What is zero but for rounding, such as the bias of a key, has no digits to compare.
             atol = 1e-5 * max(np.abs(leaf).max(initial=0), 0.01)
@@ -248,14 +250,14 @@ def raw(leaf: Any) -> bytes:
 
 
 def assert_same_bits(state: TrainState, other: TrainState) -> None:
-    here, there = by_path(state), by_path(other)
+    here, there = leaves_by_path(state), leaves_by_path(other)
     assert here.keys() == there.keys()
     assert [path for path in here if raw(here[path]) != raw(there[path])] == []
 
 
 def assert_only_trained_parameters_differ(trial: Trial) -> None:
     """All parameters that an objective trains have moved, and no other has."""
-    here, there = by_path(trial.first.variables.params), by_path(trial.final.variables.params)
+    here, there = leaves_by_path(trial.first.variables.params), leaves_by_path(trial.final.variables.params)
     optimizers = trial.setting.optimizers
     trained = set().union(*(trained_parameters(o, optimizers[o.name], here) for o in trial.setting.task.objectives))
     assert trained == {path for path in here if raw(here[path]) != raw(there[path])}
@@ -301,5 +303,5 @@ def test_a_family_that_does_not_serve_a_task_is_refused(task: str) -> None:
     interface = synthetic(task_config(OF_TASK[task])).interface
     for family, model in OF_FAMILY.items():
         if interface.signature not in FAMILIES[family].signatures:
-            with pytest.raises(UserError, match=rf"config\.model\.family={family} serves .*, but the task asks"):
+            with pytest.raises(UserError, match=rf"config\.model\.family={family} supports .*, but the task needs"):
                 build(model_config(model), interface, Precision())

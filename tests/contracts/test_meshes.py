@@ -14,7 +14,7 @@ from tests.contracts.alone import Alone
 from tests.contracts.cases import CASES, Case
 from transformer.config import UserError
 from transformer.logical_axes import Placement, SequenceParallel
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.contract import Task
 from transformer.training.build import Assembly, compile_once, hyperparameters_of
@@ -79,10 +79,12 @@ def train(step: Callable[[TrainState, Any], Any], state: TrainState, task: Task,
         losses.append({name: float(value) for name, value in values.items() if name.endswith("loss")})
         totals.append({name: float(value) for name, value in counted.items()})
         if not gradients:
-            traces = {path: leaf for path, leaf in by_path(state.optimizers).items() if "mu" in path.split("/")}
+            traces = {path: leaf for path, leaf in leaves_by_path(state.optimizers).items() if "mu" in path.split("/")}
             gradients = {path: np.asarray(leaf) for path, leaf in traces.items()}
     state = jax.device_get(state._replace(key=jax.random.key_data(state.key)))
-    return Trained(first, losses, gradients, {path: leaf.tobytes() for path, leaf in by_path(state).items()}, totals)
+    return Trained(
+        first, losses, gradients, {path: leaf.tobytes() for path, leaf in leaves_by_path(state).items()}, totals
+    )
 
 
 class Run:

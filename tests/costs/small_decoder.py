@@ -11,7 +11,7 @@ from transformer.costs.flops import training_flops
 from transformer.layers.functional_module import Precision
 from transformer.logical_axes import Placement
 from transformer.models.decoder import DecoderConfig, build
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.initial_state import init_state
@@ -65,7 +65,7 @@ def training(
     placement = make_placement(sharding, devices)
     shape = (rows, config.max_length)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(shape, placement))
-    interface = Interface({"tokens": Input(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface({"tokens": InputSpec(shape)}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     model = build(config, interface, Precision(compute=compute))
     by_adam = OptimizerConfig(Algorithm.ADAM, 1e-3, Schedule.CONSTANT, warmup_steps=0)
     task, optimizers = NextToken(), {"language": make_optimizer(by_adam, 10)}

@@ -37,9 +37,9 @@ from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder import EncoderConfig, Head
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model
-from transformer.models.published_sizes import PUBLISHED as SIZES
-from transformer.models.registry import build, model_config, sizes
-from transformer.models.task_interface import Interface
+from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
+from transformer.models.registry import build, model_config, published_sizes
+from transformer.models.task_interface import TaskInterface
 from transformer.models.transformer_xl import TransformerXLConfig
 from transformer.models.xlnet import XLNetConfig
 from transformer.tasks.synthetic import abstract_batch
@@ -197,7 +197,7 @@ def batch_of(rows: int, length: int, target: int) -> Batch:
 
 
 def model_of(config: TransformerConfig) -> Model:
-    interface = Interface({}, VOCABULARIES, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, VOCABULARIES, pad=0, begin=1, end=2)
     return build(config, interface, Precision())
 
 
@@ -356,7 +356,7 @@ A_TOKEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", A_TOKEN)
 def test_a_token_of_a_published_size_costs_what_its_formula_says(name: str) -> None:
-    assert training_flops_a_token(model_config({"size": name}), sizes()[name]) == A_TOKEN[name]
+    assert training_flops_a_token(model_config({"size": name}), published_sizes()[name]) == A_TOKEN[name]
 
 
 def test_a_token_of_gpt2_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
@@ -369,7 +369,7 @@ def test_a_token_of_gpt2_costs_six_a_weight_and_twelve_a_layer_width_and_positio
 
 def test_a_patch_of_vit_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
     """196 patches and a class token meet every block; patches alone are embedded, the class token alone is scored."""
-    found = training_flops_a_token(model_config({"size": "vit-b16"}), sizes()["vit-b16"])
+    found = training_flops_a_token(model_config({"size": "vit-b16"}), published_sizes()["vit-b16"])
     blocks = 197 * (6 * 12 * 12 * 768**2 + 12 * 12 * 768 * 197)
     assert found == pytest.approx((blocks + 6 * 768 * (196 * 3 * 16**2 + 1000)) / 197)
 
@@ -386,7 +386,7 @@ def test_published_training_costs_are_met(name: str, extra: float) -> None:
 
 def test_transformer_base_is_about_six_operations_a_parameter_and_token() -> None:
     """Vaswani et al. 2017, table 3: 65 million parameters; short sentences leave the square terms small."""
-    model = build(EncoderDecoderConfig(), Interface({}, {"joint": 37_000}, pad=0, begin=1, end=2), Precision())
+    model = build(EncoderDecoderConfig(), TaskInterface({}, {"joint": 37_000}, pad=0, begin=1, end=2), Precision())
     a_pair = forward_flops(model, batch_of(1, 32, 32))
     # Encoder weights meet every source position, decoder weights and the shared table every target position.
     encoder, decoder = 6 * (4 * 512**2 + 2 * 512 * 2048), 6 * (8 * 512**2 + 2 * 512 * 2048)

@@ -18,7 +18,7 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 SPECIAL = Tokens(pad=0, begin=1, end=2)
 VOCABULARY, LENGTH, LONGEST_SOURCE = 7, 8, 6
@@ -73,8 +73,8 @@ def case(request: pytest.FixtureRequest) -> Case:
         positions=positions,
         max_length=LENGTH + 2,
     )
-    shape = Input((8, LENGTH))
-    interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL)
+    shape = InputSpec((8, LENGTH))
+    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL)
     model = build(config, interface, Precision())
     params = jax.tree_util.tree_map_with_path(lively(seed), jax.jit(model.init)(jax.random.key(seed)).params)
     variables = Variables(params, {})

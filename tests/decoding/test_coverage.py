@@ -23,7 +23,7 @@ from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.recurrent_encoder_decoder import Context, RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.contract import View
 from transformer.tasks.decoding import Decoding
 from transformer.tasks.translate import coverage_over
@@ -55,8 +55,13 @@ def test_the_penalty_is_that_of_the_equation() -> None:
 
 
 def made(**changes: Any) -> tuple[Any, Variables]:
-    interface = Interface(
-        {"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": VOCABULARY}, PAD, BEGIN, END, "target tokens"
+    interface = TaskInterface(
+        {"source": InputSpec((2, 4)), "target": InputSpec((2, 3))},
+        {"joint": VOCABULARY},
+        PAD,
+        BEGIN,
+        END,
+        "target tokens",
     )
     model = build(RecurrentEncoderDecoderConfig(width=4, embedding=3, **changes), interface, Precision())
     shapes, rng = model.functional.shapes(), np.random.default_rng(3)

@@ -18,14 +18,16 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.training import train, trained_run
 from transformer.training.config import resolve
 from transformer.training.evaluate import Probe, compile_evaluations, view_of
 from transformer.training.run_setup import compile_run_probe
 from transformer.training.trained_run import load, load_ensemble
 
-INTERFACE = Interface({"source": Input((2, 4)), "target": Input((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens")
+INTERFACE = TaskInterface(
+    {"source": InputSpec((2, 4)), "target": InputSpec((2, 3))}, {"joint": 9}, 0, 1, 2, output="target tokens"
+)
 SOURCE = np.array([[3, 4, 5, 2], [6, 2, 0, 0]], np.int32)
 TARGET = np.array([[1, 7, 8], [1, 3, 4]], np.int32)
 

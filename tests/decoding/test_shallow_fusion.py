@@ -24,7 +24,7 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Functional, Precision
 from transformer.models.model import Aux, Cache, Model, Variables
 from transformer.models.registry import build, model_config
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.text_task import TextTask
 from transformer.training import trained_run
 from transformer.training.config import resolve
@@ -89,7 +89,7 @@ def test_a_search_finds_the_greatest_sum_of_both(weight: float) -> None:
 
 @pytest.mark.slow
 def test_a_transformer_that_reads_along_is_one_that_reads_at_once() -> None:
-    interface = Interface({"tokens": Input((2, 4))}, {"tokens": 6}, output="next tokens")
+    interface = TaskInterface({"tokens": InputSpec((2, 4))}, {"tokens": 6}, output="next tokens")
     small = {"family": "decoder", "layers": 1, "width": 8, "heads": 2, "feed_forward": 8, "max_length": 8}
     language = build(model_config(small), interface, Precision())
     listener = table()
@@ -120,7 +120,7 @@ def test_what_cannot_read_along_is_refused(
 ) -> None:
     """Else a search was led astray without a word: beyond its positions a model reads the last one again."""
     words = SimpleNamespace(
-        task=Mock(spec=TextTask, interface=Interface({}, {}, output="next tokens")),
+        task=Mock(spec=TextTask, interface=TaskInterface({}, {}, output="next tokens")),
         model=SimpleNamespace(max_length=8),
     )
     monkeypatch.setattr(trained_run, "load", lambda *_, **__: (None, words, None))

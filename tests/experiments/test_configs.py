@@ -17,7 +17,7 @@ from launch.command import split_override
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, FILES, arguments_of
 from transformer.config import UserError, flatten
-from transformer.models.published_sizes import PUBLISHED as SIZES
+from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
 from transformer.overrides import Leaf, find, flag, leaves
 from transformer.training.config import resolve, schema_of, show, with_words
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.faults import small_config
 from transformer.config import UserError
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.records import read_records
 from transformer.training import build, partitioning, rollback
@@ -134,7 +134,8 @@ def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict
         at = checkpoints.latest() if step is None else step
         state, _ = checkpoints.restore(at, build.assemble(resolved, run).abstract)  # type: ignore[arg-type]
     return {
-        path: np.asarray(leaf) for path, leaf in by_path(state._replace(key=jax.random.key_data(state.key))).items()
+        path: np.asarray(leaf)
+        for path, leaf in leaves_by_path(state._replace(key=jax.random.key_data(state.key))).items()
     }
 
 

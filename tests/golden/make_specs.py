@@ -13,9 +13,9 @@ import jax
 
 from transformer.layers.functional_module import Precision
 from transformer.logical_axes import RULES, Placement
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.models.registry import build, model_config
-from transformer.models.task_interface import Interface
+from transformer.models.task_interface import TaskInterface
 from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
 FILE = Path(__file__).with_name("specs.json")
@@ -50,9 +50,9 @@ assert set(MESHES) == set(RULES)
 
 def specs(model: str, placement: Placement) -> dict[str, str]:
     """The mesh axis of every dimension of every parameter; "-" where it is whole."""
-    interface = Interface({}, {"tokens": 32, "joint": 32}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": 32, "joint": 32}, pad=0, begin=1, end=2)
     built = build(model_config(MODELS[model]), interface, Precision())
-    names, shapes = by_path(built.axes().params, is_axis_names), by_path(built.functional.shapes())
+    names, shapes = leaves_by_path(built.axes().params, is_axis_names), leaves_by_path(built.functional.shapes())
     return {
         path: " ".join(axis or "-" for axis in placement.even_spec(axes, shapes[path].shape))
         for path, axes in names.items()

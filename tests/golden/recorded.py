@@ -15,7 +15,7 @@ from transformer.huggingface.parameter_conversion import from_tensors, plan, sha
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, PyTree
 from transformer.models.registry import build, model_config
-from transformer.models.task_interface import Interface
+from transformer.models.task_interface import TaskInterface
 
 FOLDER = Path(__file__).with_name("families")
 CASES = sorted(path.stem for path in FOLDER.glob("*.npz"))
@@ -55,7 +55,7 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         entries, section_of, prepared = ARRANGEMENTS[name]
         rows = next(len(recorded.weights[entry.tensor]) for entry in entries if entry.leaves == ("embedding/table",))
         section = section_of(config) | {"embedding_rows": rows}
-        bare = Interface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
+        bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
         shapes = shapes_of(build(model_config(section), bare, Precision()).functional.shapes())
         slots, weights = plan(family(entries), shapes), prepared(recorded.weights)
         assert {slot.tensor: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}
@@ -66,5 +66,5 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         section, params = foreign.model, foreign.params
     rows = section["embedding_rows"]
     begin = config.get("decoder_start_token_id", 0)
-    interface = Interface({}, {"tokens": rows, "joint": rows}, config.get("pad_token_id"), begin, None)
+    interface = TaskInterface({}, {"tokens": rows, "joint": rows}, config.get("pad_token_id"), begin, None)
     return build(model_config(section), interface, Precision()), params

@@ -13,7 +13,7 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Variables
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 RENEW = (
     "the logits recorded from PyTorch are not reached. The weights are PyTorch's own, so a change of the model's "
@@ -82,8 +82,8 @@ def test_pytorchs_weights_give_pytorchs_logits(recorded: dict[str, np.ndarray], 
         norm_placement=placement,
         biases=Biases.ALL,
     )
-    shapes = {name: Input(value.shape, value.dtype) for name, value in inputs.items()}
-    model = build(config, Interface(shapes, {"joint": vocabulary}, 0, 1, 2), Precision())
+    shapes = {name: InputSpec(value.shape, value.dtype) for name, value in inputs.items()}
+    model = build(config, TaskInterface(shapes, {"joint": vocabulary}, 0, 1, 2), Precision())
     params = parameters(recorded, placement)
     expected_shapes = jax.tree.map(lambda leaf: leaf.shape, model.functional.shapes())
     assert jax.tree.map(lambda leaf: leaf.shape, params) == expected_shapes

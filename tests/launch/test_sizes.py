@@ -12,7 +12,7 @@ from launch import cli, parsing, sizes
 from launch.command import Command
 from tests.contracts import cases
 from transformer.models.registry import model_config
-from transformer.models.registry import sizes as all_sizes
+from transformer.models.registry import published_sizes as all_sizes
 from transformer.runs.checkpoint import Checkpoints
 from transformer.training.optimizer import Algorithm
 

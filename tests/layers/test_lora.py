@@ -14,8 +14,8 @@ from transformer.layers.functional_module import Builder, Functional, Module, Pr
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig, LowRank, Projection, merged
 from transformer.models import registry
-from transformer.models.model import Model, Variables, by_path
-from transformer.models.task_interface import Interface
+from transformer.models.model import Model, Variables, leaves_by_path
+from transformer.models.task_interface import TaskInterface
 
 ALL = tuple(each.value for each in Projection)
 LORA = {"rank": 3, "alpha": 5.0, "where": ALL}
@@ -35,7 +35,7 @@ def made(family: str, rank: int, where: tuple[str, ...] = ALL) -> tuple[Any, Mod
     config = registry.model_config(
         {"family": family, **SIZES, **MODELS[family], "lora": LORA | {"rank": rank, "where": where}}
     )
-    interface = Interface({}, {"tokens": VOCABULARY, "joint": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": VOCABULARY, "joint": VOCABULARY}, pad=0, begin=1, end=2)
     return config, registry.build(config, interface, Precision())
 
 
@@ -99,9 +99,9 @@ def compiled(family: str, rank: int) -> Any:
 def test_at_first_it_is_the_base_model_and_merged_it_is_what_it_learned(family: str) -> None:
     (_, base), (config, model) = made(family, 0), made(family, 3)
     start, plain = drawn(model), drawn(base)
-    kernels = {path: leaf for path, leaf in by_path(start.params).items() if "/lora/" not in path}
+    kernels = {path: leaf for path, leaf in leaves_by_path(start.params).items() if "/lora/" not in path}
     assert {path: np.asarray(leaf).tobytes() for path, leaf in kernels.items()} == {
-        path: np.asarray(leaf).tobytes() for path, leaf in by_path(plain.params).items()
+        path: np.asarray(leaf).tobytes() for path, leaf in leaves_by_path(plain.params).items()
     }
     after = start._replace(params=learned(start.params))
     of_base, of_model = compiled(family, 0), compiled(family, 3)
@@ -133,9 +133,9 @@ def test_stacked_kernels_are_merged_layer_by_layer() -> None:
 
 def test_of_rank_zero_there_is_nothing_and_each_place_can_be_alone() -> None:
     assert made("decoder", 0)[1].functional.shapes().keys() == drawn(made("decoder", 0)[1]).params.keys()
-    assert not [path for path in by_path(made("decoder", 0)[1].functional.shapes()) if "lora" in path]
+    assert not [path for path in leaves_by_path(made("decoder", 0)[1].functional.shapes()) if "lora" in path]
     for where in ("key", "feed_forward"):
-        paths = by_path(made("decoder", 1, (where,))[1].functional.shapes())
+        paths = leaves_by_path(made("decoder", 1, (where,))[1].functional.shapes())
         names = {path.split("/")[2] for path in paths if "/lora/" in path}
         assert names == ({"key"} if where == "key" else {"expand", "gate", "contract"})
 
@@ -144,7 +144,7 @@ def test_of_rank_zero_there_is_nothing_and_each_place_can_be_alone() -> None:
 def test_its_flops_are_two_for_each_of_its_numbers_at_every_position(family: str) -> None:
     batch = {name: jax.ShapeDtypeStruct((2, 5), jnp.int32) for name in ("tokens", "source", "target")}
     (_, plain), (_, model) = made(family, 0), made(family, 3)
-    numbers = sum(leaf.size for path, leaf in by_path(model.functional.shapes()).items() if "/lora/" in path)
+    numbers = sum(leaf.size for path, leaf in leaves_by_path(model.functional.shapes()).items() if "/lora/" in path)
     assert forward_flops(model, batch) - forward_flops(plain, batch) == 2 * numbers * 10
 
 

@@ -17,7 +17,7 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Positions, Scale, TransformerConfig
 from transformer.models import decoder, encoder, encoder_decoder
 from transformer.models.model import Model, Variables
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, END, VOCABULARY, LONGEST = 0, 1, 2, 13, 12
 FAMILIES = ("decoder", "encoder", "encoder_decoder")
@@ -91,16 +91,16 @@ def cover() -> list[Arrangement]:
 
 def build(family: str, precision: Precision | None = None, **changes: Any) -> tuple[Model, TransformerConfig]:
     """A small model of a family."""
-    shape = Input((2, LONGEST))
+    shape = InputSpec((2, LONGEST))
     precision = precision or Precision()
     options = SMALL | {"dropout": 0.0, "attention_dropout": 0.0} | changes
     if options.get("norm_placement") is NormPlacement.DEEPNORM:
         options["initialization"] = Initialization.DEEPNORM
     if family == "encoder_decoder":
-        interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, PAD, BEGIN, END)
+        interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, PAD, BEGIN, END)
         of_pair = encoder_decoder.EncoderDecoderConfig(**({"encoder_layers": 2, "decoder_layers": 2} | options))
         return encoder_decoder.build(of_pair, interface, precision), of_pair
-    interface = Interface({"tokens": shape}, {"tokens": VOCABULARY}, PAD, None, None)
+    interface = TaskInterface({"tokens": shape}, {"tokens": VOCABULARY}, PAD, None, None)
     if family == "encoder":
         of_encoder = encoder.EncoderConfig(**({"layers": 2} | options))
         return encoder.build(of_encoder, interface, precision), of_encoder

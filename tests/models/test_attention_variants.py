@@ -15,7 +15,7 @@ from transformer.attention.statistics import STATISTICS
 from transformer.layers.functional_module import Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, LENGTH = 0, 6
 SOURCE = np.int32([[5, 9, 3, 8, 7, 6], [6, 4, 8, PAD, PAD, PAD]])
@@ -28,8 +28,8 @@ def make(**changes: Any) -> Model:
     tiny = EncoderDecoderConfig(
         encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=16, max_length=8, **changes
     )
-    shape = Input((2, LENGTH))
-    return build(tiny, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
+    shape = InputSpec((2, LENGTH))
+    return build(tiny, TaskInterface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
 
 
 # One score with parameters; `make slow` takes the others.

@@ -15,13 +15,13 @@ from transformer.layers.functional_module import Precision
 from transformer.models import recurrent_decoder
 from transformer.models.bidirectional_language_model import FAMILY, BidirectionalLanguageModelConfig
 from transformer.models.model import Model, Variables
-from transformer.models.task_interface import CONTINUATION, Input, Interface
+from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
 
 VOCABULARY = 7
 TOKENS = np.int32([[1, 2, 3, 4, 5], [6, 0, 2, 0, 0], [3, 0, 0, 0, 0]])
 LENGTHS = np.int32([5, 3, 1])
 INPUTS = {"tokens": TOKENS, "lengths": LENGTHS}
-INTERFACE = Interface({"tokens": Input((3, 5))}, {"tokens": VOCABULARY}, output=CONTINUATION.output)
+INTERFACE = TaskInterface({"tokens": InputSpec((3, 5))}, {"tokens": VOCABULARY}, output=LANGUAGE_MODELING.output)
 CONFIG = BidirectionalLanguageModelConfig(width=3, layers=2)
 
 

@@ -14,13 +14,13 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.models.bytenet_decoder import ByteNetDecoderConfig
 from transformer.models.registry import build
-from transformer.models.task_interface import CONTINUATION, Input, Interface
+from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
 
 TOKENS = np.array([[3, 4, 5, 6, 2, 7, 8, 1], [7, 8, 2, 5, 5, 0, 0, 0]], np.int32)
 LENGTHS = np.array([8, 5], np.int32)
 BATCH = {"tokens": TOKENS, "lengths": LENGTHS}
 CONFIG = ByteNetDecoderConfig(width=3, sets=2, largest_dilation=2, dropout=0.25)
-INTERFACE = Interface({"tokens": Input((2, 8))}, {"tokens": 11}, output=CONTINUATION.output)
+INTERFACE = TaskInterface({"tokens": InputSpec((2, 8))}, {"tokens": 11}, output=LANGUAGE_MODELING.output)
 
 
 def test_logits_and_steps_behind_prompts_are_the_equations() -> None:

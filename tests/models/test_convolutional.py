@@ -24,13 +24,15 @@ from transformer.models.bytenet import ByteNetConfig
 from transformer.models.convs2s import SITE, ConvS2SConfig
 from transformer.models.model import Model, Variables
 from transformer.models.registry import build
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11
 SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)
 TARGET = np.array([[1, 5, 6, 7, 9, 4, 3], [1, 9, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0]], np.int32)
 BATCH = {"source": SOURCE, "target": TARGET}
-INTERFACE = Interface({"source": Input((3, 5)), "target": Input((3, 7))}, {"joint": VOCABULARY}, PAD, BEGIN, 2)
+INTERFACE = TaskInterface(
+    {"source": InputSpec((3, 5)), "target": InputSpec((3, 7))}, {"joint": VOCABULARY}, PAD, BEGIN, 2
+)
 Config = ConvS2SConfig | ByteNetConfig
 CONVS2S = ConvS2SConfig(embedding=3, width=4, encoder_layers=2, decoder_layers=3, max_length=8, dropout=0.25)
 BYTENET = ByteNetConfig(width=3, encoder_sets=1, decoder_sets=2, largest_dilation=2, dropout=0.25)
@@ -177,9 +179,9 @@ def reads(name: str, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     words = np.arange(2, 26, dtype=np.int32)
     # An example for each side: the other side has one word alone, so that a row of the table is one place.
     batch = {"target": np.stack([words, np.ones_like(words)]), "source": np.stack([np.ones_like(words), words])}
-    inputs = {side: Input(tokens.shape) for side, tokens in batch.items()}
+    inputs = {side: InputSpec(tokens.shape) for side, tokens in batch.items()}
     model = build(
-        dataclasses.replace(CONFIGS[name], **changes), Interface(inputs, {"joint": 26}, PAD, BEGIN, 2), Precision()
+        dataclasses.replace(CONFIGS[name], **changes), TaskInterface(inputs, {"joint": 26}, PAD, BEGIN, 2), Precision()
     )
     params = random_variables(model, 3).params
 

@@ -16,15 +16,15 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models import registry
 from transformer.models.convolutional_classifier import ConvolutionalClassifierConfig, site_name
 from transformer.models.model import Model
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 
 CONFIG = ConvolutionalClassifierConfig(GridEncoderConfig((4, 6), (2, 2), blocks=1), attention=(0,), reduction=2)
 PICTURE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)
 
 
 def model_of(config: ConvolutionalClassifierConfig) -> Model:
-    inputs = {"picture": Input(PICTURE.shape, jnp.float32, Modality.PICTURE)}
-    interface = Interface(inputs, {"classes": 5}, output=PICTURE_CLASSIFICATION.output)
+    inputs = {"picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE)}
+    interface = TaskInterface(inputs, {"classes": 5}, output=PICTURE_CLASSIFICATION.output)
     return registry.build(config, interface, Precision())
 
 

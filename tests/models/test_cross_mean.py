@@ -12,7 +12,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Cross, Positions
 from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig, build
 from transformer.models.model import Model
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, LENGTH = 0, 6
 SOURCE = np.array([[5, 6, 7, 2, PAD, PAD], [9, 4, 8, 3, 5, 2]], np.int32)
@@ -22,8 +22,8 @@ TARGET = np.array([[1, 8, 4, 9, PAD, PAD], [1, 3, 7, 5, 6, 4]], np.int32)
 def make(**changes: object) -> Model:
     sizes = {"encoder_layers": 1, "decoder_layers": 2, "width": 16, "heads": 2, "feed_forward": 16, "max_length": 8}
     config = EncoderDecoderConfig(**sizes, dropout=0.0, **changes)  # type: ignore[arg-type]
-    shape = Input((2, LENGTH))
-    return build(config, Interface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
+    shape = InputSpec((2, LENGTH))
+    return build(config, TaskInterface({"source": shape, "target": shape}, {"joint": 10}, PAD, 1, 2), Precision())
 
 
 @pytest.mark.parametrize("score", [Score.SCALED_DOT, pytest.param(Score.COSINE, marks=pytest.mark.slow)])

@@ -20,7 +20,7 @@ from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
 from transformer.models.model import Variables
-from transformer.models.task_interface import FINE_TUNING, Input, Interface
+from transformer.models.task_interface import TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING, InputSpec, TaskInterface
 
 # Every token stands in one place only, so that a row of the table's gradient is a place's.
 ROW = np.int32([[3, 9, 5, 7, 11, 4, 8]])
@@ -122,10 +122,10 @@ def test_padding_changes_nothing_before_it() -> None:
 
 def test_classes_are_a_linear_map_of_the_state_at_the_last_real_token() -> None:
     config = DecoderConfig(**SMALL, layers=1, dropout=0.0)
-    interface = Interface(
-        {"tokens": Input((2, 7)), "lengths": Input((2,))},
+    interface = TaskInterface(
+        {"tokens": InputSpec((2, 7)), "lengths": InputSpec((2,))},
         {"tokens": VOCABULARY, "classes": 3, "next tokens": VOCABULARY},
-        output=FINE_TUNING.output,
+        output=TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING.output,
     )
     model = build_decoder(config, interface, Precision())
     variables = lively(model)
@@ -137,7 +137,7 @@ def test_classes_are_a_linear_map_of_the_state_at_the_last_real_token() -> None:
     np.testing.assert_allclose(aux.extras["classes"], expected, atol=1e-5)
     np.testing.assert_array_equal(classes, aux.extras["classes"])
     tokens, both, unscored = (
-        forward_flops(build_decoder(config, Interface({}, sizes), Precision()), inputs)
+        forward_flops(build_decoder(config, TaskInterface({}, sizes), Precision()), inputs)
         for sizes in ({"tokens": VOCABULARY}, interface.vocabularies, {"tokens": VOCABULARY, "classes": 3})
     )
     assert both - tokens == 2 * 2 * config.width * 3
@@ -332,9 +332,9 @@ def test_an_impossible_config_is_refused_in_one_line(changes: dict[str, Any], sa
 
 def test_a_task_that_does_not_fit_is_refused_in_one_line() -> None:
     def build_for(context: int, tokens: int) -> None:
-        shape = Input((2, context))
+        shape = InputSpec((2, context))
         config = DecoderConfig(**TINY, embedding_rows=20)
-        build_decoder(config, Interface({"tokens": shape}, {"tokens": tokens}, 0, None, None), Precision())
+        build_decoder(config, TaskInterface({"tokens": shape}, {"tokens": tokens}, 0, None, None), Precision())
 
     build_for(8, 20)
     with pytest.raises(UserError, match=r"longest tokens has 9 positions.*config\.model\.max_length=8"):

@@ -20,7 +20,7 @@ from transformer.layers.transformer_config import Biases, PositionJoin, Position
 from transformer.logical_axes import LOGICAL_AXES, RULES, resolve
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables, count_parameters
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
 SITES = ("encoder/self", "decoder/self", "decoder/cross")
@@ -34,9 +34,9 @@ UNUSED = 23
 INPUTS = {"source": jnp.asarray(SOURCE), "target": jnp.asarray(TARGET)}
 
 
-def interface(vocabulary: int = VOCABULARY, longest: int = 8) -> Interface:
-    shape = Input((4, longest))
-    return Interface({"source": shape, "target": shape}, {"joint": vocabulary}, PAD, BEGIN, END)
+def interface(vocabulary: int = VOCABULARY, longest: int = 8) -> TaskInterface:
+    shape = InputSpec((4, longest))
+    return TaskInterface({"source": shape, "target": shape}, {"joint": vocabulary}, PAD, BEGIN, END)
 
 
 def make(precision: Precision | None = None, **changes: Any) -> Model:

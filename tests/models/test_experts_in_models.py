@@ -20,7 +20,7 @@ from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, Remat
 from transformer.models.decoder import DecoderConfig
-from transformer.models.model import by_path, count_parameters
+from transformer.models.model import count_parameters, leaves_by_path
 
 COUNT = 4
 LAYERS = ("layers", "encoder_layers", "decoder_layers")
@@ -43,7 +43,7 @@ def layers(family: str, count: int) -> dict[str, int]:
 
 def with_equal_experts(dense: Any, sparse: Any) -> Any:
     """The parameters of the dense model in the other's places, every expert with those of its layer's network."""
-    given = by_path(dense)
+    given = leaves_by_path(dense)
 
     def take(path: str, leaf: Any) -> np.ndarray:
         stack, *rest = path.split("/")
@@ -62,8 +62,8 @@ def with_equal_experts(dense: Any, sparse: Any) -> Any:
         assert found.shape == shape
         return np.asarray(found)
 
-    found = {path: take(path, leaf) for path, leaf in by_path(sparse).items()}
-    return jax.tree.unflatten(jax.tree.structure(sparse), [found[path] for path in by_path(sparse)])
+    found = {path: take(path, leaf) for path, leaf in leaves_by_path(sparse).items()}
+    return jax.tree.unflatten(jax.tree.structure(sparse), [found[path] for path in leaves_by_path(sparse)])
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_all_parameters_and_those_that_a_position_meets() -> None:
     router = 2 * config.width * 6
     whole = count_parameters(dense.functional.shapes())
     assert count_parameters(shapes) == whole + 5 * network + router
-    sizes = {path: leaf.size for path, leaf in by_path(shapes).items()}
+    sizes = {path: leaf.size for path, leaf in leaves_by_path(shapes).items()}
     assert active_parameters(config, sizes) == whole + network + router
     assert active_parameters(object(), sizes) == sum(sizes.values())
 

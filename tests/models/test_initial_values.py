@@ -8,12 +8,12 @@ import pytest
 
 from tests.models.arrangements import build
 from transformer.layers.transformer_config import Biases, NormPlacement
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 
 
 def initial_values(family: str, **options: Any) -> dict[str, np.ndarray]:
     model, _ = build(family, **options)
-    return {path: np.asarray(leaf) for path, leaf in by_path(model.init(jax.random.key(3)).params).items()}
+    return {path: np.asarray(leaf) for path, leaf in leaves_by_path(model.init(jax.random.key(3)).params).items()}
 
 
 def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:

@@ -19,15 +19,15 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_classifier import FAMILY, SITE, Pooling, RecurrentClassifierConfig
-from transformer.models.task_interface import CLASSIFICATION, Input, Interface
+from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
 
 VOCABULARY, CLASSES, LONGEST = 7, 3, 5
 TOKENS = np.int32([[1, 2, 3, 4, 5], [6, 0, 2, 0, 0], [3, 0, 0, 0, 0]])
 LENGTHS = np.int32([5, 3, 1])
-INTERFACE = Interface(
-    {"tokens": Input((3, LONGEST)), "lengths": Input((3,))},
+INTERFACE = TaskInterface(
+    {"tokens": InputSpec((3, LONGEST)), "lengths": InputSpec((3,))},
     {"tokens": VOCABULARY, "classes": CLASSES},
-    output=CLASSIFICATION.output,
+    output=TEXT_CLASSIFICATION.output,
 )
 
 
@@ -227,7 +227,7 @@ def test_flops_are_counted_by_hand() -> None:
     expected = 2 * (10 * recurrent + 2 * 3 * hop + 2 * 18 * 3)
 
     def counted(config: RecurrentClassifierConfig) -> int:
-        interface = Interface({"tokens": Input((2, 10))}, {"tokens": 7, "classes": 3})
+        interface = TaskInterface({"tokens": InputSpec((2, 10))}, {"tokens": 7, "classes": 3})
         return forward_flops(FAMILY.build(config, interface, Precision()), batch)
 
     assert counted(config) == expected

@@ -19,12 +19,12 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_decoder import SITE, Memory, RecurrentDecoderConfig, build
-from transformer.models.task_interface import CLASSIFICATION, Input, Interface
+from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
 
 VOCABULARY = 7
 TOKENS = np.array([[3, 4, 5, 6, 2], [1, 2, 5, 0, 0]], np.int32)
 LENGTHS = np.array([5, 3], np.int32)
-INTERFACE = Interface({"tokens": Input((2, 5))}, {"tokens": VOCABULARY}, 0, 1, 2)
+INTERFACE = TaskInterface({"tokens": InputSpec((2, 5))}, {"tokens": VOCABULARY}, 0, 1, 2)
 TINY = RecurrentDecoderConfig(width=4, embedding=3, layers=2)
 CONFIGS = {
     "state": TINY,
@@ -105,8 +105,8 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
 
 def test_classes_are_read_behind_the_last_real_token() -> None:
     sizes = {"tokens": VOCABULARY, "classes": 3}
-    inputs = {"tokens": Input((2, 5)), "lengths": Input((2,))}
-    model = build(TINY, Interface(inputs, sizes, 0, 1, 2, output=CLASSIFICATION.output), Precision())
+    inputs = {"tokens": InputSpec((2, 5)), "lengths": InputSpec((2,))}
+    model = build(TINY, TaskInterface(inputs, sizes, 0, 1, 2, output=TEXT_CLASSIFICATION.output), Precision())
     rng = np.random.default_rng(3)
     params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), model.functional.shapes())
     batch = {"tokens": TOKENS, "lengths": LENGTHS}
@@ -118,7 +118,7 @@ def test_classes_are_read_behind_the_last_real_token() -> None:
 
 def test_classes_and_next_tokens_are_both_counted() -> None:
     def counted(**vocabularies: int) -> int:
-        interface = Interface({}, {"tokens": VOCABULARY, **vocabularies}, 0, 1, 2)
+        interface = TaskInterface({}, {"tokens": VOCABULARY, **vocabularies}, 0, 1, 2)
         return forward_flops(build(TINY, interface, Precision()), {"tokens": TOKENS, "lengths": LENGTHS})
 
     both = counted(classes=3, **{"next tokens": VOCABULARY})

@@ -31,12 +31,14 @@ from transformer.models.recurrent_encoder_decoder import (
     RecurrentEncoderDecoderConfig,
     build,
 )
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11
 SOURCE = np.array([[3, 4, 5, 6, 2], [7, 8, 2, 0, 0], [0, 0, 0, 0, 0]], np.int32)
 TARGET = np.array([[1, 5, 6, 7], [1, 9, 0, 0], [1, 0, 0, 0]], np.int32)
-INTERFACE = Interface({"source": Input((3, 5)), "target": Input((3, 4))}, {"joint": VOCABULARY}, PAD, BEGIN, 2)
+INTERFACE = TaskInterface(
+    {"source": InputSpec((3, 5)), "target": InputSpec((3, 4))}, {"joint": VOCABULARY}, PAD, BEGIN, 2
+)
 TINY = RecurrentEncoderDecoderConfig(width=4, embedding=3)
 
 

@@ -14,8 +14,8 @@ from transformer.models import registry
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import count_parameters
-from transformer.models.published_sizes import PUBLISHED as SIZES
-from transformer.models.task_interface import Input, Interface
+from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
+from transformer.models.task_interface import InputSpec, TaskInterface
 
 
 def test_a_config_names_its_family() -> None:
@@ -92,7 +92,7 @@ def test_a_size_that_does_not_fit_is_refused_in_one_line(values: dict, says: str
 
 
 def test_a_config_builds_its_family() -> None:
-    interface = Interface({"source": Input((2, 4)), "target": Input((2, 4))}, {"joint": 9}, 0, 1, 2)
+    interface = TaskInterface({"source": InputSpec((2, 4)), "target": InputSpec((2, 4))}, {"joint": 9}, 0, 1, 2)
     config = EncoderDecoderConfig(encoder_layers=1, decoder_layers=1, width=8, heads=2, feed_forward=8)
     model = registry.build(config, interface, Precision())
     assert [site.name for site in model.sites] == ["encoder/self", "decoder/self", "decoder/cross"]

@@ -16,7 +16,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model
 from transformer.models.regression_decoder import RegressionDecoderConfig
-from transformer.models.task_interface import NUMBERS, Input, Interface, Modality
+from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 
 VECTORS = np.random.default_rng(0).standard_normal((2, 6, 3)).astype(np.float32)
 
@@ -25,8 +25,10 @@ def regression_decoder(**changes: Any) -> tuple[RegressionDecoderConfig, Model]:
     config = RegressionDecoderConfig(
         **{"layers": 2, "width": 8, "heads": 2, "feed_forward": 12, "max_length": 7} | changes
     )
-    inputs = {"vectors": Input(VECTORS.shape, jnp.float32, Modality.POINTS)}
-    return config, registry.build(config, Interface(inputs, {"numbers": 2}, output=NUMBERS.output), Precision())
+    inputs = {"vectors": InputSpec(VECTORS.shape, jnp.float32, Modality.POINTS)}
+    return config, registry.build(
+        config, TaskInterface(inputs, {"numbers": 2}, output=VECTOR_REGRESSION.output), Precision()
+    )
 
 
 def test_it_is_its_equation_and_nothing_looks_ahead() -> None:

@@ -10,8 +10,8 @@ from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.encoder import Head
 from transformer.models.model import count_parameters
-from transformer.models.published_sizes import PUBLISHED as SIZES
-from transformer.models.task_interface import Interface
+from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
+from transformer.models.task_interface import TaskInterface
 
 POOLED: dict[str, Any] = {"head": Head.NONE, "pooler": True}
 UNSCORED: dict[str, Any] = {"output_bias": False}
@@ -20,7 +20,7 @@ UNSCORED: dict[str, Any] = {"output_bias": False}
 def shapes(name: str, vocabulary: int | None = None, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(registry.model_config({"size": name}), **changes)
     size = SIZES[name].vocabulary if vocabulary is None else vocabulary
-    interface = Interface({}, {"tokens": size, "joint": size}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": size, "joint": size}, pad=0, begin=1, end=2)
     return registry.build(config, interface, Precision()).functional.shapes()
 
 

@@ -17,7 +17,13 @@ from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.snail import SITE, Parts, SnailConfig, dilations, laid_out
-from transformer.models.task_interface import FEW_SHOTS, NUMBERS, Input, Interface, Modality
+from transformer.models.task_interface import (
+    FEW_SHOT_CLASSIFICATION,
+    VECTOR_REGRESSION,
+    InputSpec,
+    Modality,
+    TaskInterface,
+)
 
 RANDOM = np.random.default_rng(0)
 WAYS, STEPS = 3, 6
@@ -34,14 +40,14 @@ SMALL: dict[str, Any] = {
 
 
 def of_pictures(shape: tuple[int, ...] = PICTURES.shape, ways: int = WAYS, **changes: Any) -> Model:
-    inputs = {"pictures": Input(shape, jnp.float32, Modality.PICTURE), "shown": Input(shape[:2])}
-    interface = Interface(inputs, {"classes": ways}, output=FEW_SHOTS.output)
+    inputs = {"pictures": InputSpec(shape, jnp.float32, Modality.PICTURE), "shown": InputSpec(shape[:2])}
+    interface = TaskInterface(inputs, {"classes": ways}, output=FEW_SHOT_CLASSIFICATION.output)
     return registry.build(SnailConfig(**changes), interface, Precision())
 
 
 def of_vectors(**changes: Any) -> Model:
-    inputs = {"vectors": Input(VECTORS.shape, jnp.float32, Modality.POINTS)}
-    interface = Interface(inputs, {"numbers": 3}, output=NUMBERS.output)
+    inputs = {"vectors": InputSpec(VECTORS.shape, jnp.float32, Modality.POINTS)}
+    interface = TaskInterface(inputs, {"numbers": 3}, output=VECTOR_REGRESSION.output)
     return registry.build(SnailConfig(**SMALL | changes), interface, Precision())
 
 

@@ -14,8 +14,8 @@ from transformer.layers.functional_module import Functional, Precision
 from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
-from transformer.models.model_family import Size
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.model_family import PublishedSize
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.models.vit import SIZES, STACK, Readout, VitConfig
 
 CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
@@ -24,9 +24,9 @@ CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
 def vit(**changes: Any) -> tuple[VitConfig, Model]:
     values = {"patch": PATCH, "layers": 2, "width": WIDTH, "heads": HEADS, "feed_forward": 12, "dropout": 0.0} | changes
     shape = (2, ROWS * PATCH, COLUMNS * PATCH, CHANNELS)
-    inputs = {"picture": Input(shape, jnp.float32, Modality.PICTURE)}
+    inputs = {"picture": InputSpec(shape, jnp.float32, Modality.PICTURE)}
     config = VitConfig(**values)
-    interface = Interface(inputs, {"classes": CLASSES}, output=PICTURE_CLASSIFICATION.output)
+    interface = TaskInterface(inputs, {"classes": CLASSES}, output=PICTURE_CLASSIFICATION.output)
     return config, registry.build(config, interface, Precision())
 
 
@@ -156,7 +156,7 @@ def test_learned_rows_and_columns_are_shared() -> None:
     np.testing.assert_allclose(got, np.stack(expected))
 
 
-def formula(size: Size) -> int:
+def formula(size: PublishedSize) -> int:
     """(3 P^2) d + d + tokens d + (N + tokens) d + L (12 d^2 + 13 d) + 2 d + heads (d C + C)."""
     width, patch, layers = (size.values[name] for name in ("width", "patch", "layers"))
     tokens = Readout(size.values["readout"]).tokens

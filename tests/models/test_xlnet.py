@@ -20,16 +20,16 @@ from transformer.huggingface.convert import read_folder, write_folder
 from transformer.huggingface.safetensors_files import open_folder
 from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Positions
-from transformer.models.model import Model, Variables, by_path, count_parameters
+from transformer.models.model import Model, Variables, count_parameters, leaves_by_path
 from transformer.models.registry import build, model_config
-from transformer.models.task_interface import Interface
+from transformer.models.task_interface import TaskInterface
 from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
 
 FILE = Path(__file__).parents[1] / "golden/xlnet_streams.npz"
 # Programs run once each: what it takes to compile counts.
 FAST = {"xla_backend_optimization_level": 0}
 TOKENS, LENGTH = 12, 6
-INTERFACE = Interface({}, {"tokens": TOKENS})
+INTERFACE = TaskInterface({}, {"tokens": TOKENS})
 
 
 def recorded() -> Recording:
@@ -181,7 +181,7 @@ def test_the_published_models_have_their_parameters() -> None:
     for size, expected in (({}, 116_718_336), ({"layers": 24, "width": 1024, "heads": 16}, 360_268_800)):
         width = size.get("width", 768)
         config = XLNetConfig(**size, feed_forward=4 * width, kinds=True, output_bias=False)
-        model = build(config, Interface({}, {"tokens": 32_000}), Precision())
+        model = build(config, TaskInterface({}, {"tokens": 32_000}), Precision())
         assert count_parameters(model.functional.shapes()) == expected
 
 
@@ -205,7 +205,7 @@ def test_its_blocks_have_lora(kinds: bool) -> None:
     shapes = build(
         model_config({"family": "xlnet", **section, "lora": lora}), INTERFACE, Precision()
     ).functional.shapes()
-    assert {path for path in by_path(shapes) if path.endswith("/lora/up")} == {
+    assert {path for path in leaves_by_path(shapes) if path.endswith("/lora/up")} == {
         f"layers/{name}/lora/up" for name in ("attention/query", "feed_forward/expand", "feed_forward/contract")
     }
 
@@ -221,7 +221,7 @@ def test_its_flops_with_lora_are_two_for_each_number_wherever_it_is_applied() ->
         forward_flops(
             build(
                 model_config({**section, "lora": {"rank": rank, "where": where}}),
-                Interface({}, {"tokens": 9}),
+                TaskInterface({}, {"tokens": 9}),
                 Precision(),
             ),
             batch,

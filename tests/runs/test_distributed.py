@@ -22,7 +22,7 @@ from tests.training import small_run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
@@ -171,7 +171,7 @@ def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract)
     assert len(jax.tree.leaves(state.variables)[0].sharding.device_set) == devices
     state = state._replace(key=jax.random.key_data(state.key))
-    return {path: np.asarray(leaf) for path, leaf in by_path(state).items()}
+    return {path: np.asarray(leaf) for path, leaf in leaves_by_path(state).items()}
 
 
 def test_they_find_one_another_and_a_mistake_is_everybodys(group: Several) -> None:

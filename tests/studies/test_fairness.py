@@ -10,7 +10,7 @@ from tests.studies.tiny import ablation, base
 from tests.training import small_run
 from transformer.config import UserError
 from transformer.data.tokenizers.training import byte_tokenizer
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.studies.ablations.arms import Planned, plan
 from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data, initial_parameters
 from transformer.tasks import translation
@@ -118,7 +118,7 @@ def test_beginnings_are_counted_and_named(study):
     arrays = {
         arm: {
             path: np.asarray(leaf)
-            for path, leaf in by_path(initial_parameters(resolve(first[arm].trial.config), tasks[arm])).items()
+            for path, leaf in leaves_by_path(initial_parameters(resolve(first[arm].trial.config), tasks[arm])).items()
         }
         for arm in tasks
     }
@@ -140,7 +140,7 @@ def test_a_run_begins_with_these_very_parameters(study, tmp_path):
     experiment = resolve(runs[0].trial.config)
     setting = assemble(experiment, tmp_path, one_device())
     begun = setting.initialize(jax.random.key(experiment.run.seed)).variables.params
-    found = by_path(initial_parameters(experiment, tasks[runs[0].arm]))
-    assert {path: np.asarray(leaf).tobytes() for path, leaf in by_path(begun).items()} == {
+    found = leaves_by_path(initial_parameters(experiment, tasks[runs[0].arm]))
+    assert {path: np.asarray(leaf).tobytes() for path, leaf in leaves_by_path(begun).items()} == {
         path: np.asarray(leaf).tobytes() for path, leaf in found.items()
     }

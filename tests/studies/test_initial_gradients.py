@@ -12,7 +12,7 @@ import pytest
 from launch.config_files import load_config, load_function
 from tests.contracts.cases import CASES
 from transformer.config import UserError
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.studies.ablations import initial_gradients as module
 from transformer.studies.ablations.ablation import Ablation, Stack, build_ablation
 from transformer.studies.ablations.initial_gradients import gradient_norms, initial_gradients
@@ -67,10 +67,10 @@ def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any],
     setting = assemble(experiment, tmp_path, one_device())
     state = setting.initialize(jax.random.key(7))
     path = "decoder/feed_forward/expand/kernel"
-    before_LxExF = np.array(by_path(state.variables.params)[path], np.float64)
+    before_LxExF = np.array(leaves_by_path(state.variables.params)[path], np.float64)
     batch = shard_batch(setting.task.source(7)[0], setting.placement)
     state, _ = compile_step(experiment, setting)(state, batch)
-    descended_LxExF = before_LxExF - np.array(by_path(state.variables.params)[path], np.float64)
+    descended_LxExF = before_LxExF - np.array(leaves_by_path(state.variables.params)[path], np.float64)
     expected_L = np.sqrt(np.sum(descended_LxExF**2, axis=(1, 2)))
     other = resolve(with_overrides(base, {**changes, "seed": 8}))
     found, of_other = gradient_norms([experiment, other], setting.task)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.models.task_interface import Input, Interface, Modality
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.training.batches import CheckedBatches, batch_number, merge_ranges
 
-SIDE = Input((2, 3))
-INTERFACE = Interface({"source": SIDE, "target": SIDE, "lengths": Input((2,))}, {"joint": 10})
+SIDE = InputSpec((2, 3))
+INTERFACE = TaskInterface({"source": SIDE, "target": SIDE, "lengths": InputSpec((2,))}, {"joint": 10})
 
 
 class Numbered:
@@ -36,12 +36,12 @@ def test_what_is_no_token_may_be_anything() -> None:
         0
     ]
     assert set(fine) == {"number", "source", "lengths", "index"}
-    points = Interface({"points": Input((2, 3, 2), np.float32, Modality.POINTS), "target": SIDE}, {})
+    points = TaskInterface({"points": InputSpec((2, 3, 2), np.float32, Modality.POINTS), "target": SIDE}, {})
     assert CheckedBatches(Numbered(target=np.array([[99]]), labels=np.array([[99]])), points)[0]["number"] == 0
 
 
 def test_labels_of_classes_are_held_against_the_classes() -> None:
-    classes = Interface({"tokens": SIDE}, {"tokens": 10, "classes": 2})
+    classes = TaskInterface({"tokens": SIDE}, {"tokens": 10, "classes": 2})
     with pytest.raises(UserError, match=r"labels\[1\] = 2, no token of a vocabulary of 2"):
         CheckedBatches(Numbered(labels=np.array([1, 2])), classes)[0]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.studies.tiny import BASE
 from transformer.config import UserError, flatten
-from transformer.models.published_sizes import PUBLISHED as SIZES
+from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
 from transformer.models.registry import FAMILIES, model_config
 from transformer.module_registry import Exports
 from transformer.overrides import Group, find, leaves

@@ -11,10 +11,10 @@ from tests.training.written_run import write_run
 from transformer.config import UserError
 from transformer.huggingface.convert import FAMILIES, read_folder, write_folder
 from transformer.layers.functional_module import Precision
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config
-from transformer.models.task_interface import Interface
+from transformer.models.task_interface import TaskInterface
 from transformer.training.conversion import export_run, without_lora
 
 MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}
@@ -22,7 +22,7 @@ MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward
 
 def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(tmp_path: Path) -> None:
     config = model_config({**MODEL, "lora": {"rank": 2, "alpha": 5.0, "where": ("value", "output", "feed_forward")}})
-    interface = Interface({}, {"tokens": 11, "joint": 11}, pad=0, begin=1, end=2)
+    interface = TaskInterface({}, {"tokens": 11, "joint": 11}, pad=0, begin=1, end=2)
     random = np.random.default_rng(0)
     shapes = build(config, interface, Precision()).functional.shapes()
     params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)
@@ -30,7 +30,7 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
         write_folder(tmp_path / "raw", config, params)
     model, plain = without_lora(config, params)
     write_folder(tmp_path / "merged", model, plain)
-    found, given = by_path(read_folder(tmp_path / "merged").params), by_path(params)
+    found, given = leaves_by_path(read_folder(tmp_path / "merged").params), leaves_by_path(params)
     assert found.keys() == {path for path in given if "/lora/" not in path}
     adapted = {path.partition("/lora/")[0] for path in given if "/lora/" in path}
     assert len(adapted) == 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.models.model import with_average
+from transformer.models.model import replace_with_averaged
 from transformer.training.ema import Average, AverageKind, init_average, update_average
 
 STEPS = 12
@@ -67,7 +67,7 @@ def test_patterns_choose_what_is_kept_and_what_is_replaced() -> None:
     found = follow(average)
     assert all(set(one) == {"head/bias"} for one in found)
     params = parameters(STEPS)
-    mixed = with_average(params, found[-1])
+    mixed = replace_with_averaged(params, found[-1])
     np.testing.assert_array_equal(mixed["head"]["bias"], found[-1]["head/bias"])
     np.testing.assert_array_equal(mixed["encoder"]["kernel"], params["encoder"]["kernel"])
     assert not np.array_equal(mixed["head"]["bias"], params["head"]["bias"])
@@ -81,7 +81,7 @@ def test_an_average_of_bfloat16_parameters_moves_and_is_read_in_their_type() -> 
     # In bfloat16 0.999 + 0.002 is 1: the average would never move.
     np.testing.assert_allclose(np.asarray(kept["x"], np.float64), 2 - 0.999**steps, rtol=1e-4)
     assert first["x"].dtype == kept["x"].dtype == np.float32
-    read = with_average(params, kept)["x"]
+    read = replace_with_averaged(params, kept)["x"]
     assert read.dtype == jnp.bfloat16
     np.testing.assert_array_equal(read, kept["x"].astype(jnp.bfloat16))
 

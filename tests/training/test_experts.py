@@ -14,7 +14,7 @@ from tests.training.test_partitioning import LENGTH, ROWS, VOCABULARY, abstract_
 from transformer.config import UserError
 from transformer.layers.functional_module import Builder, Functional, Module
 from transformer.logical_axes import RULES, Placement, place, placed
-from transformer.models.model import Aux, Model, by_path
+from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.training.partitioning import (
     ShardingConfig,
     by_examples,
@@ -91,8 +91,8 @@ def test_divided_experts_make_the_step_of_one_device(rules: str, of_one: Any) ->
     for metrics, others in zip(found, expected, strict=True):
         assert numbers(metrics) == pytest.approx(numbers(others), rel=1e-5)
     # Plain descent: what differs after two steps is the gradients.
-    begun = by_path(jax.jit(mixture().init)(jax.random.key(0)).params)
-    for path, leaf in by_path(one.variables.params).items():
+    begun = leaves_by_path(jax.jit(mixture().init)(jax.random.key(0)).params)
+    for path, leaf in leaves_by_path(one.variables.params).items():
         assert float(jnp.abs(leaf - begun[path]).max()) > 1e-3
         np.testing.assert_allclose(state.variables.params[path], leaf, rtol=0, atol=1e-6, err_msg=path)
     assert step._cache_size() == 1
@@ -104,7 +104,7 @@ def test_experts_and_a_familys_own_axis_lie_where_they_are_said_to(rules: str) -
     sizes = {axis: size for axis, size in MESHES[rules].sizes().items()}
     fsdp, tensor, expert = (sizes[axis] for axis in ("fsdp", "tensor", "expert"))
     shardings = state_shardings(model, abstract_state(model), placement)
-    found = {path: each.shard_shape(SHAPES[path]) for path, each in by_path(shardings.variables.params).items()}
+    found = {path: each.shard_shape(SHAPES[path]) for path, each in leaves_by_path(shardings.variables.params).items()}
     assert found == {
         "table": (VOCABULARY // tensor, WIDTH // fsdp),
         "router": (WIDTH // fsdp, EXPERTS),
@@ -112,7 +112,7 @@ def test_experts_and_a_familys_own_axis_lie_where_they_are_said_to(rules: str) -
         "contract": (EXPERTS // expert, HIDDEN // tensor, WIDTH // fsdp),
         "memory": (SLOTS // expert, WIDTH // fsdp),
     }
-    moments = [each.spec for path, each in by_path(shardings.optimizers).items() if path.endswith("expand")]
+    moments = [each.spec for path, each in leaves_by_path(shardings.optimizers).items() if path.endswith("expand")]
     assert moments == [shardings.variables.params["expand"].spec] * 2
     for array in shard_batch(batch_of(0), placement).values():
         assert {shard.data.shape for shard in array.addressable_shards} == {(ROWS // (8 // tensor), LENGTH)}

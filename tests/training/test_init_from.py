@@ -24,7 +24,7 @@ from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface.convert import read_folder
 from transformer.layers.lora import LoraConfig
-from transformer.models.model import Variables, by_path
+from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.directory import RunDirectory
 from transformer.studies.ablations import fairness
@@ -125,14 +125,14 @@ def shapes_in(source: Path) -> TrainState:
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint under a prefix, read with the shapes that its run has."""
     state, _ = Checkpoints.reading(source / "checkpoints").restore(step, shapes_in(source))
-    found = by_path(state._replace(key=0))
+    found = leaves_by_path(state._replace(key=0))
     return {
         path.removeprefix(f"{prefix}/"): np.asarray(x) for path, x in found.items() if path.startswith(f"{prefix}/")
     }
 
 
 def params(state: TrainState) -> dict[str, np.ndarray]:
-    return {path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}
+    return {path: np.asarray(leaf) for path, leaf in leaves_by_path(state.variables.params).items()}
 
 
 def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -314,7 +314,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(Killed):
         vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
     stacked = states[0]
-    found = {path: np.asarray(leaf) for path, leaf in by_path(stacked.variables.params).items()}
+    found = {path: np.asarray(leaf) for path, leaf in leaves_by_path(stacked.variables.params).items()}
     before = stored(source)
     for number in range(2):
         assert np.array_equal(found["layers/attention/query/kernel"][number], before["layers/attention/query/kernel"])
@@ -325,13 +325,13 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
     # Nothing was saved yet: they begin there again.
     with pytest.raises(Killed):
         vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
-    assert np.array_equal(by_path(states[1].variables.params)["norm/scale"][1], before["norm/scale"])
+    assert np.array_equal(leaves_by_path(states[1].variables.params)["norm/scale"][1], before["norm/scale"])
 
 
 def test_an_ablation_says_with_what_its_arms_begin(source: Path, tmp_path: Path) -> None:
     made = resolved(source)
     task = build.assemble(made, tmp_path).task
-    found = {path: np.asarray(leaf) for path, leaf in by_path(fairness.initial_parameters(made, task)).items()}
+    found = {path: np.asarray(leaf) for path, leaf in leaves_by_path(fairness.initial_parameters(made, task)).items()}
     assert_same(found, stored(source))
 
 
@@ -481,10 +481,10 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     config = dataclasses.replace(config, rules=("head/* = fresh",))
     state, report = initial_state(config, toy, jax.random.key(0), tmp_path)
     assert report is not None
-    found = by_path(state.variables.params)
+    found = leaves_by_path(state.variables.params)
     assert_same(
         {path: np.asarray(leaf) for path, leaf in found.items() if path != "head/kernel"},
-        {path: leaf for path, leaf in by_path(published).items() if path != "positions/table"},
+        {path: leaf for path, leaf in leaves_by_path(published).items() if path != "positions/table"},
     )
     count = sum(leaf.size for leaf in found.values()) - 16 * 3
     assert report.lines() == [
@@ -520,7 +520,9 @@ def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_p
     # With LoRA of its own it goes on with what was learned.
     again = of_none(Variables(old, {}))
     state, report = initial_state(InitializeFrom(str(run)), again, jax.random.key(0), tmp_path / "new")
-    assert_same({path: np.asarray(leaf) for path, leaf in by_path(state.variables.params).items()}, by_path(old))
+    assert_same(
+        {path: np.asarray(leaf) for path, leaf in leaves_by_path(state.variables.params).items()}, leaves_by_path(old)
+    )
     assert report is not None
     assert report.facts()["merged"] == report.facts()["unused"] == []
     # Where it begins anew it begins beside what was learned.

@@ -10,8 +10,8 @@ from tests.training.test_step import SGD, Regression, batch_of, gradient, steps
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
-from transformer.models.model import Model, by_path
-from transformer.models.task_interface import Input, Interface
+from transformer.models.model import Model, leaves_by_path
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.contract import Objective
 from transformer.training.optimizer import (
     Algorithm,
@@ -29,16 +29,16 @@ SIZES = {"width": 8, "heads": 2, "feed_forward": 8, "max_length": 8}
 
 def model(family: str, **changes: Any) -> Model:
     config = registry.model_config({"family": family, **({} if "recurrent" in family else SIZES), **changes})
-    inputs = {"vectors": Input((2, 4, 3), np.float32)}
-    interface = Interface(inputs, {"tokens": 11, "joint": 11, "numbers": 1}, pad=0, begin=1, end=2)
+    inputs = {"vectors": InputSpec((2, 4, 3), np.float32)}
+    interface = TaskInterface(inputs, {"tokens": 11, "joint": 11, "numbers": 1}, pad=0, begin=1, end=2)
     return registry.build(config, interface, Precision())
 
 
 def above(family: str, **changes: Any) -> dict[str, np.ndarray]:
     """How many layers stand above each parameter; that each array broadcasts against its own."""
     made = model(family, **changes)
-    found = layer_heights(made, registry.FAMILIES[family].front)
-    for path, leaf in by_path(made.functional.shapes()).items():
+    found = layer_heights(made, registry.FAMILIES[family].embedding_patterns)
+    for path, leaf in leaves_by_path(made.functional.shapes()).items():
         assert np.broadcast_shapes(found[path].shape, leaf.shape) == leaf.shape, path
     return found
 
@@ -115,9 +115,9 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
 def test_frozen_parameters_keep_their_bits_and_take_no_memory_of_the_optimizer() -> None:
     config = OptimizerConfig(Algorithm.ADAM, 0.1, Schedule.CONSTANT, warmup_steps=0, frozen=("*/bias",))
     start, state, (metrics,) = steps(Regression(), [batch_of(0)], config)
-    before, after = by_path(start.variables.params), by_path(state.variables.params)
+    before, after = leaves_by_path(start.variables.params), leaves_by_path(state.variables.params)
     assert {path for path in before if not np.array_equal(before[path], after[path])} == {"line/kernel"}
-    moments = {path for path in by_path(state.optimizers) if "line" in path}
+    moments = {path for path in leaves_by_path(state.optimizers) if "line" in path}
     assert moments
     assert all("kernel" in path for path in moments)
     of_w, _, _ = gradient(*(np.asarray(before[f"line/{name}"], np.float64) for name in ("kernel", "bias")), batch_of(0))
@@ -128,7 +128,7 @@ def test_what_trains_is_chosen_among_what_the_objective_trains() -> None:
     start, state, _ = steps(
         Regression(), [batch_of(0)], OptimizerConfig(**{**vars(SGD), "trainable": ("*/kernel", "other")})
     )
-    before, after = by_path(start.variables.params), by_path(state.variables.params)
+    before, after = leaves_by_path(start.variables.params), leaves_by_path(state.variables.params)
     assert {path for path in before if not np.array_equal(before[path], after[path])} == {"line/kernel"}
 
 

@@ -20,8 +20,8 @@ from transformer.logical_axes import Placement
 from transformer.models import decoder
 from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
-from transformer.models.model import Model, by_path
-from transformer.models.task_interface import Input, Interface
+from transformer.models.model import Model, leaves_by_path
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
 from transformer.training.build import compile_once
@@ -81,8 +81,8 @@ def batch_of(seed: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    shape = Input((ROWS, LENGTH))
-    interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
+    shape = InputSpec((ROWS, LENGTH))
+    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
     config = EncoderDecoderConfig(
         encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, feed_forward=32, dropout=0.0, max_length=LENGTH
     )
@@ -136,8 +136,8 @@ def test_eight_devices_make_the_step_of_one(model: Model) -> None:
     assert len(jax.devices()) >= 8
     one, of_one, _ = two_steps(model, on(ShardingConfig(), 1))
     eight, of_eight, step = two_steps(model, on(ShardingConfig(), 8))
-    for path, leaf in by_path((one.variables, one.averages)).items():
-        other = by_path((eight.variables, eight.averages))[path]
+    for path, leaf in leaves_by_path((one.variables, one.averages)).items():
+        other = leaves_by_path((eight.variables, eight.averages))[path]
         scale = max(1, float(jnp.abs(leaf).max()))
         np.testing.assert_allclose(other, leaf, rtol=0, atol=1e-6 * scale, err_msg=path)
         assert len(other.sharding.device_set) == 8
@@ -171,14 +171,14 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
     abstract = abstract_state(model)
     shardings = state_shardings(model, abstract, on(FSDP, 8))
     assert jax.tree.structure(shardings) == jax.tree.structure(abstract)
-    axes = by_path(model.axes().params, is_axis_names)
-    specs = {path: sharding.spec for path, sharding in by_path(shardings.variables.params).items()}
+    axes = leaves_by_path(model.axes().params, is_axis_names)
+    specs = {path: sharding.spec for path, sharding in leaves_by_path(shardings.variables.params).items()}
     divided = {path for path, names in axes.items() if "embed" in names}
     assert divided
     assert divided != set(axes)
     for path, names in axes.items():
         assert specs[path] == PartitionSpec(*["fsdp" if name == "embed" else None for name in names])
-        found = [s.spec for p, s in by_path(shardings.optimizers).items() if p.endswith(path)]
+        found = [s.spec for p, s in leaves_by_path(shardings.optimizers).items() if p.endswith(path)]
         assert found == [specs[path]] * 2  # Adam's first and second moment
         assert shardings.averages["mean"][path].spec == specs[path]
     assert shardings.step.spec == shardings.key.spec == PartitionSpec()
@@ -187,7 +187,7 @@ def test_moments_and_averages_lie_beside_their_parameters(model: Model) -> None:
 
 
 def test_the_state_begins_divided() -> None:
-    interface = Interface({"tokens": Input((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
+    interface = TaskInterface({"tokens": InputSpec((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad=0, begin=1, end=2)
     config = DecoderConfig(layers=1, width=16, heads=HEADS, feed_forward=32, max_length=LENGTH)
     model, placement = decoder.build(config, interface, Precision()), on(FSDP, 8)
     make = first_state(model, Algorithm.ADAM)
@@ -196,8 +196,8 @@ def test_the_state_begins_divided() -> None:
     table = state.variables.params["embedding"]["table"]
     assert {shard.data.shape for shard in table.addressable_shards} == {(VOCABULARY, 16 // 4)}
     alone = jax.jit(make)(jax.random.key(0))
-    for path, leaf in by_path(alone.variables).items():
-        np.testing.assert_allclose(by_path(state.variables)[path], leaf, rtol=1e-6, atol=1e-6, err_msg=path)
+    for path, leaf in leaves_by_path(alone.variables).items():
+        np.testing.assert_allclose(leaves_by_path(state.variables)[path], leaf, rtol=1e-6, atol=1e-6, err_msg=path)
 
 
 @pytest.mark.slow
@@ -209,13 +209,13 @@ def test_every_parameter_lies_where_it_is_recorded_to() -> None:
 
 
 def test_key_heads_too_few_for_the_mesh_lie_whole() -> None:
-    shape = Input((ROWS, LENGTH))
-    interface = Interface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
+    shape = InputSpec((ROWS, LENGTH))
+    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, pad=0, begin=1, end=2)
     config = EncoderDecoderConfig(
         encoder_layers=1, decoder_layers=1, width=16, heads=HEADS, kv_heads=1, feed_forward=32, max_length=LENGTH
     )
     model = build(config, interface, Precision())
-    found = by_path(state_shardings(model, abstract_state(model), on(TENSOR, 8)).variables.params)
+    found = leaves_by_path(state_shardings(model, abstract_state(model), on(TENSOR, 8)).variables.params)
     assert found["decoder/attention/query/kernel"].spec == PartitionSpec(None, "fsdp", "tensor", None)
     assert found["decoder/attention/key/kernel"].spec == PartitionSpec(None, "fsdp", None, None)
 

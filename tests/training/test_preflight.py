@@ -15,7 +15,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux, Model
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.contract import Evaluation, LossAux, Report
 from transformer.tasks.labels import Labels, Link
 from transformer.training.initial_state import init_state
@@ -186,19 +186,19 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
         r"the objective 'classify' returns state\['x'\] as .*, where a step begins with nothing",
     ),
     "an input that no batch has": (
-        lambda: (altered(interface=Interface({"sound": Input((32, 6))}, {})), toy_model()),
+        lambda: (altered(interface=TaskInterface({"sound": InputSpec((32, 6))}, {})), toy_model()),
         r"the task's interface names the input 'sound', which its batches lack: they have \['symbols'\]",
     ),
     "an input of another rank": (
-        lambda: (altered(interface=Interface({"symbols": Input((32,))}, {})), toy_model()),
+        lambda: (altered(interface=TaskInterface({"symbols": InputSpec((32,))}, {})), toy_model()),
         r"the input 'symbols' of the first batch has shape \(32, 6\), but the task's interface says \(32,\)",
     ),
     "an input that is longer": (
-        lambda: (altered(interface=Interface({"symbols": Input((32, 4))}, {})), toy_model()),
+        lambda: (altered(interface=TaskInterface({"symbols": InputSpec((32, 4))}, {})), toy_model()),
         r"the input 'symbols' of the first batch has 6 positions, more than the 4 of the task's interface",
     ),
     "an input of another type": (
-        lambda: (altered(interface=Interface({"symbols": Input((32, 6), jnp.float32)}, {})), toy_model()),
+        lambda: (altered(interface=TaskInterface({"symbols": InputSpec((32, 6), jnp.float32)}, {})), toy_model()),
         r"the input 'symbols' of the first batch is int32, but the task's interface says float32",
     ),
     "an average that is not kept": (

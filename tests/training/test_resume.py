@@ -18,7 +18,7 @@ from tests.training.small_run import Killed, console_killed_at, without_clock
 from tests.training.test_loop import Until
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import Failed, Stopped
@@ -113,7 +113,7 @@ def final_state(folder: Path) -> TrainState:
 
 
 def leaf_bytes(state: Any) -> dict[str, bytes]:
-    leaves = by_path(state._replace(key=jax.random.key_data(state.key)))
+    leaves = leaves_by_path(state._replace(key=jax.random.key_data(state.key)))
     return {path: np.asarray(leaf).tobytes() for path, leaf in leaves.items()}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.models.task_interface import Input, Interface
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import Failed, NotFinite
 from transformer.storage.sealed import sealed
@@ -63,7 +63,7 @@ class Trial:
         self.run: Any = SimpleNamespace(
             directory=RunDirectory(folder), checkpoints=Saved(*saved), experiment=experiment
         )
-        interface = Interface({"tokens": Input((1, 1))}, {"tokens": WORD})
+        interface = TaskInterface({"tokens": InputSpec((1, 1))}, {"tokens": WORD})
         self.assembly: Any = SimpleNamespace(task=SimpleNamespace(source=lambda seed: Tokens(bad), interface=interface))
 
     @property

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.models.model import Aux, Variables, by_path
+from transformer.models.model import Aux, Variables, leaves_by_path
 from transformer.tasks.contract import LossAux, Objective, View
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
@@ -239,11 +239,11 @@ def test_what_no_objective_trains_keeps_its_bits() -> None:
     start, state, _ = steps(
         Regression(trains=("line/kernel",)), [batch_of(0)], averages={"mean": Average(AverageKind.MEAN)}
     )
-    before, after = by_path(start.variables.params), by_path(state.variables.params)
+    before, after = leaves_by_path(start.variables.params), leaves_by_path(state.variables.params)
     changed = {path for path in before if np.asarray(before[path]).tobytes() != np.asarray(after[path]).tobytes()}
     assert changed == {"line/kernel"}
-    assert set(by_path(state.optimizers)) == set(by_path(start.optimizers))
-    assert not any("bias" in path or "other" in path for path in by_path(state.optimizers))
+    assert set(leaves_by_path(state.optimizers)) == set(leaves_by_path(start.optimizers))
+    assert not any("bias" in path or "other" in path for path in leaves_by_path(state.optimizers))
     assert {path: np.asarray(leaf).tobytes() for path, leaf in state.averages["mean"].items()} == {
         path: np.asarray(leaf).tobytes() for path, leaf in after.items()
     }

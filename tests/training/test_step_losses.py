@@ -12,7 +12,7 @@ import pytest
 from tests.contracts import memory
 from tests.contracts.cases import toy
 from transformer.config import UserError
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.tasks.contract import View
 from transformer.training.build import Assembly, assemble, hyperparameters_of
 from transformer.training.config import Experiment, resolve
@@ -36,7 +36,7 @@ def first_state(experiment: Experiment, setting: Assembly) -> TrainState:
 
 
 def moved(before: TrainState, after: TrainState) -> dict[str, np.ndarray]:
-    old, new = by_path(before.variables.params), by_path(after.variables.params)
+    old, new = leaves_by_path(before.variables.params), leaves_by_path(after.variables.params)
     return {path: np.asarray(new[path]) - np.asarray(old[path]) for path in old}
 
 
@@ -54,7 +54,7 @@ def test_a_models_own_loss_is_a_mean_over_the_whole_update(num_microbatches: int
         value, aux = setting.task.objectives[0].loss(view, batch, setting.task.totals(batch), jax.random.key(0))
         return value + memory.WEIGHT * aux.losses["sharpness"].total / real.sum()
 
-    gradients = by_path(jax.jit(jax.grad(whole))(state.variables.params))
+    gradients = leaves_by_path(jax.jit(jax.grad(whole))(state.variables.params))
     step = make_step(setting.model, setting.task, setting.optimizers, {}, num_microbatches=num_microbatches)
     after, metrics = jax.jit(step)(state, batch)
     for path, change in moved(state, after).items():

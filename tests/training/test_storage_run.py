@@ -19,7 +19,7 @@ from transformer.config import UserError
 from transformer.maps.report.live_server import awaited, signature
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.runs.records import read_records
 from transformer.storage import lease
 from transformer.storage.contract import Lost
@@ -113,7 +113,7 @@ def test_its_state_is_loaded_bit_for_bit(disk: Path, run: Path) -> None:
         _, _, state = load(at)
         assert int(state.step) == STEPS
         state = state._replace(key=jax.random.key_data(state.key))
-        leaves.append({path: np.asarray(leaf).tobytes() for path, leaf in by_path(state).items()})
+        leaves.append({path: np.asarray(leaf).tobytes() for path, leaf in leaves_by_path(state).items()})
     assert leaves[0] == leaves[1]
 
 
@@ -168,7 +168,7 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
     state, report = initial_state(made.initialize_from, setting, jax.random.key(0), tmp_path)
     assert report is not None
     assert (report.source.step, report.source.notes) == (STEPS, ())
-    found, expected = (by_path(each.variables) for each in (state, load(disk)[2]))
+    found, expected = (leaves_by_path(each.variables) for each in (state, load(disk)[2]))
     assert {p: np.asarray(x).tobytes() for p, x in found.items()} == {
         p: np.asarray(x).tobytes() for p, x in expected.items()
     }

@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.test_step import Line, Regression, batch_of, optimizers
 from transformer.config import UserError
-from transformer.models.model import Aux, Variables, by_path
+from transformer.models.model import Aux, Variables, leaves_by_path
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters
@@ -61,7 +61,7 @@ MOVES = ("step", "averages/mean/line/kernel")  # in a step that is skipped
 
 
 def leaves(state: TrainState, *but: str) -> dict[str, bytes]:
-    plain = by_path(state._replace(key=jax.random.key_data(state.key)))
+    plain = leaves_by_path(state._replace(key=jax.random.key_data(state.key)))
     return {path: np.asarray(leaf).tobytes() for path, leaf in plain.items() if path not in but}
 
 

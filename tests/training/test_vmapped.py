@@ -17,7 +17,7 @@ from tests.training import small_run
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
 from transformer.runs.exit_codes import NotFinite
@@ -119,7 +119,7 @@ def states_differ(one: Path, other: Path) -> list[str]:
     """The leaves of the last states that are not those of the other, beyond rounding."""
     abstract = build.assemble(RUNS["one"], one).abstract
     states = [Checkpoints.reading(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
-    here, there = (by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
+    here, there = (leaves_by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
     scales = {path: 1e-4 * max(np.abs(leaf).max(initial=0), 1e-6) for path, leaf in here.items()}
     return [path for path in here if not np.allclose(here[path], there[path], rtol=0, atol=scales[path])]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer.huggingface.convert import FAMILIES
 from transformer.models import model as models
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.training.build import assemble
@@ -74,8 +74,8 @@ def with_average(name: str, seed: int) -> Callable[[TrainState], TrainState]:
 
     def changed(state: TrainState) -> TrainState:
         wanted, others = (drawn(state.variables.params, number) for number in (seed, seed + 1))
-        average = {path: leaf for path, leaf in by_path(wanted).items() if path in state.averages[name]}
-        params = models.with_average(wanted, {path: by_path(others)[path] for path in average})
+        average = {path: leaf for path, leaf in leaves_by_path(wanted).items() if path in state.averages[name]}
+        params = models.replace_with_averaged(wanted, {path: leaves_by_path(others)[path] for path in average})
         return state._replace(variables=state.variables._replace(params=params), averages={name: average})
 
     return changed

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.models.task_interface import CONTINUATION, TRANSLATION, Input, Interface
+from transformer.models.task_interface import LANGUAGE_MODELING, TRANSLATION, InputSpec, TaskInterface
 from transformer.tasks.contract import Batch, LossAux, Objective, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
@@ -21,7 +21,7 @@ class RandomTask(PlainTask):
     """The mean cross-entropy of `labels`: what both tasks have in common of transformer.tasks.contract.Task."""
 
     @property
-    def interface(self) -> Interface:
+    def interface(self) -> TaskInterface:
         """What a model is given, and what it predicts."""
         raise NotImplementedError
 
@@ -69,12 +69,12 @@ class RandomTokens(RandomTask):
     vocabulary: int
 
     @property
-    def interface(self) -> Interface:
+    def interface(self) -> TaskInterface:
         """Tokens in, the next ones out."""
-        return Interface(
-            inputs={"tokens": Input((self.rows, self.context))},
+        return TaskInterface(
+            inputs={"tokens": InputSpec((self.rows, self.context))},
             vocabularies={"tokens": self.vocabulary},
-            output=CONTINUATION.output,
+            output=LANGUAGE_MODELING.output,
         )
 
     def draw(self, random: np.random.Generator) -> dict[str, Any]:
@@ -92,11 +92,11 @@ class RandomPairs(RandomTask):
     vocabulary: int
 
     @property
-    def interface(self) -> Interface:
+    def interface(self) -> TaskInterface:
         """Sources and targets in, the next tokens of the targets out."""
         shape = (self.rows, self.context)
-        return Interface(
-            inputs={"source": Input(shape), "target": Input(shape)},
+        return TaskInterface(
+            inputs={"source": InputSpec(shape), "target": InputSpec(shape)},
             vocabularies={"joint": self.vocabulary},
             pad=0,
             begin=1,

@@ -18,7 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from transformer.attention.reference_mode import by_definition
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
-from transformer.models.model_family import Size
+from transformer.models.model_family import PublishedSize
 from transformer.models.registry import build
 
 # By how much a training step exceeds a forward pass: backward costs twice as much as forward.
@@ -45,13 +45,13 @@ def training_flops(model: Model, inputs: Shapes) -> int:
 
 
 def forward_flops(model: Model, inputs: Shapes) -> int:
-    """One forward pass over inputs of these shapes: of a model of several players, a pass of each (`Model.whole_pass`).
+    """FLOPs of one forward pass over inputs of these shapes, of every method in `Model.forward_methods`.
 
     Raises:
         UncountableError: As `count_products`.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
-    return sum(count_products(_traced(model, method, variables, inputs).jaxpr) for method in model.whole_pass)
+    return sum(count_products(_traced(model, method, variables, inputs).jaxpr) for method in model.forward_methods)
 
 
 def recomputed_flops(model: Model, inputs: Shapes) -> int:
@@ -65,7 +65,7 @@ def recomputed_flops(model: Model, inputs: Shapes) -> int:
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
     total = 0
-    for method in model.whole_pass:
+    for method in model.forward_methods:
         traced = _traced(model, method, variables, inputs)
         if _rematerializes(traced.jaxpr):
             kept = _keeping_everything(traced)
@@ -73,7 +73,7 @@ def recomputed_flops(model: Model, inputs: Shapes) -> int:
     return total
 
 
-def training_flops_a_token(config: Any, size: Size) -> float:
+def training_flops_a_token(config: Any, size: PublishedSize) -> float:
     """What one more row of the size's context adds to a training step, divided by its length.
 
     6 N + 12 L H D T for N weights that meet every token, L layers, H heads of depth D and the context T (Chowdhery et

@@ -10,7 +10,7 @@ from transformer.costs.flops import training_flops_a_token
 from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.model import count_parameters
-from transformer.models.registry import build, model_config, sizes
+from transformer.models.registry import build, model_config, published_sizes
 
 # Leaves that vectors are multiplied with or taken from; all others are norms and biases.
 _MATRICES = frozenset({"kernel", "table", "weight"})
@@ -31,7 +31,7 @@ class Counted(NamedTuple):
 @functools.cache
 def count(name: str) -> Counted:
     """The counts of a named size: of its own parameters, and of the operations of its family's training."""
-    size = sizes()[name]
+    size = published_sizes()[name]
     config = model_config({"size": name, **size.counted})
     shapes = build(config, size.interface, Precision()).functional.shapes()
     matrices = sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(shapes) if path[-1].key in _MATRICES)

@@ -8,7 +8,7 @@ from transformer.config import UserError, to_config
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Layout, Shape
 from transformer.layers.transformer_config import PositionJoin, TransformerConfig
 from transformer.models.registry import name_of
-from transformer.models.task_interface import Interface
+from transformer.models.task_interface import TaskInterface
 
 Config = dict[str, Any]
 Names = frozenset[str]
@@ -150,9 +150,9 @@ def _unchanged(config: Config, names: Names) -> Config:
     return config
 
 
-def _token_interface(section: Config) -> Interface:
+def _token_interface(section: Config) -> TaskInterface:
     rows = section["embedding_rows"]
-    return Interface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
+    return TaskInterface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
 
 
 def _embedding_rows(model: Any, shapes: Mapping[str, Shape]) -> Config:
@@ -193,7 +193,7 @@ class Family:
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simplify: Callable[[Config, Names], Config] = _unchanged
     publish: Callable[[Config], Config] = _published
-    interface: Callable[[Config], Interface] = _token_interface
+    interface: Callable[[Config], TaskInterface] = _token_interface
     beside: Names = frozenset()
     told: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
     simplified: Names = frozenset()
@@ -209,7 +209,7 @@ class Family:
             if name not in read and value not in empty and not name.startswith("summary_")
         )
 
-    def read_config(self, config: Mapping[str, Any], names: Names) -> tuple[Config, Interface]:
+    def read_config(self, config: Mapping[str, Any], names: Names) -> tuple[Config, TaskInterface]:
         """Our model section and what a task asks of it, from config.json and the names of the tensors beside it.
 
         Raises:

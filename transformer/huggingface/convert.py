@@ -26,8 +26,8 @@ from transformer.huggingface.safetensors_files import FLOATS, Tensor
 from transformer.json_files import read_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
-from transformer.models.model import PyTree, by_path
-from transformer.models.task_interface import Interface
+from transformer.models.model import PyTree, leaves_by_path
+from transformer.models.task_interface import TaskInterface
 from transformer.storage.locate import storage_of
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
@@ -47,7 +47,7 @@ class Foreign(NamedTuple):
 
     config: Config
     model: Config
-    interface: Interface
+    interface: TaskInterface
     params: PyTree
     notes: list[str]
     pictures: Config
@@ -58,7 +58,7 @@ class Published(NamedTuple):
 
     config: Config
     model: Config
-    interface: Interface
+    interface: TaskInterface
     shapes: PyTree
     notes: list[str]
     pictures: Config
@@ -119,7 +119,7 @@ def write_folder(
         UserError: Naming what Hugging Face's nearest arrangement cannot express, or a folder that is not empty.
     """
     family, config, slots = express(model, params)
-    config |= {"dtype": str(np.asarray(next(iter(by_path(params).values()))).dtype), **(keys or {})}
+    config |= {"dtype": str(np.asarray(next(iter(leaves_by_path(params).values()))).dtype), **(keys or {})}
     for name, number in (tokens or {}).items():
         if config.get(name, number) != number:
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
@@ -179,7 +179,7 @@ def claim_folder(folder: Path, flag: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _pictures(folder: Path, family: Family, interface: Interface) -> Config:
+def _pictures(folder: Path, family: Family, interface: TaskInterface) -> Config:
     """The values of the task for a model of pictures."""
     if "picture" not in interface.inputs:
         return {}
@@ -207,7 +207,7 @@ def claimed_folder(folder: Path, flag: str) -> Iterator[None]:
         raise
 
 
-def _section(family: Family, config: Config, names: frozenset[str]) -> tuple[Config, Interface]:
+def _section(family: Family, config: Config, names: frozenset[str]) -> tuple[Config, TaskInterface]:
     try:
         return family.read_config(config, names)
     except (TypeError, AttributeError, ZeroDivisionError) as error:

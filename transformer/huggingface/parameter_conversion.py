@@ -9,7 +9,7 @@ import numpy as np
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import Entry, Family, Inexpressible
 from transformer.huggingface.tensor_layouts import Layout, Shape
-from transformer.models.model import PyTree, by_path
+from transformer.models.model import PyTree, leaves_by_path
 
 Shapes = Mapping[str, Shape]
 
@@ -112,7 +112,7 @@ def _matches(patterns: Iterable[str], name: str) -> bool:
 
 def to_tensors(slots: list[Slot], params: PyTree) -> dict[str, np.ndarray]:
     """The tensors of a plan from our parameters."""
-    leaves = {path: np.asarray(leaf) for path, leaf in by_path(params).items()}
+    leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
     return {
         slot.tensor: slot.layout.write(
             [leaves[leaf] if slot.layer is None else leaves[leaf][slot.layer] for leaf in slot.leaves]
@@ -147,4 +147,4 @@ def from_tensors(slots: list[Slot], tensors: Iterable[tuple[str, np.ndarray]], d
 
 def shapes_of(tree: PyTree) -> Shapes:
     """The shapes of the leaves by path."""
-    return {path: tuple(leaf.shape) for path, leaf in by_path(tree).items()}
+    return {path: tuple(leaf.shape) for path, leaf in leaves_by_path(tree).items()}

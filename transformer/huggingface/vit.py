@@ -20,7 +20,7 @@ from transformer.huggingface.conversion_spec import (
     norm,
 )
 from transformer.huggingface.tensor_layouts import CONVOLUTION, ONE_TABLE, VECTOR, Shape
-from transformer.models.task_interface import Input, Interface, Modality
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.models.vit import VitConfig
 
 _KEYS = (
@@ -55,10 +55,10 @@ def _simplify(config: Config, names: Names) -> Config:
     return {**config, "num_labels": len(named)} if isinstance(named, dict) else config
 
 
-def _interface(section: Config) -> Interface:
+def _interface(section: Config) -> TaskInterface:
     side, channels = section["side"], section["channels"]
-    picture = Input((1, side, side, channels), jnp.float32, Modality.PICTURE)
-    return Interface({"picture": picture}, {"classes": section["classes"]})
+    picture = InputSpec((1, side, side, channels), jnp.float32, Modality.PICTURE)
+    return TaskInterface({"picture": picture}, {"classes": section["classes"]})
 
 
 def _told(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:

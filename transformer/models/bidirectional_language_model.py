@@ -14,9 +14,9 @@ from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model
-from transformer.models.model_family import Family
+from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDecoderConfig
-from transformer.models.task_interface import CONTINUATION, Interface
+from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class BidirectionalLanguageModel(RecurrentDecoder):
     `recurrent_decoder`.
     """
 
-    def __init__(self, config: BidirectionalLanguageModelConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: BidirectionalLanguageModelConfig, interface: TaskInterface, builder: Builder):
         super().__init__(config.forward, interface, builder)
         self.backward = RecurrentStack(config.backward, config.width, builder=builder)
 
@@ -96,9 +96,9 @@ class BidirectionalLanguageModel(RecurrentDecoder):
         return AuxiliaryLoss(jnp.sum(jnp.where(real_BxS, nats_BxS, 0)), jnp.sum(real_BxS).astype(nats_BxS.dtype), 1.0)
 
 
-def build(config: BidirectionalLanguageModelConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: BidirectionalLanguageModelConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task with inputs `tokens`; states have no maps."""
     return Model(Functional(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ())
 
 
-FAMILY = Family(BidirectionalLanguageModelConfig, build, frozenset({CONTINUATION}))
+FAMILY = ModelFamily(BidirectionalLanguageModelConfig, build, frozenset({LANGUAGE_MODELING}))

@@ -23,8 +23,8 @@ from transformer.models.dilated_convolutions import (
     run_sets,
 )
 from transformer.models.model import Cache, Inputs, Model, PyTree
-from transformer.models.model_family import Family
-from transformer.models.task_interface import TRANSLATION, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import TRANSLATION, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ByteNet(DilatedDecoder):
 
     config: ByteNetConfig
 
-    def __init__(self, config: ByteNetConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: ByteNetConfig, interface: TaskInterface, builder: Builder):
         if interface.pad is None or interface.begin is None:
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
@@ -117,9 +117,9 @@ def _to_length(x_BxTxF: Array, length: int) -> Array:
     return jnp.pad(x_BxTxF[:, :length], ((0, 0), (0, more), (0, 0)))
 
 
-def build(config: ByteNetConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: ByteNetConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task with inputs `source` and `target` and one joint vocabulary; it attends to nothing."""
     return Model(Functional(lambda builder: ByteNet(config, interface, builder), precision), ())
 
 
-FAMILY = Family(ByteNetConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(ByteNetConfig, build, frozenset({TRANSLATION}))

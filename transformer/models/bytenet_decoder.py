@@ -22,8 +22,8 @@ from transformer.models.dilated_convolutions import (
     step_sets,
 )
 from transformer.models.model import Cache, Inputs, Model, PyTree
-from transformer.models.model_family import Family
-from transformer.models.task_interface import CONTINUATION, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ByteNetDecoder(DilatedDecoder):
 
     config: ByteNetDecoderConfig
 
-    def __init__(self, config: ByteNetDecoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: ByteNetDecoderConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
         vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
@@ -91,9 +91,9 @@ class ByteNetDecoder(DilatedDecoder):
         return Cache((), repeat_rows(carry, beams), (), weights), repeat_rows(first_B, beams)
 
 
-def build(config: ByteNetDecoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: ByteNetDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task with inputs `tokens`; it attends to nothing."""
     return Model(Functional(lambda builder: ByteNetDecoder(config, interface, builder), precision), ())
 
 
-FAMILY = Family(ByteNetDecoderConfig, build, frozenset({CONTINUATION}))
+FAMILY = ModelFamily(ByteNetDecoderConfig, build, frozenset({LANGUAGE_MODELING}))

@@ -15,9 +15,9 @@ from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.image_grid_attention import GridAttention
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
-from transformer.models.model import Aux, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, Interface
+from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +44,13 @@ class ConvolutionalClassifierConfig(Config, path="config.model"):
             )
 
 
-class ConvolutionalClassifier(Stateless):
+class ConvolutionalClassifier(StatelessModule):
     """Stage after stage, the norm and mean of the last grid, logits W m + b.
 
     inputs: `picture` [B, height, width, channels]. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: ConvolutionalClassifierConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: ConvolutionalClassifierConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, encoder = config, builder.dtype, config.encoder
         inputs = interface.inputs["picture"].shape[-1]
         for number, (outputs, stride) in enumerate(zip(encoder.channels, encoder.strides, strict=True)):
@@ -96,7 +96,7 @@ def site_name(stage: int) -> str:
     return f"stage_{stage}/self"
 
 
-def build(config: ConvolutionalClassifierConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for pictures of the task's size; without attention it has no maps.
 
     Raises:
@@ -113,4 +113,4 @@ def build(config: ConvolutionalClassifierConfig, interface: Interface, precision
     return Model(functional, tuple(sites))
 
 
-FAMILY = Family(ConvolutionalClassifierConfig, build, frozenset({PICTURE_CLASSIFICATION}))
+FAMILY = ModelFamily(ConvolutionalClassifierConfig, build, frozenset({PICTURE_CLASSIFICATION}))

@@ -23,9 +23,9 @@ from transformer.layers.initialization import Initialization, Initialize, Role
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import place
-from transformer.models.model import Aux, Cache, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import TRANSLATION, Interface, check_length
+from transformer.models.model import Aux, Cache, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
 
 SITE = "decoder/attention"
 DOT_PRODUCT = AttentionSpec(scale=1.0)
@@ -151,14 +151,14 @@ class DecoderBlock(Module):
         return place(h_BxTxF, "batch", "length", None), attended.captured
 
 
-class ConvS2S(Stateless):
+class ConvS2S(StatelessModule):
     """Encoder and decoder over one joint vocabulary, whose embedding both share.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
     token `pad`, at the end only. Outputs: logits [B, T, V]. Every layer but the tables is weight-normed (section 3.5).
     """
 
-    def __init__(self, config: ConvS2SConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: ConvS2SConfig, interface: TaskInterface, builder: Builder):
         if interface.pad is None or interface.begin is None:
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
@@ -342,17 +342,17 @@ def _layer_keys(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | No
     return None if key is None else jax.random.split(key, count)
 
 
-def build(config: ConvS2SConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: ConvS2SConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task with inputs `source` and `target` and one joint vocabulary.
 
     Raises:
         UserError: If the task's sources or targets have more positions than the tables.
     """
-    check_length(config.max_length, interface)
+    check_max_length(config.max_length, interface)
     layers = tuple(map(str, range(config.decoder_layers)))
     site = Site(SITE, Axis("target"), Axis("source"), layers, ("0",))
     functional = Functional(lambda builder: ConvS2S(config, interface, builder), precision)
     return Model(functional, (site,), config.max_length)
 
 
-FAMILY = Family(ConvS2SConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(ConvS2SConfig, build, frozenset({TRANSLATION}))

@@ -18,15 +18,15 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_block import outputs_of_each_layer, run_layers, with_window
 from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
 from transformer.models.model import Aux, Cache, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.published_sizes import of_family
+from transformer.models.model_family import ModelFamily
+from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
-    CLASSIFICATION,
-    CONTINUATION,
-    FINE_TUNING,
-    Interface,
-    check_length,
-    scores_tokens,
+    LANGUAGE_MODELING,
+    TEXT_CLASSIFICATION,
+    TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
+    TaskInterface,
+    check_max_length,
+    predicts_next_tokens,
 )
 from transformer.models.transformer_base import (
     TokenDecoder,
@@ -71,7 +71,7 @@ class Decoder(TokenDecoder):
     them, which are in the extras of `hidden` as `classes`.
     """
 
-    def __init__(self, config: DecoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: Builder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
         super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
@@ -178,26 +178,26 @@ class Decoder(TokenDecoder):
         return logits_RxV, cache, Aux(stack_maps(STACK, aux), {}, state)
 
 
-def build(config: DecoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: DecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model of this config for a task.
 
     Raises:
         UserError: If the task's texts have more positions than the model.
     """
-    check_length(config.max_length, interface)
+    check_max_length(config.max_length, interface)
     tokens = Axis("tokens")
     return Model(
         functional=Functional(lambda builder: Decoder(config, interface, builder), precision),
         sites=stack_sites(STACK, config, config.layers, tokens, tokens, causal=True),
         max_length=config.max_length,
-        whole_pass=("hidden" if scores_tokens(interface.vocabularies) else "forward",),
+        forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),
     )
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     DecoderConfig,
     build,
-    frozenset({CONTINUATION, CLASSIFICATION, FINE_TUNING}),
-    sizes=of_family("decoder"),
+    frozenset({LANGUAGE_MODELING, TEXT_CLASSIFICATION, TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING}),
+    sizes=sizes_of_family("decoder"),
     check_placement=check_ring,
 )

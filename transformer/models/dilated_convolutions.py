@@ -18,7 +18,7 @@ from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
 from transformer.logical_axes import place
-from transformer.models.model import Aux, Cache, Inputs, PyTree, Stateless
+from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array,
     return scan(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
 
 
-class DilatedDecoder(Stateless):
+class DilatedDecoder(StatelessModule):
     """`decoder`, sets of causal blocks over embedded tokens, then the score of the token that follows each.
 
     A family says what enters the blocks at known positions (`entering`), and at the next one (`next_entering`).

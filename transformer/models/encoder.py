@@ -18,9 +18,15 @@ from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths
 from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.published_sizes import of_family
-from transformer.models.task_interface import FILLING, FILLING_PAIRS, FOLLOWING, Interface, check_length
+from transformer.models.model_family import ModelFamily
+from transformer.models.published_sizes import sizes_of_family
+from transformer.models.task_interface import (
+    BERT_PRETRAINING,
+    MASKED_LANGUAGE_MODELING,
+    MASKED_LANGUAGE_MODELING_OF_PAIRS,
+    TaskInterface,
+    check_max_length,
+)
 from transformer.models.transformer_base import (
     TokenModel,
     expert_losses,
@@ -109,7 +115,7 @@ class Encoder(TokenModel):
     logits [B, 2] of the head that reads it as `next_sentence`.
     """
 
-    def __init__(self, config: EncoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: Builder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
         # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
@@ -188,19 +194,22 @@ class Encoder(TokenModel):
         return None if self.pad is None else real_lengths(tokens_BxT, self.pad)
 
 
-def build(config: EncoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: EncoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model of this config for a task.
 
     Raises:
         UserError: If the task's texts have more positions than the model, or it needs a head or kinds of tokens.
     """
-    check_length(config.max_length, interface)
-    if config.head is Head.NONE and interface.signature in (FILLING, FILLING_PAIRS):
+    check_max_length(config.max_length, interface)
+    if config.head is Head.NONE and interface.signature in (
+        MASKED_LANGUAGE_MODELING,
+        MASKED_LANGUAGE_MODELING_OF_PAIRS,
+    ):
         raise UserError(
             "config.model.head=none scores no tokens, which filling in needs: say config.model.head=masked, or convert "
             "a folder whose model has its masked head"
         )
-    if config.head is not Head.PRETRAINING and interface.signature == FOLLOWING:
+    if config.head is not Head.PRETRAINING and interface.signature == BERT_PRETRAINING:
         raise UserError(
             f"config.model.head={config.head.value} does not say whether a text follows another, which "
             "config.task.next_sentence needs: say config.model.head=pretraining"
@@ -218,10 +227,10 @@ def build(config: EncoderConfig, interface: Interface, precision: Precision) -> 
     )
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     EncoderConfig,
     build,
-    frozenset({FILLING, FILLING_PAIRS, FOLLOWING}),
-    sizes=of_family("encoder"),
+    frozenset({MASKED_LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING_OF_PAIRS, BERT_PRETRAINING}),
+    sizes=sizes_of_family("encoder"),
     check_placement=check_ring,
 )

@@ -24,9 +24,9 @@ from transformer.layers.transformer_block import (
 )
 from transformer.layers.transformer_config import Biases, Cross, Scale, TransformerConfig, check_ring
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.published_sizes import of_family
-from transformer.models.task_interface import TRANSLATION, Interface, check_length
+from transformer.models.model_family import ModelFamily
+from transformer.models.published_sizes import sizes_of_family
+from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
 from transformer.models.transformer_base import (
     TokenDecoder,
     expert_losses,
@@ -71,7 +71,7 @@ class EncoderDecoder(TokenDecoder):
     number); padding is the token `pad`, at the end only. Outputs: logits [B, T, V].
     """
 
-    def __init__(self, config: EncoderDecoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: EncoderDecoderConfig, interface: TaskInterface, builder: Builder):
         deep = deepnorm_encoder_decoder(config.encoder_layers, config.decoder_layers)
         residuals = (2 * config.encoder_layers, 3 * config.decoder_layers)
         of_encoder, of_decoder = (
@@ -201,13 +201,13 @@ class EncoderDecoder(TokenDecoder):
         return logits_RxV, cache, Aux(stack_maps(DECODER, aux), {}, state)
 
 
-def build(config: EncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: EncoderDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model of this config for a task.
 
     Raises:
         UserError: If the task's longest source or target has more positions than the model.
     """
-    check_length(config.max_length, interface)
+    check_max_length(config.max_length, interface)
     # A target position reads one token and predicts the next: as a query it is known by the one that it
     # predicts, as a key by the one that it has read.
     source, target, target_input = Axis("source"), Axis("target"), Axis("target_input")
@@ -221,10 +221,10 @@ def build(config: EncoderDecoderConfig, interface: Interface, precision: Precisi
     )
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     EncoderDecoderConfig,
     build,
     frozenset({TRANSLATION}),
-    sizes=of_family("encoder_decoder"),
+    sizes=sizes_of_family("encoder_decoder"),
     check_placement=check_ring,
 )

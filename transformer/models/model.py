@@ -76,14 +76,14 @@ class Model:
     between steps. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which gives the cache
     and the first tokens, and `step(state, cache, tokens, *, key, capture)`, which gives logits, cache and Aux
     (transformer.decoding). `max_length` is the greatest number of positions of a sequence, None where there is none.
-    `whole_pass` are the methods that together bring a batch through all of its parameters (transformer.costs.flops): of
-    several players, one each. The outputs of `hidden` are scored.
+    `forward_methods` are the methods that together bring a batch through all of its parameters
+    (transformer.costs.flops): of several players, one each. The outputs of `hidden` are scored.
     """
 
     functional: Functional
     sites: tuple[Site, ...]
     max_length: int | None = None
-    whole_pass: tuple[str, ...] = dataclasses.field(default=("forward",), kw_only=True)
+    forward_methods: tuple[str, ...] = dataclasses.field(default=("forward",), kw_only=True)
 
     def init(self, key: Key[Array, ""]) -> Variables:
         """Fresh variables; pure, so that it can run under jit with output shardings."""
@@ -165,7 +165,7 @@ def count_parameters(shapes: PyTree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-class Stateless(Module):
+class StatelessModule(Module):
     """A module without batch statistics or the like: `Variables.state` is empty."""
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
@@ -173,7 +173,7 @@ class Stateless(Module):
         return {}
 
 
-def with_average(params: Any, average: Mapping[str, jax.Array | np.ndarray]) -> Any:
+def replace_with_averaged(params: Any, average: Mapping[str, jax.Array | np.ndarray]) -> Any:
     """The parameters with the averaged ones in their place, each in the parameter's type."""
 
     def chosen(path: Any, leaf: Any) -> Any:
@@ -183,12 +183,12 @@ def with_average(params: Any, average: Mapping[str, jax.Array | np.ndarray]) -> 
     return jax.tree_util.tree_map_with_path(chosen, params)
 
 
-def by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
+def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
     """The leaves of a tree by their path, names joined with "/"; `is_leaf` as in `jax.tree`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def matches(path: str, patterns: Iterable[str]) -> bool:
+def matches_any_pattern(path: str, patterns: Iterable[str]) -> bool:
     """Whether a path matches one of the patterns, those of fnmatch."""
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

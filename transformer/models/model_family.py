@@ -10,14 +10,22 @@ import jax.numpy as jnp
 from transformer.layers.functional_module import Precision
 from transformer.logical_axes import Placement
 from transformer.models.model import Model
-from transformer.models.task_interface import Input, Interface, Modality, Signature
+from transformer.models.task_interface import InputSpec, Modality, Signature, TaskInterface
 
 # The parts of transformer.layers.embedding_and_head, relative positions that all layers share, and maps of embeddings.
-TOKEN_FRONT = ("embedding/*", "*positions/*", "join/*", "types/*", "embedding_norm/*", "*relative/*", "enter_*/*")
+TOKEN_EMBEDDING_PATTERNS = (
+    "embedding/*",
+    "*positions/*",
+    "join/*",
+    "types/*",
+    "embedding_norm/*",
+    "*relative/*",
+    "enter_*/*",
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Size:
+class PublishedSize:
     """One published model.
 
     `values` are the keys of `family`'s config that it fixes: its architecture, nothing of how it is trained.
@@ -41,12 +49,12 @@ class Size:
     side: int | None = None
 
     @property
-    def interface(self) -> Interface:
+    def interface(self) -> TaskInterface:
         """What a task of this vocabulary, or of pictures of this size, asks of the model."""
         if self.side is not None:
-            picture = Input(self._picture(1), jnp.float32, Modality.PICTURE)
-            return Interface({"picture": picture}, {"classes": self.vocabulary})
-        return Interface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
+            picture = InputSpec(self._picture(1), jnp.float32, Modality.PICTURE)
+            return TaskInterface({"picture": picture}, {"classes": self.vocabulary})
+        return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """So many examples of the whole context, or pictures, as shapes."""
@@ -60,7 +68,7 @@ class Size:
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """A model family: its config, its builder and what it predicts; exported as FAMILY by the family's module.
 
     Attributes:
@@ -72,14 +80,14 @@ class Family:
         sizes: Its published sizes by name, for the key `config.model.size`.
         check_placement: Raises UserError for a placement on devices that the model does not support, before anything
             is traced; None if every placement is supported.
-        front: Patterns of the parameters that come before the first stacked layer, which layer-wise learning rates
-            treat as the lowest layer.
+        embedding_patterns: Patterns of the parameters that come before the first stacked layer, which layer-wise
+            learning rates treat as the lowest layer.
     """
 
     config: type
-    build: Callable[[Any, Interface, Precision], Model]
+    build: Callable[[Any, TaskInterface, Precision], Model]
     signatures: frozenset[Signature] = frozenset()
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    sizes: Mapping[str, Size] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, PublishedSize] = dataclasses.field(default_factory=dict)
     check_placement: Callable[[Any, Placement], None] | None = None
-    front: tuple[str, ...] = TOKEN_FRONT
+    embedding_patterns: tuple[str, ...] = TOKEN_EMBEDDING_PATTERNS

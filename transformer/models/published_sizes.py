@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.models.model_family import Size
+from transformer.models.model_family import PublishedSize
 
 
 def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
     }
 
 
-def _transformer(width: int, heads: int, **printed: Any) -> Size:
+def _transformer(width: int, heads: int, **printed: Any) -> PublishedSize:
     values = _shape(width, heads, 4 * width) | {
         "encoder_layers": 6,
         "decoder_layers": 6,
@@ -35,7 +35,7 @@ def _transformer(width: int, heads: int, **printed: Any) -> Size:
         "embedding_norm": False,
         "output_bias": False,
     }
-    return Size("encoder_decoder", values, 37_000, 32, "Vaswani et al. 2017, table 3", **printed)
+    return PublishedSize("encoder_decoder", values, 37_000, 32, "Vaswani et al. 2017, table 3", **printed)
 
 
 _TRANSFORMER_NOTES = (
@@ -66,10 +66,10 @@ def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any
 _GPT2 = {"norm_epsilon": 1e-5, "initialization": "gpt2"}
 
 
-def _gpt2(layers: int, width: int, heads: int, published: float) -> Size:
+def _gpt2(layers: int, width: int, heads: int, published: float) -> PublishedSize:
     notes = ("the paper prints 117M, 345M, 762M and 1542M; the released weights hold what is counted here",)
     values = _decoder(layers, width, heads, 1024, **_GPT2)
-    return Size("decoder", values, 50_257, 1024, "Radford et al. 2019, table 2", published, notes=notes)
+    return PublishedSize("decoder", values, 50_257, 1024, "Radford et al. 2019, table 2", published, notes=notes)
 
 
 _GPT3_BANDS = (
@@ -78,10 +78,10 @@ _GPT3_BANDS = (
 )
 
 
-def _gpt3(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> Size:
+def _gpt3(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> PublishedSize:
     values = _decoder(layers, width, heads, 2048, windows=(0, 128), **_GPT2)
     citation = "Brown et al. 2020, tables 2.1 and D.1"
-    return Size("decoder", values, 50_257, 2048, citation, published, flops, 300e9, (_GPT3_BANDS, *notes))
+    return PublishedSize("decoder", values, 50_257, 2048, citation, published, flops, 300e9, (_GPT3_BANDS, *notes))
 
 
 def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, Any]:
@@ -112,20 +112,22 @@ _ENCODER_NOTE = (
 )
 
 
-def _bert(layers: int, width: int, heads: int, published: float, flops: float) -> Size:
+def _bert(layers: int, width: int, heads: int, published: float, flops: float) -> PublishedSize:
     notes = (_ENCODER_NOTE, "vocabulary of the uncased models")
     values = _encoder(layers, width, heads)
     citation = "Devlin et al. 2019, section 3"
-    return Size("encoder", values, 30_522, 512, citation, published, flops, 250e9, notes, _POOLED)
+    return PublishedSize("encoder", values, 30_522, 512, citation, published, flops, 250e9, notes, _POOLED)
 
 
-def _roberta(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> Size:
+def _roberta(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> PublishedSize:
     values = _encoder(layers, width, heads, norm_epsilon=1e-5, types=1, position_offset=2)
     citation = "Liu et al. 2019, sections 4 and 5"
-    return Size("encoder", values, 50_265, 512, citation, published, flops, 2e12, (_ENCODER_NOTE, *notes), _POOLED)
+    return PublishedSize(
+        "encoder", values, 50_265, 512, citation, published, flops, 2e12, (_ENCODER_NOTE, *notes), _POOLED
+    )
 
 
-def _xlnet(layers: int, width: int, heads: int, note: str) -> Size:
+def _xlnet(layers: int, width: int, heads: int, note: str) -> PublishedSize:
     values = _shape(width, heads, 4 * width) | {
         "layers": layers,
         "activation": "gelu",
@@ -145,13 +147,13 @@ def _xlnet(layers: int, width: int, heads: int, note: str) -> Size:
         note,
     )
     citation = "Yang et al. 2019, section 3.1"
-    return Size("xlnet", values, 32_000, 512, citation, notes=notes, counted={"output_bias": False})
+    return PublishedSize("xlnet", values, 32_000, 512, citation, notes=notes, counted={"output_bias": False})
 
 
-PUBLISHED: Mapping[str, Size] = {
+PUBLISHED_SIZES: Mapping[str, PublishedSize] = {
     "transformer-base": _transformer(512, 8, published=65e6, training_flops=3.3e18, notes=_TRANSFORMER_NOTES),
     "transformer-big": _transformer(1024, 16, published=213e6, training_flops=2.3e19, notes=_TRANSFORMER_NOTES),
-    "gpt1": Size(
+    "gpt1": PublishedSize(
         "decoder",
         _decoder(12, 768, 12, 512, norm_placement="post", norm_epsilon=1e-5, initialization="gpt"),
         40_478,
@@ -180,7 +182,7 @@ PUBLISHED: Mapping[str, Size] = {
     "roberta-large": _roberta(24, 1024, 16, 355e6, 4.26e21),
     "xlnet-base": _xlnet(12, 768, 12, "base is of its code: the paper prints the large model alone"),
     "xlnet-large": _xlnet(24, 1024, 16, "the paper prints no number, but 'a similar model size' to BERT-large's"),
-    "megatron-lm-8.3b": Size(
+    "megatron-lm-8.3b": PublishedSize(
         "decoder",
         _decoder(72, 3072, 24, 1024, **_GPT2),
         51_200,
@@ -189,7 +191,7 @@ PUBLISHED: Mapping[str, Size] = {
         8.3e9,
         notes=("GPT-2's arrangement, its vocabulary filled up from 50,257 to 51,200; 32 heads in table 1's study",),
     ),
-    "turing-nlg-17b": Size(
+    "turing-nlg-17b": PublishedSize(
         "decoder",
         _decoder(78, 4256, 28, 1024),
         50_257,
@@ -198,7 +200,7 @@ PUBLISHED: Mapping[str, Size] = {
         17e9,
         notes=("arrangement and vocabulary are taken to be GPT-2's, which its source does not say",),
     ),
-    "gopher-280b": Size(
+    "gopher-280b": PublishedSize(
         "decoder",
         _decoder(80, 16384, 128, 2048, norm="rms", positions="transformer_xl"),
         32_000,
@@ -215,6 +217,6 @@ PUBLISHED: Mapping[str, Size] = {
 }
 
 
-def of_family(name: str) -> Mapping[str, Size]:
+def sizes_of_family(name: str) -> Mapping[str, PublishedSize]:
     """The published models of one family."""
-    return {key: size for key, size in PUBLISHED.items() if size.family == name}
+    return {key: size for key, size in PUBLISHED_SIZES.items() if size.family == name}

@@ -17,8 +17,8 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Builder
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import target_lengths
-from transformer.models.model import Aux, Cache, Inputs, PyTree, Stateless
-from transformer.models.task_interface import Interface
+from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
+from transformer.models.task_interface import TaskInterface
 
 SITE = "decoder/attention"
 
@@ -37,8 +37,8 @@ class EncodedSource(NamedTuple):
 class StepInput(NamedTuple):
     """What a step is given: the word before, and, in training, what was drawn for it.
 
-    `own`: whether it reads its own last word instead (`own_words`); `soft`: whether an attention that draws reads by
-    its probabilities (`soft_examples`).
+    `own`: whether it reads its own last word instead (`sample_own_words`); `soft`: whether an attention that draws
+    reads by its probabilities (`sample_soft_examples`).
     """
 
     word: Float[Array, "*B E"]
@@ -46,7 +46,7 @@ class StepInput(NamedTuple):
     soft: Bool[Array, "*B"] | None = None
 
 
-class Steps(NamedTuple):
+class DecoderSteps(NamedTuple):
     """Steps of a decoder: all of a known target [B, T, ...], or one of every row [R, ...].
 
     `outputs` is what `advance` handed out, `lengths` how many steps of each row are real, and `key` what is drawn by
@@ -60,7 +60,7 @@ class Steps(NamedTuple):
     key: Key[Array, ""] | None = None
 
 
-class AttentionDecoder(Stateless):
+class RecurrentAttentionDecoder(StatelessModule):
     """A decoder over words that reads an encoded source step by step.
 
     inputs: `target` [B, T], the words behind a begin token, padded at the end, and what `encode` reads.
@@ -72,7 +72,7 @@ class AttentionDecoder(Stateless):
     embedding: Embedding
     output: Linear
 
-    def __init__(self, interface: Interface, builder: Builder):
+    def __init__(self, interface: TaskInterface, builder: Builder):
         if interface.pad is None or interface.begin is None:
             raise ValueError(f"{type(self).__name__} needs interface.pad and interface.begin, the tokens' numbers")
         self.pad, self.begin, self.dtype = interface.pad, interface.begin, builder.dtype
@@ -116,7 +116,7 @@ class AttentionDecoder(Stateless):
         train: bool,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Steps, Aux]:
+    ) -> tuple[DecoderSteps, Aux]:
         """Teacher forcing: all steps over a known target, and the maps of their attention."""
         key = key if train else None
         source, carry = self.encode(inputs, key)
@@ -125,7 +125,7 @@ class AttentionDecoder(Stateless):
         mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_at(SITE, capture)
         outputs, captured = self.all_steps(source, carry, given, mask, key, train=train, capture=asked)
         maps = {} if captured is None else {SITE: captured}
-        return Steps(source, given, outputs, lengths_B, key), Aux(maps, {}, state)
+        return DecoderSteps(source, given, outputs, lengths_B, key), Aux(maps, {}, state)
 
     def all_steps(
         self,
@@ -174,7 +174,7 @@ class AttentionDecoder(Stateless):
         *,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Steps, Cache, Aux]:
+    ) -> tuple[DecoderSteps, Cache, Aux]:
         """The same step as in training, on the tokens that were chosen."""
         source, maps = cache.examples, {}
         given = self.chosen(tokens_R, source, cache.rows)
@@ -184,7 +184,7 @@ class AttentionDecoder(Stateless):
             captured = capture_weights(weights, capture_at(SITE, capture), logits=logits)
             maps = captured_at(SITE, captured, capture)
         lengths_R = jnp.ones(len(tokens_R), jnp.int32)
-        return Steps(source, given, outputs, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
+        return DecoderSteps(source, given, outputs, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
 
     def step(
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
@@ -209,7 +209,7 @@ def read(
     return repeat_rows(source.vector, len(query_RxE) // len(source.vector)), None
 
 
-def captured_at_once(alignment: Alignment, capture: Capture | None, mask: Mask) -> Captured | None:
+def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> Captured | None:
     """What was asked for of steps that attended together, as `scan_steps` returns it."""
     captured = capture_weights(alignment.weights, capture, logits=alignment.logits, mask=mask)
     return None if captured is None else one_layer(captured)
@@ -225,7 +225,7 @@ def sampling_extras(alignment: Alignment | None) -> dict[str, Array]:
     return {"attention_log_prob": alignment.log_prob, "attention_entropy": alignment.entropy}
 
 
-def soft_examples(
+def sample_soft_examples(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
     """Which examples are read by the probabilities in place of draws (Xu et al. 2015, section 4.1)."""
@@ -233,7 +233,7 @@ def soft_examples(
     return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
 
 
-def own_words(
+def sample_own_words(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
     """Which words the decoder reads of its own draws (Bengio et al. 2015); never the begin token."""

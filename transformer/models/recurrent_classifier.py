@@ -20,9 +20,9 @@ from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import CLASSIFICATION, Interface
+from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import TEXT_CLASSIFICATION, TaskInterface
 
 SITE = "classifier/attention"
 
@@ -83,13 +83,13 @@ class RecurrentClassifierConfig(Config, path="config.model"):
         return AttentionCellConfig(self.score, heads=self.hops, depth=self.hidden, max_length=longest)
 
 
-class RecurrentClassifier(Stateless):
+class RecurrentClassifier(StatelessModule):
     """Word vectors (and features of ELMo), recurrent layers, pooling, and logits W r + b of the pooled vector r.
 
     inputs: `tokens` [B, T], `lengths` [B], beyond which an example is padding. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: RecurrentClassifierConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: RecurrentClassifierConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
         vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
@@ -153,12 +153,12 @@ class RecurrentClassifier(Stateless):
                 return pooled_Bx1xP[:, 0], captured
 
 
-def longest(interface: Interface) -> int:
+def longest(interface: TaskInterface) -> int:
     """The greatest length of a text in tokens."""
     return interface.inputs["tokens"].shape[1]
 
 
-def build(config: RecurrentClassifierConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: RecurrentClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task of texts and classes; a pooling without attention has no maps."""
     sites: tuple[Site, ...] = ()
     if config.pooling is Pooling.ATTENTION:
@@ -167,4 +167,4 @@ def build(config: RecurrentClassifierConfig, interface: Interface, precision: Pr
     return Model(Functional(lambda builder: RecurrentClassifier(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(RecurrentClassifierConfig, build, frozenset({CLASSIFICATION}))
+FAMILY = ModelFamily(RecurrentClassifierConfig, build, frozenset({TEXT_CLASSIFICATION}))

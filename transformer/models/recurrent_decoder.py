@@ -24,9 +24,15 @@ from transformer.layers.linear import Linear
 from transformer.layers.lstmn import Tape, TapeLayer
 from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, Cache, Inputs, Model, Stateless
-from transformer.models.model_family import Family
-from transformer.models.task_interface import CLASSIFICATION, CONTINUATION, FINE_TUNING, Interface, scores_tokens
+from transformer.models.model import Aux, Cache, Inputs, Model, StatelessModule
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import (
+    LANGUAGE_MODELING,
+    TEXT_CLASSIFICATION,
+    TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
+    TaskInterface,
+    predicts_next_tokens,
+)
 
 SITE = "decoder/tape"
 
@@ -81,14 +87,14 @@ class RecurrentDecoderConfig(Config, path="config.model"):
         return RecurrentConfig(self.cell, self.width, forget_bias=self.forget_bias)
 
 
-class RecurrentDecoder(Stateless):
+class RecurrentDecoder(StatelessModule):
     """Embedding, recurrent layers, and the score of the token that follows each.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
     [B, T, V], or, where the task has classes, logits [B, C] of them, which are in the extras of `hidden` as `classes`.
     """
 
-    def __init__(self, config: RecurrentDecoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: RecurrentDecoderConfig, interface: TaskInterface, builder: Builder):
         builder = builder.with_rule(Initialize(config.initialization))
         self.config, self.dtype = config, builder.dtype
         vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
@@ -239,7 +245,7 @@ def _layers(each: list[Captured | None]) -> Captured | None:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured) if captured else None
 
 
-def build(config: RecurrentDecoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task with inputs `tokens`; a state has no maps."""
     sites: tuple[Site, ...] = ()
     if config.memory is Memory.TAPE:
@@ -248,8 +254,12 @@ def build(config: RecurrentDecoderConfig, interface: Interface, precision: Preci
     return Model(
         Functional(lambda builder: RecurrentDecoder(config, interface, builder), precision),
         sites,
-        whole_pass=("hidden" if scores_tokens(interface.vocabularies) else "forward",),
+        forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),
     )
 
 
-FAMILY = Family(RecurrentDecoderConfig, build, frozenset({CONTINUATION, CLASSIFICATION, FINE_TUNING}))
+FAMILY = ModelFamily(
+    RecurrentDecoderConfig,
+    build,
+    frozenset({LANGUAGE_MODELING, TEXT_CLASSIFICATION, TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING}),
+)

@@ -24,20 +24,20 @@ from transformer.layers.linear import Linear
 from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
 from transformer.layers.sequence_lengths import real_lengths
 from transformer.models.model import Aux, Inputs, Model, PyTree
-from transformer.models.model_family import Family
+from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder import (
     SITE,
-    AttentionDecoder,
+    DecoderSteps,
     EncodedSource,
+    RecurrentAttentionDecoder,
     StepInput,
-    Steps,
-    captured_at_once,
-    own_words,
+    capture_all_steps,
     read,
+    sample_own_words,
+    sample_soft_examples,
     sampling_extras,
-    soft_examples,
 )
-from transformer.models.task_interface import TRANSLATION, Interface, check_length
+from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
 
 
 class Context(enum.Enum):
@@ -250,7 +250,7 @@ class StepOutput(NamedTuple):
     draws: dict[str, Array]
 
 
-class RecurrentEncoderDecoder(AttentionDecoder):
+class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     """Encoder, attention and decoder over one joint vocabulary.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
@@ -272,7 +272,7 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         "soft",
     )
 
-    def __init__(self, config: RecurrentEncoderDecoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: RecurrentEncoderDecoderConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         builder = builder.with_rule(Initialize(config.initialization))
@@ -332,9 +332,9 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         own_BxT, soft_BxT = None, None
         if key is not None and config.scheduled_sampling:
             share = jnp.minimum(state["steps"] / config.scheduled_sampling_steps, 1) * config.scheduled_sampling
-            own_BxT = own_words(self._which(key, "own"), share, target_BxT)
+            own_BxT = sample_own_words(self._which(key, "own"), share, target_BxT)
         if key is not None and config.soft_share:
-            soft_BxT = soft_examples(self._which(key, "soft"), config.soft_share, target_BxT)
+            soft_BxT = sample_soft_examples(self._which(key, "soft"), config.soft_share, target_BxT)
         return StepInput(self._embedded(target_BxT, self.stream(key, "target")), own_BxT, soft_BxT)
 
     def advance(
@@ -395,7 +395,7 @@ class RecurrentEncoderDecoder(AttentionDecoder):
             )
             context = self._scaled(context, source)
             drawn = {name: jnp.moveaxis(each, 1, 2) for name, each in self._draws(alignment).items()}
-            captured = captured_at_once(alignment, capture, mask)
+            captured = capture_all_steps(alignment, capture, mask)
         elif source.vector is not None:
             shape = (*given.word.shape[:2], source.vector.shape[-1])
             context = jnp.broadcast_to(source.vector[:, None], shape)
@@ -405,7 +405,7 @@ class RecurrentEncoderDecoder(AttentionDecoder):
         """The readout, which with input feeding the step itself needs."""
         return outputs.read
 
-    def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[Steps, Aux]:
+    def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[DecoderSteps, Aux]:
         """Hard attention tells its draws in `extras`; scheduled sampling counts the steps of training."""
         if train and options.get("key") is None and (self.config.scheduled_sampling or self.config.soft_share):
             raise TypeError("a model that draws in training needs a key")
@@ -472,14 +472,14 @@ def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
 
 
-def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task with inputs `source` and `target` and one joint vocabulary.
 
     Raises:
         UserError: If the score has a row for each position and the task's sources are longer.
     """
     if config.max_length:
-        check_length(config.max_length, interface)
+        check_max_length(config.max_length, interface)
     sites: tuple[Site, ...] = ()
     if config.context.attends:
         values = Values.PROBABILITY
@@ -493,4 +493,4 @@ def build(config: RecurrentEncoderDecoderConfig, interface: Interface, precision
     return Model(functional, sites, config.max_length or None)
 
 
-FAMILY = Family(RecurrentEncoderDecoderConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(RecurrentEncoderDecoderConfig, build, frozenset({TRANSLATION}))

@@ -6,18 +6,18 @@ from typing import Any
 from transformer.config import UserError, choice, from_config, to_config
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model
-from transformer.models.model_family import Family, Size
-from transformer.models.published_sizes import PUBLISHED
-from transformer.models.task_interface import Interface
+from transformer.models.model_family import ModelFamily, PublishedSize
+from transformer.models.published_sizes import PUBLISHED_SIZES
+from transformer.models.task_interface import TaskInterface
 from transformer.module_registry import Exports
 
-FAMILIES = Exports("transformer.models", "FAMILY", Family, "config.model.family")
+FAMILIES = Exports("transformer.models", "FAMILY", ModelFamily, "config.model.family")
 
 
-def sizes() -> dict[str, Size]:
+def published_sizes() -> dict[str, PublishedSize]:
     """The published models of all families of this library by name, those of families that are not built here too."""
     own = {name: size for family in FAMILIES.names() for name, size in FAMILIES[family].sizes.items()}
-    return {**PUBLISHED, **own}
+    return {**PUBLISHED_SIZES, **own}
 
 
 def model_schema(values: Mapping[str, Any]) -> type:
@@ -26,7 +26,7 @@ def model_schema(values: Mapping[str, Any]) -> type:
     Raises:
         UserError: For an unknown family or size, and for a key that contradicts the size.
     """
-    return FAMILIES[fill(values).get("family", "")].config
+    return FAMILIES[fill_from_size(values).get("family", "")].config
 
 
 def model_config(values: Mapping[str, Any]) -> Any:
@@ -39,25 +39,25 @@ def model_config(values: Mapping[str, Any]) -> Any:
         UserError: As `model_schema`
         UserError: For an unknown key.
     """
-    filled = fill(values)
+    filled = fill_from_size(values)
     cls = FAMILIES[filled.get("family", "")].config
     return from_config(cls, {k: v for k, v in filled.items() if k != "family"}, "config.model")
 
 
-def build(config: Any, interface: Interface, precision: Precision) -> Model:
+def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
     """The model of a family's config for a task's interface.
 
     Raises:
         UserError: For a family that does not predict what the task asks for, and whatever the family refuses.
     """
     name = name_of(config)
-    wanted, family = interface.signature, FAMILIES[name]
-    if wanted is not None and wanted not in family.signatures:
-        able = [other for other in FAMILIES.all_names() if wanted in FAMILIES[other].signatures]
-        served = "; ".join(sorted(map(str, family.signatures))) or "nothing"
+    required, family = interface.signature, FAMILIES[name]
+    if required is not None and required not in family.signatures:
+        suitable = [other for other in FAMILIES.all_names() if required in FAMILIES[other].signatures]
+        supported = "; ".join(sorted(map(str, family.signatures))) or "nothing"
         raise UserError(
-            f"config.model.family={name} serves {served}, but the task asks for {wanted}: "
-            + (f"say config.model.family={' or '.join(able)}" if able else "no family serves that")
+            f"config.model.family={name} supports {supported}, but the task needs {required}: "
+            + (f"use config.model.family={' or '.join(suitable)}" if suitable else "no family supports it")
         )
     return family.build(config, interface, precision)
 
@@ -67,7 +67,7 @@ def name_of(config: Any) -> str:
     return FAMILIES.name_of(config)
 
 
-def fill(values: Mapping[str, Any]) -> dict[str, Any]:
+def fill_from_size(values: Mapping[str, Any]) -> dict[str, Any]:
     """A model section in which the keys that are not given have the values of its `size`; as it is without a size.
 
     None says nothing, like a key that is absent; a family of this library may be left out.
@@ -101,7 +101,7 @@ def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
     """
     former = values.get("size")
     if former is None or size is None:
-        return {**fill(values), "size": size}
+        return {**fill_from_size(values), "size": size}
     said = _fixed(_size(values))
     kept = {key: value for key, value in values.items() if key not in said or not _same(value, said[key])}
     return {**kept, "size": size}
@@ -119,14 +119,14 @@ def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> d
     return change_size(values, None) if departs else dict(values)
 
 
-def _size(values: Mapping[str, Any]) -> Size:
+def _size(values: Mapping[str, Any]) -> PublishedSize:
     """The size that a section names: one of the library's, or of the family from elsewhere that it names as well."""
     family = str(values.get("family") or "")
     own = FAMILIES[family].sizes if "." in family else {}
-    return choice(str(values["size"]), {**sizes(), **own}, "config.model.size")
+    return choice(str(values["size"]), {**published_sizes(), **own}, "config.model.size")
 
 
-def _fixed(size: Size) -> dict[str, Any]:
+def _fixed(size: PublishedSize) -> dict[str, Any]:
     return {"family": size.family, **size.values}
 
 

@@ -22,8 +22,8 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import TransformerConfig, blocks_of, check_ring
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.task_interface import NUMBERS, Interface, check_length
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import VECTOR_REGRESSION, TaskInterface, check_max_length
 from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "decoder"
@@ -68,7 +68,7 @@ class RegressionDecoder(BlockStacks):
     inputs: `vectors` [B, T, I]. Outputs: numbers [B, T, O], each of the vectors up to its own.
     """
 
-    def __init__(self, config: RegressionDecoderConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: RegressionDecoderConfig, interface: TaskInterface, builder: Builder):
         blocks, deep = config.blocks, deepnorm(config.layers)
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
         self.config, self.count, self.dtype = blocks, config.layers, builder.dtype
@@ -107,13 +107,13 @@ class RegressionDecoder(BlockStacks):
         return self.head(x_BxTxE), Aux(stack_maps(STACK, aux), {}, state)
 
 
-def build(config: RegressionDecoderConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for a task's vectors.
 
     Raises:
         UserError: If its sequences have more steps than the model has positions.
     """
-    check_length(config.max_length, interface)
+    check_max_length(config.max_length, interface)
     steps = Axis("steps", AxisKind.STEPS)
     return Model(
         Functional(functools.partial(RegressionDecoder, config, interface), precision),
@@ -131,10 +131,10 @@ def check_placement(config: RegressionDecoderConfig, placement: Placement) -> No
     check_ring(config.blocks, placement)
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     RegressionDecoderConfig,
     build,
-    frozenset({NUMBERS}),
+    frozenset({VECTOR_REGRESSION}),
     check_placement=check_placement,
-    front=("embed/*", "positions/*"),
+    embedding_patterns=("embed/*", "positions/*"),
 )

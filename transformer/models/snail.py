@@ -22,8 +22,8 @@ from transformer.layers.image_grid_attention import stack_glimpses
 from transformer.layers.linear import Linear
 from transformer.logical_axes import place
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.task_interface import FEW_SHOTS, NUMBERS, Interface
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION, TaskInterface
 
 SITE = "episode/attention"
 _KERNEL, _POOL = 3, 2  # of the convolutions over pictures
@@ -233,7 +233,7 @@ class Snail(Module):
     `vectors` [B, T, I]. Outputs: logits of the classes, or numbers, [B, T, O].
     """
 
-    def __init__(self, config: SnailConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: SnailConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
         self.of_pictures = "pictures" in interface.inputs
         if self.of_pictures:
@@ -310,7 +310,7 @@ def laid_out(length: int) -> tuple[int, int]:
     return rows, -(-length // rows)
 
 
-def build(config: SnailConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for episodes of a task's length; without attention it has no maps.
 
     Raises:
@@ -327,4 +327,4 @@ def build(config: SnailConfig, interface: Interface, precision: Precision) -> Mo
     return Model(Functional(lambda builder: Snail(config, interface, builder), precision), sites)
 
 
-FAMILY = Family(SnailConfig, build, frozenset({FEW_SHOTS, NUMBERS}))
+FAMILY = ModelFamily(SnailConfig, build, frozenset({FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION}))

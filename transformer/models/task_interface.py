@@ -21,7 +21,7 @@ class Modality(enum.Enum):
     PLACES = "places"
 
 
-class Input(NamedTuple):
+class InputSpec(NamedTuple):
     """An input of the largest batch: [examples, ...], its type, and what it is made of."""
 
     shape: tuple[int, ...]
@@ -56,57 +56,59 @@ TRANSLATION = signature("source", "target", output="target tokens")
 # The same, and `copied` [B, S]: under which number each token of the source is said again. Numbers from
 # `vocabularies["source"]` on are of words that the vocabulary lacks, others in each example; `target` may have them,
 # too, and there is a logit for each of `vocabularies["joint"]` numbers of both kinds.
-COPYING = signature("source", "copied", "target", output="target tokens and copies")
-CONTINUATION = signature("tokens", output="next tokens")
-FILLING = signature("tokens", output="hidden tokens")
+TRANSLATION_WITH_COPYING = signature("source", "copied", "target", output="target tokens and copies")
+LANGUAGE_MODELING = signature("tokens", output="next tokens")
+MASKED_LANGUAGE_MODELING = signature("tokens", output="hidden tokens")
 # Two texts a row: `types` are 0 for the tokens of the first and 1 for those of the second, `lengths` count both.
-FILLING_PAIRS = signature("tokens", "types", "lengths", output="hidden tokens")
+MASKED_LANGUAGE_MODELING_OF_PAIRS = signature("tokens", "types", "lengths", output="hidden tokens")
 # The same, and a logit for "the second text follows the first" and for "it is from elsewhere": extras["next_sentence"].
-FOLLOWING = signature("tokens", "types", "lengths", output="hidden tokens and whether the second text follows")
+BERT_PRETRAINING = signature("tokens", "types", "lengths", output="hidden tokens and whether the second text follows")
 # `order` is the place of every position in its factorization order; the tokens at the positions `predicted` [B, P].
-PERMUTATION = signature("tokens", "order", "predicted", output="predicted tokens")
-# Texts, the first `lengths` of their tokens real; a logit for each of `Interface.vocabularies["classes"]` classes.
-CLASSIFICATION = signature("tokens", "lengths", output="class")
+PERMUTATION_LANGUAGE_MODELING = signature("tokens", "order", "predicted", output="predicted tokens")
+# Texts, the first `lengths` of their tokens real; a logit for each of `TaskInterface.vocabularies["classes"]` classes.
+TEXT_CLASSIFICATION = signature("tokens", "lengths", output="class")
 # The same by a language model: `hidden` gives states that `logits` scores the token behind each place from, as for
-# CONTINUATION, and the classes' logits are in its extras as "classes"; `forward` gives the latter.
-# `Interface.vocabularies["next tokens"]` says that the next tokens are scored as well.
-FINE_TUNING = signature("tokens", "lengths", output="class and next tokens")
-# Vectors of numbers, a sequence's first `lengths` of them real; `Interface.vocabularies["bits"]` logits at every step.
-BITS = signature("vectors", "lengths", output="bits")
-# Vectors of numbers in their order; `Interface.vocabularies["numbers"]` real numbers at every step, of it and the past.
-NUMBERS = signature("vectors", output="numbers")
+# LANGUAGE_MODELING, and the classes' logits are in its extras as "classes"; `forward` gives the latter.
+# `TaskInterface.vocabularies["next tokens"]` says that the next tokens are scored as well.
+TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING = signature("tokens", "lengths", output="class and next tokens")
+# Vectors of numbers, a sequence's first `lengths` of them real; `TaskInterface.vocabularies["bits"]` logits at every
+# step.
+BIT_SEQUENCE_PREDICTION = signature("vectors", "lengths", output="bits")
+# Vectors of numbers in their order; `TaskInterface.vocabularies["numbers"]` real numbers at every step, of it and the
+# past.
+VECTOR_REGRESSION = signature("vectors", output="numbers")
 # Pictures [B, height, width, channels], as a rule from -1 to 1; a logit for each of `vocabularies["classes"]`.
 PICTURE_CLASSIFICATION = signature("picture", output="class")
 # Pictures of an episode [B, T, height, width, channels], and `shown` [B, T], the class of each plus 1 (0: not told); a
 # logit for each of `vocabularies["classes"]` at every step.
-FEW_SHOTS = signature("pictures", "shown", output="class at every step")
+FEW_SHOT_CLASSIFICATION = signature("pictures", "shown", output="class at every step")
 # `target` is the caption with the begin token in front; `vocabularies["target"]` logits at every step.
-CAPTIONING = signature("picture", "target", output="target tokens")
+IMAGE_CAPTIONING = signature("picture", "target", output="target tokens")
 # Samples [B, N], 8000 a second, of each sound the first `lengths`; `target` is what is said in it with the begin token
 # in front; `vocabularies["joint"]` logits at every step.
-TRANSCRIPTION = signature("sound", "lengths", "target", output="target tokens")
+SPEECH_RECOGNITION = signature("sound", "lengths", "target", output="target tokens")
 # `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.
-ANSWERING = signature("picture", "tokens", "lengths", output="class")
+VISUAL_QUESTION_ANSWERING = signature("picture", "tokens", "lengths", output="class")
 # From `noise` [B, features] pictures like `picture`, by two players: `forward` makes them, `score` tells them apart.
-GENERATION = signature("noise", "picture", output="pictures")
+IMAGE_GENERATION = signature("noise", "picture", output="pictures")
 # Points [B, N, coordinates] in no order, the first `lengths` of them real; a logit for each class.
 POINT_CLASSIFICATION = signature("points", "lengths", output="class")
 # What a robot sees: gray and depth pictures [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,
 # and `actions`, each what was done before the picture of its step plus 1 (0: nothing yet). A value for each of
 # `vocabularies["actions"]` at every step. A family that serves it takes single steps as well, by its methods `begin`
 # and `act`: models/recurrent_q_network.py has them.
-ACTING = signature("gray", "depth", "actions", "lengths", output="action values")
+ACTION_VALUES = signature("gray", "depth", "actions", "lengths", output="action values")
 # An instruction `source`, and `target`, the actions behind a begin token, in a world that is a table: of each of its
 # places the features `sights` [B, places, features] and, for each of `vocabularies["target"]` tokens, where it leads,
 # `moves` [B, places, tokens]; `start` [B] is the first place. A logit for each token at every step.
-WALKING = signature("source", "target", "sights", "moves", "start", output="actions")
+INSTRUCTION_FOLLOWING = signature("source", "target", "sights", "moves", "start", output="actions")
 # Of pointers END begins an answer, ends it and pads behind it, and point j has the number j + 1.
-END = 0
-POINTING = signature("points", "lengths", "target", output="pointers")
+POINTER_END = 0
+POINTER_PREDICTION = signature("points", "lengths", "target", output="pointers")
 
 
 @dataclasses.dataclass(frozen=True)
-class Interface:
+class TaskInterface:
     """What a task asks of a model, known before it is built.
 
     `inputs`: of the largest batch, by name; `vocabularies`: sizes by name, of `labels` where they are neither classes
@@ -115,7 +117,7 @@ class Interface:
     it call it (None: any model will do); `decoded` is the greatest length of a prompt with what is generated behind it.
     """
 
-    inputs: Mapping[str, Input]
+    inputs: Mapping[str, InputSpec]
     vocabularies: Mapping[str, int]
     pad: int | None = None
     begin: int | None = None
@@ -129,12 +131,12 @@ class Interface:
         return None if self.output is None else Signature(frozenset(self.inputs), self.output)
 
 
-def scores_tokens(vocabularies: Mapping[str, int]) -> bool:
+def predicts_next_tokens(vocabularies: Mapping[str, int]) -> bool:
     """Whether a language model predicts tokens for a task: alone, or beside classes."""
     return "classes" not in vocabularies or "next tokens" in vocabularies
 
 
-def check_length(max_length: int, interface: Interface) -> None:
+def check_max_length(max_length: int, interface: TaskInterface) -> None:
     """Refuse a task whose sequences do not fit the `max_length` positions of a model.
 
     Raises:

@@ -35,13 +35,13 @@ from transformer.layers.transformer_block import (
     with_window,
 )
 from transformer.layers.transformer_config import TransformerConfig
-from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Stateless
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, StatelessModule
 
 FinalNorm = LayerNorm | RmsNorm | None
 OptionalKey = Key[Array, ""] | None
 
 
-class BlockStacks(Stateless):
+class BlockStacks(StatelessModule):
     """A family that runs stacks of blocks of `self.config`: how they are made, and run over a sequence."""
 
     config: TransformerConfig

@@ -15,8 +15,8 @@ from transformer.layers.transformer_block import BlockAux, LayerContext, run_lay
 from transformer.layers.transformer_config import FOR_SEGMENTS, Positions, check_ring
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import Family
-from transformer.models.task_interface import CONTINUATION, Interface, check_length
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface, check_max_length
 from transformer.models.transformer_base import (
     causal_mask,
     expert_losses,
@@ -99,13 +99,13 @@ class DecoderWithMemory(Decoder):
         return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts))
 
 
-def build(config: TransformerXLConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: TransformerXLConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model of this config for a task.
 
     Raises:
         UserError: If the task's texts have more positions than the model.
     """
-    check_length(config.max_length, interface)
+    check_max_length(config.max_length, interface)
     return Model(
         functional=Functional(lambda builder: DecoderWithMemory(config, interface, builder), precision),
         sites=stack_sites(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
@@ -113,4 +113,4 @@ def build(config: TransformerXLConfig, interface: Interface, precision: Precisio
     )
 
 
-FAMILY = Family(TransformerXLConfig, build, frozenset({CONTINUATION}), check_placement=check_ring)
+FAMILY = ModelFamily(TransformerXLConfig, build, frozenset({LANGUAGE_MODELING}), check_placement=check_ring)

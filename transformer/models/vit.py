@@ -26,8 +26,8 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, blocks_of, check_ring
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import Family, Size
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, Interface
+from transformer.models.model_family import ModelFamily, PublishedSize
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, TaskInterface
 from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "encoder"
@@ -117,7 +117,7 @@ class Vit(BlockStacks):
     inputs: `picture` [B, height, width, channels]. Outputs: logits [B, C].
     """
 
-    def __init__(self, config: VitConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: VitConfig, interface: TaskInterface, builder: Builder):
         _, height, width, channels = interface.inputs["picture"].shape
         grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
         assert grid.shape is not None
@@ -184,7 +184,7 @@ class Vit(BlockStacks):
                 assert_never(self.readout)
 
 
-def build(config: VitConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for pictures of the task's size.
 
     Raises:
@@ -205,7 +205,9 @@ def check_placement(config: VitConfig, placement: Placement) -> None:
     check_ring(config.blocks, placement)
 
 
-def _size(patch: int, layers: int, width: int, heads: int, citation: str, published: float, **others: Any) -> Size:
+def _size(
+    patch: int, layers: int, width: int, heads: int, citation: str, published: float, **others: Any
+) -> PublishedSize:
     """Pictures of 224 pixels a side and the thousand classes of ImageNet."""
     values = {
         "patch": patch,
@@ -223,7 +225,7 @@ def _size(patch: int, layers: int, width: int, heads: int, citation: str, publis
     }
     values |= others
     tokens = (224 // patch) ** 2 + Readout(values["readout"]).tokens
-    return Size("vit", values, 1000, tokens, citation, published, side=224)
+    return PublishedSize("vit", values, 1000, tokens, citation, published, side=224)
 
 
 _VIT, _DEIT = "Dosovitskiy et al. 2021, table 1", "Touvron et al. 2021, table 1"
@@ -238,11 +240,11 @@ SIZES = {
     "deit-b16-distilled": _size(16, 12, 768, 12, "Touvron et al. 2021, table 5", 87e6, readout="distilled"),
 }
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     VitConfig,
     build,
     frozenset({PICTURE_CLASSIFICATION}),
     sizes=SIZES,
     check_placement=check_placement,
-    front=("embed/*", "class_token", "distillation_token", "positions/*"),
+    embedding_patterns=("embed/*", "class_token", "distillation_token", "positions/*"),
 )

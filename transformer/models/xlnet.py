@@ -22,9 +22,9 @@ from transformer.layers.transformer_block import LayerContext, interleave_period
 from transformer.layers.transformer_config import FOR_SEGMENTS, Biases, Positions, TransformerConfig, check_ring
 from transformer.layers.two_stream_attention import Asked, Kinds, Masks, Streams, block_of, masks_of, two_streams
 from transformer.models.model import Aux, Inputs, Model
-from transformer.models.model_family import TOKEN_FRONT, Family
-from transformer.models.published_sizes import of_family
-from transformer.models.task_interface import PERMUTATION, Interface
+from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
+from transformer.models.published_sizes import sizes_of_family
+from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, TaskInterface
 from transformer.models.transformer_base import TokenModel, split_key
 
 CONTENT, QUERY = "content/self", "query/self"
@@ -89,7 +89,7 @@ class XLNet(TokenModel):
 
     config: XLNetConfig
 
-    def __init__(self, config: XLNetConfig, interface: Interface, builder: Builder):
+    def __init__(self, config: XLNetConfig, interface: TaskInterface, builder: Builder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
         super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
@@ -206,7 +206,7 @@ def _maps_of(maps: tuple[Asked, ...]) -> dict[str, Captured]:
     return {site: jax.tree.map(interleave_periods, *each) for site, each in of_sites if each[0] is not None}
 
 
-def build(config: XLNetConfig, interface: Interface, precision: Precision) -> Model:
+def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model of this config for a task; its positions are distances, so that no text is too long for it."""
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
     keys = key_axis(config.memory)
@@ -216,11 +216,11 @@ def build(config: XLNetConfig, interface: Interface, precision: Precision) -> Mo
     )
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     XLNetConfig,
     build,
-    frozenset({PERMUTATION}),
-    sizes=of_family("xlnet"),
+    frozenset({PERMUTATION_LANGUAGE_MODELING}),
+    sizes=sizes_of_family("xlnet"),
     check_placement=check_ring,
-    front=(*TOKEN_FRONT, "blank"),
+    embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "blank"),
 )

@@ -17,7 +17,7 @@ from transformer.data.datasets.user_files import has_fields
 from transformer.data.labeled_texts import Labeled
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame
-from transformer.models.task_interface import CLASSIFICATION, Input, Interface
+from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -93,7 +93,7 @@ class Classification(LabeledTexts):
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -130,15 +130,15 @@ class Classification(LabeledTexts):
         return Answers(lines, self._labels(batch, titles), look_over(view, inputs))
 
 
-def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> Interface:
+def interface_of(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """What the task asks of a model: a logit for each of the data set's classes."""
-    return Interface(
-        inputs={"tokens": Input((config.batch_size, config.longest)), "lengths": Input((config.batch_size,))},
+    return TaskInterface(
+        inputs={"tokens": InputSpec((config.batch_size, config.longest)), "lengths": InputSpec((config.batch_size,))},
         vocabularies={"tokens": tokenizer.vocabulary, "classes": len(classes_of(config.dataset, config.classes))},
         pad=tokenizer.pad,
         begin=tokenizer.begin,
         end=tokenizer.end,
-        output=CLASSIFICATION.output,
+        output=TEXT_CLASSIFICATION.output,
     )
 
 

@@ -12,8 +12,8 @@ from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.attention.sites import Site, between
 from transformer.config import UserError
 from transformer.data.batches import Source
-from transformer.models.model import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, with_average
-from transformer.models.task_interface import Interface
+from transformer.models.model import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, replace_with_averaged
+from transformer.models.task_interface import TaskInterface
 from transformer.tasks.labels import Labels
 
 PyTree = Any
@@ -45,7 +45,7 @@ class View(NamedTuple):
                 f"the task reads the average {name!r}, which this run does not keep: say config.averages.{name}="
                 "{'kind': 'exponential', 'decay': 0.99}"
             )
-        return self.variables._replace(params=with_average(self.variables.params, self.averages[name]))
+        return self.variables._replace(params=replace_with_averaged(self.variables.params, self.averages[name]))
 
 
 class LossAux(NamedTuple):
@@ -183,7 +183,7 @@ class Reader:
     empty or do not fit the model. A model of two sides that is given no targets answers itself.
     """
 
-    interface: Callable[[Any, Any], Interface]
+    interface: Callable[[Any, Any], TaskInterface]
     read: Callable[[Any, View, Any, Sentences], Reading]
     kept: Callable[[Path], Any] = kept_tokenizer
 
@@ -192,7 +192,7 @@ class Task(Protocol):
     """A problem: its data, objectives, evaluations and probe batch."""
 
     @property
-    def interface(self) -> Interface:
+    def interface(self) -> TaskInterface:
         """The inputs, outputs and vocabularies that a model of this task has."""
 
     @property

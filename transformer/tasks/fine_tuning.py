@@ -18,7 +18,12 @@ from transformer.data.datasets.user_files import has_fields
 from transformer.data.fine_tuning_inputs import Form, Marks
 from transformer.data.labeled_texts import Example, Labeled
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.task_interface import CLASSIFICATION, FINE_TUNING, Input, Interface
+from transformer.models.task_interface import (
+    TEXT_CLASSIFICATION,
+    TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
+    InputSpec,
+    TaskInterface,
+)
 from transformer.tasks.classification import confusion_of, report
 from transformer.tasks.contract import (
     Answers,
@@ -116,7 +121,7 @@ class FineTuning(LabeledTexts):
     ) -> tuple[Array, LossAux]:
         """L2 + lambda L1, in nats."""
         weight = self.config.auxiliary
-        inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
         hidden_BxTxE, aux = view.model.apply(
             view.variables,
             inputs,
@@ -162,7 +167,7 @@ class FineTuning(LabeledTexts):
 
     def _sums(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
         """What the figures are made of: the summed loss, and counts of right and wrong or the scores themselves."""
-        inputs = {name: jnp.asarray(batch[name]) for name in CLASSIFICATION.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
         outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
         loss = self._answered(outputs_SBxC, batch)["loss"]
         sums, rows = evaluation_sums(
@@ -311,13 +316,13 @@ def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], tit
     return dataclasses.replace(labels, tokens={"tokens": tuple(named)}, titles=tuple(each[:60] for each in titles))
 
 
-def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Interface:
+def interface_of(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """What the task asks of a model: numbers for each sequence and, for the auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocabulary + len(_MARK_NAMES)
-    asks = FINE_TUNING if config.auxiliary else CLASSIFICATION
+    asks = TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING if config.auxiliary else TEXT_CLASSIFICATION
     rows = shape.sequences * config.batch_size
-    return Interface(
-        inputs={"tokens": Input((rows, config.longest)), "lengths": Input((rows,))},
+    return TaskInterface(
+        inputs={"tokens": InputSpec((rows, config.longest)), "lengths": InputSpec((rows,))},
         vocabularies={"tokens": vocabulary, "classes": shape.outputs}
         # An answer is one of several sequences, each of which has one output.
         | ({"labels": shape.sequences} if shape.form is Form.CHOICE else {})

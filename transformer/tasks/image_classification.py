@@ -18,7 +18,7 @@ from transformer.data.datasets.image_files import Resample, Resizing, decode
 from transformer.data.datasets.images import PictureSet, made_up, open_pictures
 from transformer.data.datasets.user_files import SPLITS, join_notes
 from transformer.data.images import FILE, Augmentation, Normalization, PictureBatches, PictureFacts, Pictures, shuffled
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.task_interface import PICTURE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -200,10 +200,10 @@ class PictureClassification(PlainTask):
         return Answers(lines, shown_on(view.model.sites, pixels, titles), look_over(view, inputs))
 
 
-def interface_of(config: PictureClassificationConfig, facts: PictureFacts) -> Interface:
+def interface_of(config: PictureClassificationConfig, facts: PictureFacts) -> TaskInterface:
     """What the task asks of a model: a logit for each of the classes of such pictures."""
-    return Interface(
-        {"picture": Input((config.batch_size, *facts.shape), jnp.float32, Modality.PICTURE)},
+    return TaskInterface(
+        {"picture": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.PICTURE)},
         {"classes": len(facts.classes)},
         output=PICTURE_CLASSIFICATION.output,
     )

@@ -17,7 +17,7 @@ from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Windows, join_documents
-from transformer.models.task_interface import CONTINUATION
+from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.tasks.cloze import NO_SHOTS, Cloze
 from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
@@ -84,7 +84,7 @@ class LanguageModeling(TextTask):
             tokenizer,
             splits,
             rows_multiple,
-            asks=CONTINUATION,
+            asks=LANGUAGE_MODELING,
             decoded=longest,
             repeated=config.num_repeated_sequences,
             how=how,

@@ -20,7 +20,14 @@ from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame, Windows, join_documents
 from transformer.models.model import Aux
-from transformer.models.task_interface import CONTINUATION, FILLING, FILLING_PAIRS, FOLLOWING, Interface, Signature
+from transformer.models.task_interface import (
+    BERT_PRETRAINING,
+    LANGUAGE_MODELING,
+    MASKED_LANGUAGE_MODELING,
+    MASKED_LANGUAGE_MODELING_OF_PAIRS,
+    Signature,
+    TaskInterface,
+)
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -444,13 +451,13 @@ def _next_tokens(tokens_BxT: Array, real_BxT: Array) -> tuple[Array, Array]:
 def _signature(config: MaskedLanguageModelingConfig) -> Signature:
     """What the task asks of a model."""
     if config.objective is PretrainingObjective.LEFT_TO_RIGHT:
-        return CONTINUATION
+        return LANGUAGE_MODELING
     if config.next_sentence:
-        return FOLLOWING
-    return FILLING_PAIRS if config.input_format.paired else FILLING
+        return BERT_PRETRAINING
+    return MASKED_LANGUAGE_MODELING_OF_PAIRS if config.input_format.paired else MASKED_LANGUAGE_MODELING
 
 
-def _interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> Interface:
+def _interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     return text_interface(config, tokenizer, asks=_signature(config))
 
 

@@ -20,7 +20,7 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.windows import Frame, SegmentBatches, Windows, join_documents
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.model import Aux
-from transformer.models.task_interface import PERMUTATION, Input, Interface, Modality
+from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Reader, Reading, Sentences, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import hidden_token_loss
@@ -81,7 +81,7 @@ class PermutationLanguageModeling(TextTask):
         rows_multiple: int = 1,
         how: str = "",
     ):
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION, how=how)
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION_LANGUAGE_MODELING, how=how)
         self.config = config
         self.interface = _interface(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
@@ -207,11 +207,11 @@ def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1)
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> Interface:
+def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """What the task asks of a model: of every segment so many positions are predicted."""
-    interface = text_interface(config, tokenizer, asks=PERMUTATION)
-    order = Input((config.batch_size, config.context), modality=Modality.PLACES)
-    predicted = Input((config.batch_size, config.permutations.count), modality=Modality.PLACES)
+    interface = text_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
+    order = InputSpec((config.batch_size, config.context), modality=Modality.PLACES)
+    predicted = InputSpec((config.batch_size, config.permutations.count), modality=Modality.PLACES)
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 

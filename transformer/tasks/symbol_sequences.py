@@ -16,7 +16,7 @@ from transformer.data.images import unscaled
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.generate import Tokens, generate
 from transformer.models.model import Aux
-from transformer.models.task_interface import CAPTIONING, Input, Interface, Modality
+from transformer.models.task_interface import IMAGE_CAPTIONING, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import LOOKED
 from transformer.tasks.contract import Answers, Batch, LossAux, Objective, Request, View
 from transformer.tasks.decoding import Decoding
@@ -36,7 +36,7 @@ class TokenSequenceTask(PlainTask):
     task adds `interface`, `objectives`, `source`, `labels` and `probe_batch`.
     """
 
-    interface: Interface
+    interface: TaskInterface
     given: tuple[str, ...]
     known: int | None = None
 
@@ -96,7 +96,7 @@ class SymbolSequenceTask(TokenSequenceTask):
     """Sequences of at most `longest` of the `symbols` about what is `given`, in batches of `rows`.
 
     A batch has what is given, `target`, which the decoder reads, and `labels`, which it is to say, one step ahead. In a
-    line of text `separator` stands between symbols. `output` is what the task asks of a model (`Interface.output`),
+    line of text `separator` stands between symbols. `output` is what the task asks of a model (`TaskInterface.output`),
     `vocabulary` the name by which models know that of the symbols, and `vocabularies` are those of what is given.
     """
 
@@ -105,7 +105,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         name: str,
         symbols: Sequence[str],
         longest: int,
-        given: Mapping[str, Input],
+        given: Mapping[str, InputSpec],
         *,
         rows: int,
         beams: int,
@@ -117,9 +117,9 @@ class SymbolSequenceTask(TokenSequenceTask):
         self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
         self.beams, self.given, self.known = beams, tuple(given), len(self.symbols)
-        inputs = {**given, "target": Input((rows, self.steps))}
+        inputs = {**given, "target": InputSpec((rows, self.steps))}
         sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
-        self.interface = Interface(inputs, sizes, PAD, BEGIN, END, output=output)
+        self.interface = TaskInterface(inputs, sizes, PAD, BEGIN, END, output=output)
         self.objectives = (Objective(name, self.loss),)
 
     def show(self, batch: dict[str, np.ndarray]) -> None:
@@ -208,9 +208,9 @@ class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
     def __init__(
         self, name: str, symbols: Sequence[str], longest: int, *, size: int, rows: int, beams: int, separator: str
     ):
-        given = {"picture": Input((rows, size, size, 3), jnp.float32, Modality.PICTURE)}
+        given = {"picture": InputSpec((rows, size, size, 3), jnp.float32, Modality.PICTURE)}
         options: dict[str, Any] = {"rows": rows, "beams": beams, "separator": separator}
-        super().__init__(name, symbols, longest, given, output=CAPTIONING.output, **options)
+        super().__init__(name, symbols, longest, given, output=IMAGE_CAPTIONING.output, **options)
 
     @abc.abstractmethod
     def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:

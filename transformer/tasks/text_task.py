@@ -14,7 +14,7 @@ from transformer.attention.sites import Site
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
-from transformer.models.task_interface import CONTINUATION, Input, Interface, Signature
+from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, Signature, TaskInterface
 from transformer.tasks.contract import Answers, Batch, Reader, Reading, Sentences, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
@@ -96,11 +96,11 @@ class TextTask(PlainTask):
         return sums, aux
 
 
-def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> Interface:
+def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> TaskInterface:
     """What a task over rows of tokens asks of a model."""
-    return Interface(
+    return TaskInterface(
         inputs={
-            name: Input((config.batch_size,) if name == "lengths" else (config.batch_size, config.context))
+            name: InputSpec((config.batch_size,) if name == "lengths" else (config.batch_size, config.context))
             for name in asks.inputs
         },
         vocabularies={"tokens": tokenizer.vocabulary},
@@ -146,7 +146,7 @@ def _read_texts(
 
 
 CONTINUATION_READER = Reader(
-    functools.partial(text_interface, asks=CONTINUATION), functools.partial(_read_texts, encode_prompt)
+    functools.partial(text_interface, asks=LANGUAGE_MODELING), functools.partial(_read_texts, encode_prompt)
 )
 read_framed = functools.partial(_read_texts, encode_framed)
 

@@ -16,7 +16,7 @@ from transformer.data.datasets.user_files import BY_CONTENT
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import Tokens, generate
 from transformer.decoding.sampling import Sampling
-from transformer.models.task_interface import TRANSLATION, Input, Interface
+from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -301,11 +301,11 @@ def _mean_reward(sums: Mapping[str, float], rows: object) -> Report:
     return means(sums, by="drawn")
 
 
-def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> Interface:
+def interface_of(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """What the task asks of a model: both sides in one vocabulary."""
     longest = max(config.lengths)
-    side = Input((max(config.tokens_per_batch // longest, 1), longest))
-    return Interface(
+    side = InputSpec((max(config.tokens_per_batch // longest, 1), longest))
+    return TaskInterface(
         inputs={"source": side, "target": side},
         vocabularies={"joint": tokenizer.vocabulary},
         **special_tokens(tokenizer)._asdict(),

@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.config import Range, UserError
 from transformer.data.batches import Batch, Source
-from transformer.models.task_interface import Interface, Modality
+from transformer.models.task_interface import Modality, TaskInterface
 
 
 class BatchRange(NamedTuple):
@@ -48,7 +48,7 @@ class BadBatch(UserError):
 class CheckedBatches:
     """The batches of a source, in its order without those `passed`; tokens that are in no vocabulary are refused."""
 
-    def __init__(self, source: Source, interface: Interface, passed: Iterable[Sequence[int]] = ()):
+    def __init__(self, source: Source, interface: TaskInterface, passed: Iterable[Sequence[int]] = ()):
         self._source, self._passed = source, merge_ranges(passed)
         self._sizes = _vocabulary_sizes(interface)
 
@@ -68,7 +68,7 @@ class CheckedBatches:
         return batch
 
 
-def _vocabulary_sizes(interface: Interface) -> dict[str, int]:
+def _vocabulary_sizes(interface: TaskInterface) -> dict[str, int]:
     """The size of the vocabulary of each array of token numbers, the labels of texts included."""
     known = interface.vocabularies
     texts = known.get("joint", known.get("tokens"))

@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.costs.flops import UncountableError, training_flops
 from transformer.logical_axes import Placement
 from transformer.models import registry as models
-from transformer.models.model import Model, by_path
+from transformer.models.model import Model, leaves_by_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Evaluation, Objective, Task
 from transformer.training.config import Experiment
@@ -116,8 +116,8 @@ def _make_objective_optimizer(
     objective: Objective, config: OptimizerConfig, experiment: Experiment, model: Model
 ) -> Optimizer:
     """Raise as `check_patterns` and `layer_heights`."""
-    check_patterns(config, objective, by_path(model.functional.shapes()))
-    front = models.FAMILIES[models.name_of(experiment.model)].front
+    check_patterns(config, objective, leaves_by_path(model.functional.shapes()))
+    front = models.FAMILIES[models.name_of(experiment.model)].embedding_patterns
     above = None if config.layer_decay == 1 else layer_heights(model, front)
     return make_optimizer(config, experiment.run.steps, above)
 

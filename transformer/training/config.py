@@ -14,7 +14,7 @@ from transformer.config import RunConfig, UserError, flatten, from_config, hash_
 from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapsConfig
 from transformer.models import registry as models
-from transformer.models.registry import change_size, depart_from_size, fill
+from transformer.models.registry import change_size, depart_from_size, fill_from_size
 from transformer.overrides import (
     Group,
     Leaf,
@@ -263,9 +263,11 @@ def _model(values: Mapping[str, Any]) -> Group:
     keys = {"family": Leaf(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}
     # Without a size these keys have no default: the family has none.
-    said = {} if named["size"] is None else {key: value for key, value in fill(named).items() if key != "size"}
+    said = (
+        {} if named["size"] is None else {key: value for key, value in fill_from_size(named).items() if key != "size"}
+    )
     for key, value in said.items():
         node = keys.get(key)
         if isinstance(node, Leaf):
             keys[key] = node._replace(default=to_config(value))
-    return group._replace(keys=keys, chosen=f"family {fill(values)['family']}")
+    return group._replace(keys=keys, chosen=f"family {fill_from_size(values)['family']}")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.config import Config, Count, Positive, Rate
-from transformer.models.model import by_path, matches
+from transformer.models.model import leaves_by_path, matches_any_pattern
 from transformer.training.state import sum_type
 
 
@@ -63,4 +63,4 @@ def update_average(
 
 
 def _covered(average: Average, params: Any) -> dict[str, jax.Array]:
-    return {path: leaf for path, leaf in by_path(params).items() if matches(path, average.patterns)}
+    return {path: leaf for path, leaf in leaves_by_path(params).items() if matches_any_pattern(path, average.patterns)}

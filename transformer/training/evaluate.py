@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.attention.capture import Capture, Captured
 from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import MapsConfig, Plan, StoredMaps, Tiers, make_plan
-from transformer.models.model import Model, with_average
+from transformer.models.model import Model, replace_with_averaged
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, Task, View
 from transformer.training.background_compile import Program, batch_shapes
@@ -89,7 +89,7 @@ def view_of(model: Model, state: TrainState, parameters: str) -> View:
             raise ValueError(
                 f"the average {parameters!r} is asked for; the run keeps {sorted(state.averages) or 'none'}"
             )
-        variables = variables._replace(params=with_average(variables.params, state.averages[parameters]))
+        variables = variables._replace(params=replace_with_averaged(variables.params, state.averages[parameters]))
     return View(model, variables, state.averages, state.extra, state.step, train=False)
 
 

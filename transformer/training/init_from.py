@@ -22,7 +22,7 @@ from transformer.huggingface.convert import Published, open_folder
 from transformer.installation import command_words
 from transformer.json_files import read_object
 from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
-from transformer.models.model import Model, Variables, by_path
+from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf
 from transformer.runs.directory import RunDirectory, check_files
 from transformer.runs.distributed import primary
@@ -395,10 +395,10 @@ def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
 
     def read(wanted: Wanted) -> dict[str, jax.Array]:
         if not arrays:
-            arrays.update(by_path(published.read()))
+            arrays.update(leaves_by_path(published.read()))
         return {source: _placed_array(arrays[source], leaf) for source, leaf in wanted.items()}
 
-    leaves = {name: Leaf(tuple(leaf.shape), "float32") for name, leaf in by_path(published.shapes).items()}
+    leaves = {name: Leaf(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.shapes).items()}
     said = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
     notes = (*published.notes, *_notes_of_folder(path, published, workdir))
     return InitSource(said, None, leaves, read, notes=notes)
@@ -439,8 +439,8 @@ def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | Non
     Raises:
         ValueError: If a parameter's path and one of the state are the same.
     """
-    params = by_path(variables.params, is_leaf)
-    state = {f"state/{path}": leaf for path, leaf in by_path(variables.state, is_leaf).items()}
+    params = leaves_by_path(variables.params, is_leaf)
+    state = {f"state/{path}": leaf for path, leaf in leaves_by_path(variables.state, is_leaf).items()}
     if params.keys() & state.keys():
         raise ValueError(f"the parameter {min(params.keys() & state.keys())!r} has the path of a leaf of the state")
     return params | state

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from transformer.models.model import Model, Variables, by_path, matches
+from transformer.models.model import Model, Variables, leaves_by_path, matches_any_pattern
 from transformer.tasks.contract import Objective, Task, View
 from transformer.training.ema import Average, init_average
 from transformer.training.optimizer import Hyper, Optimizer
@@ -54,8 +54,8 @@ def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) 
     """
     trained = {
         path: leaf
-        for path, leaf in by_path(params).items()
-        if matches(path, objective.trains) and optimizer.trains(path)
+        for path, leaf in leaves_by_path(params).items()
+        if matches_any_pattern(path, objective.trains) and optimizer.trains(path)
     }
     if not trained:
         raise ValueError(f"objective {objective.name!r} trains={objective.trains} matches none of the parameters")

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import Above, Amount, Config, Count, PositiveAmount, Range, Share, UserError, nearest
 from transformer.layers.lora import has_low_rank
-from transformer.models.model import Model, by_path, matches
+from transformer.models.model import Model, leaves_by_path, matches_any_pattern
 from transformer.tasks.contract import Objective
 from transformer.training.state import in_sum_type
 
@@ -76,7 +76,7 @@ class OptimizerConfig(Config, path="config.optimizer"):
 
     def chooses(self, path: str) -> bool:
         """Whether `trainable` and `frozen` have the parameter of this path trained."""
-        return matches(path, self.trainable) and not matches(path, self.frozen)
+        return matches_any_pattern(path, self.trainable) and not matches_any_pattern(path, self.frozen)
 
 
 Number = Float[Array, ""] | np.float32
@@ -195,7 +195,7 @@ def _decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
 
 def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]:
     """The paths that match one of the patterns."""
-    return [path for path in paths if matches(path, patterns)]
+    return [path for path in paths if matches_any_pattern(path, patterns)]
 
 
 def check_patterns(config: OptimizerConfig, objective: Objective, paths: Collection[str]) -> None:
@@ -234,8 +234,8 @@ def layer_heights(model: Model, front: Sequence[str]) -> dict[str, np.ndarray]:
     Raises:
         UserError: For a model without stacked layers.
     """
-    shapes = {path: leaf.shape for path, leaf in by_path(model.functional.shapes()).items()}
-    axes = by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
+    shapes = {path: leaf.shape for path, leaf in leaves_by_path(model.functional.shapes()).items()}
+    axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
     stacks: dict[str, list[str]] = {}
     for path in shapes:
         stacks.setdefault(path.split("/")[0], []).append(path)

@@ -13,8 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import Above, Config, UserError, choice, nearest
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
-from transformer.models.model import Model, by_path
-from transformer.models.task_interface import Interface
+from transformer.models.model import Model, leaves_by_path
+from transformer.models.task_interface import TaskInterface
 from transformer.tasks.contract import Batch
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
@@ -153,7 +153,7 @@ def state_shardings(
             dimensions, for an axis that the mesh does not divide evenly, for two dimensions along one mesh axis, and
             for a parameter above `max_replicated_mb` megabytes that stays whole under rules that shard parameters.
     """
-    names, shapes = by_path(model.axes().params, is_axis_names), by_path(abstract.variables.params)
+    names, shapes = leaves_by_path(model.axes().params, is_axis_names), leaves_by_path(abstract.variables.params)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
     # Without `experts`: rules that shard experts alone do not shard the other parameters.
     dividing = any(placement.parts(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
@@ -193,7 +193,7 @@ def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement
     return placement.even_spec(names, leaf.shape)  # key/value heads, which may be too few, are then whole
 
 
-def check_positions(interface: Interface, placement: Placement) -> None:
+def check_positions(interface: TaskInterface, placement: Placement) -> None:
     """Refuse a task whose positions the mesh cannot divide.
 
     Raises:

@@ -15,8 +15,8 @@ from transformer.attention.capture import Capture, Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.costs.chips import chip_of
-from transformer.models.model import Aux, Model, by_path
-from transformer.models.task_interface import Interface
+from transformer.models.model import Aux, Model, leaves_by_path
+from transformer.models.task_interface import TaskInterface
 from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task
 from transformer.tasks.labels import Labels
 from transformer.training.evaluate import view_of
@@ -228,7 +228,7 @@ def _traced(
         return jax.eval_shape(run, abstract, shapes_of(batch))
 
 
-def _check_inputs(interface: Interface, batch: Mapping[str, Any]) -> None:
+def _check_inputs(interface: TaskInterface, batch: Mapping[str, Any]) -> None:
     for name, given in interface.inputs.items():
         if name not in batch:
             raise UserError(
@@ -261,7 +261,7 @@ def _check_loss(objective: Objective, value: Any, aux: LossAux, abstract: TrainS
         ("state", abstract.variables.state, aux.state),
         ("extra", abstract.extra, aux.extra),
     ):
-        shapes = [{path: (x.shape, x.dtype) for path, x in by_path(tree).items()} for tree in (before, after)]
+        shapes = [{path: (x.shape, x.dtype) for path, x in leaves_by_path(tree).items()} for tree in (before, after)]
         differing = [path for path in {**shapes[0], **shapes[1]} if shapes[0].get(path) != shapes[1].get(path)]
         if differing:
             path = differing[0]

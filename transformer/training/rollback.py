@@ -14,7 +14,7 @@ from transformer.config import Count, UserError, to_config
 from transformer.data.batches import Source
 from transformer.installation import command_words
 from transformer.json_files import checked, read_object
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.runs.directory import RunDirectory, write_json
 from transformer.runs.distributed import primary, run_on_primary
 from transformer.runs.exit_codes import Failed, NotFinite
@@ -226,7 +226,7 @@ def _save_batch(run: OpenRun, step: int, batch: Any) -> str:
 
 def check_parameters_finite(state: TrainState, run: OpenRun, latest: int | None) -> None:
     """Raise Failed naming the first parameter that is not finite: no update could mend it."""
-    params = by_path(state.variables.params)
+    params = leaves_by_path(state.variables.params)
     sound = jax.device_get(_are_finite(params))
     for name in params:
         if not sound[name]:

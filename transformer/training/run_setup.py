@@ -13,7 +13,7 @@ import jax
 from transformer.config import RunConfig, UserError
 from transformer.data.batches import Source
 from transformer.maps.store import MapStore
-from transformer.models.model import by_path, count_parameters
+from transformer.models.model import count_parameters, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, saved_last
 from transformer.runs.directory import RunDirectory
 from transformer.runs.distributed import claim_run_directory, primary, primary_first, run_on_primary
@@ -167,7 +167,7 @@ def print_run_summary(assembly: Assembly, run: OpenRun, latest: int | None, comp
     mesh = assembly.placement.mesh
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     processes = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
-    sizes = {path: leaf.size for path, leaf in by_path(params).items()}
+    sizes = {path: leaf.size for path, leaf in leaves_by_path(params).items()}
     lines = [
         f"{experiment.run.name}: {parameters:,} parameters on {devices}{processes}, {progress}; run directory "
         f"{run.directory.path}",

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
-from transformer.models.model import Model, Variables, with_average
+from transformer.models.model import Model, Variables, replace_with_averaged
 from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
 from transformer.training.ema import Average, update_average
 from transformer.training.initial_state import trained_parameters
@@ -79,7 +79,7 @@ def make_step(
             updates, optimizer_states[objective.name] = optimizer.update(
                 gradients, state.optimizers[objective.name], trained, state.step, hyper
             )
-            params = with_average(view.variables.params, optax.apply_updates(trained, updates))
+            params = replace_with_averaged(view.variables.params, optax.apply_updates(trained, updates))
             view = view._replace(variables=Variables(params, aux.state), extra=aux.extra)
             prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
             metrics = {
@@ -117,7 +117,7 @@ def _accumulate_gradients(
 
     def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[dict[str, Array], LossAux]:
         def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
-            params = with_average(view.variables.params, trained)
+            params = replace_with_averaged(view.variables.params, trained)
             loss_view = view._replace(variables=view.variables._replace(params=params))
             return _add_auxiliary_losses(*objective.loss(loss_view, batch, totals, key), counts)
 

@@ -16,8 +16,8 @@ from transformer.decoding.ensemble import Ensemble, joined
 from transformer.decoding.shallow_fusion import Fused
 from transformer.installation import command_words
 from transformer.models import registry as models
-from transformer.models.model import PyTree, with_average
-from transformer.models.task_interface import CONTINUATION
+from transformer.models.model import PyTree, replace_with_averaged
+from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.directory import RunDirectory
 from transformer.tasks import registry as tasks
@@ -89,7 +89,7 @@ class RecordedRun(NamedTuple):
         if name == "raw":
             return params
         average = jax.eval_shape(functools.partial(init_average, self.experiment.averages[name]), shapes)
-        return with_average(params, checkpoints.restore_part(at, average, ("averages", name)))
+        return replace_with_averaged(params, checkpoints.restore_part(at, average, ("averages", name)))
 
 
 def open_run(
@@ -203,7 +203,7 @@ def with_language_model(
             "between them: say it of a run that writes letters"
         )
     language_experiment, language, language_state = load(workdir, trusted=trusted)
-    if not isinstance(language.task, TextTask) or language.task.interface.output != CONTINUATION.output:
+    if not isinstance(language.task, TextTask) or language.task.interface.output != LANGUAGE_MODELING.output:
         raise UserError(f"--language_model={workdir} does not continue text: name a run of language_modeling")
     most = language.model.max_length
     if most is not None and most < task.steps:

@@ -22,7 +22,7 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositions
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.models.task_interface import Input, Interface, Modality
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.reinforce import reinforce, token_log_likelihood
 
 PAD, BEGIN, WORDS = 0, 1, 7
@@ -31,8 +31,8 @@ PICTURE = RNG.normal(size=(3, 4, 6, 2)).astype(np.float32)
 TARGET = np.int32([[1, 4, 3, 5], [1, 6, 0, 0], [1, 2, 2, 0]])
 STEPS = (4, 2, 3)
 INPUTS = {"picture": PICTURE, "target": TARGET}
-INTERFACE = Interface(
-    {"picture": Input(PICTURE.shape, jnp.float32, Modality.PICTURE), "target": Input(TARGET.shape)},
+INTERFACE = TaskInterface(
+    {"picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE), "target": InputSpec(TARGET.shape)},
     {"target": WORDS},
     PAD,
     BEGIN,
@@ -175,7 +175,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
     """Every way to look is taken once, and its gradient counted as often as it is drawn."""
     picture, key = 2 * np.random.default_rng(4).normal(size=(3, 6, 2)), jax.random.key(0)
     inputs = {"picture": picture[None], "target": SAID[None]}
-    shapes = {"picture": Input((1, 3, 6, 2), jnp.float32, Modality.PICTURE), "target": Input((1, 2))}
+    shapes = {"picture": InputSpec((1, 3, 6, 2), jnp.float32, Modality.PICTURE), "target": InputSpec((1, 2))}
     of_steps = jax.random.split(jax.random.split(key)[1], len(SAID))
     with jax.enable_x64(True):
         model = FAMILY.build(TINY, dataclasses.replace(INTERFACE, inputs=shapes), Precision("float64", "float64"))

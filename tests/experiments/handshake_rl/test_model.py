@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model, Variables
-from transformer.models.task_interface import Input, Interface, Modality
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 ROWS, STEPS, SIDE, ACTIONS, WIDTH = 2, 3, 6, 4, 5
 LENGTHS = np.array([3, 2], np.int32)
@@ -27,8 +27,8 @@ def config_of(reading: Reading) -> RecurrentQNetworkConfig:
 
 
 def model_of(reading: Reading) -> Model:
-    picture = Input((ROWS, STEPS, SIDE, SIDE, 1), jnp.float32, Modality.PICTURE)
-    interface = Interface({"gray": picture, "depth": picture}, {"actions": ACTIONS})
+    picture = InputSpec((ROWS, STEPS, SIDE, SIDE, 1), jnp.float32, Modality.PICTURE)
+    interface = TaskInterface({"gray": picture, "depth": picture}, {"actions": ACTIONS})
     return FAMILY.build(config_of(reading), interface, Precision("float64", "float64"))
 
 

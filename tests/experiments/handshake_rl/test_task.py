@@ -17,7 +17,7 @@ from transformer.attention.sites import Axis, AxisKind
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.tasks.contract import View
 
 KEY = jax.random.key(1)
@@ -34,7 +34,7 @@ def view_of() -> View:
     model = FAMILY.build(config, TASK_OF_IT.interface, Precision())
     variables = jax.jit(model.init)(jax.random.key(0))
     variables = variables._replace(params=jax.tree.map(lambda leaf: 2.0 * leaf, variables.params))
-    average = {path: -leaf for path, leaf in by_path(variables.params).items()}
+    average = {path: -leaf for path, leaf in leaves_by_path(variables.params).items()}
     return View(model, variables, {"target": average}, {}, jnp.int32(0), train=True)
 
 

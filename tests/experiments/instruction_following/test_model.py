@@ -18,7 +18,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Direction
 from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.models.task_interface import Input, Interface, Modality
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 PAD, BEGIN, WORDS, ACTIONS, PLACES, FEATURES = 0, 1, 9, 6, 8, 5
 RNG = np.random.default_rng(0)
@@ -30,13 +30,13 @@ MOVES = RNG.integers(0, PLACES, (3, PLACES, ACTIONS)).astype(np.int32)
 MOVES[:, :, :3] = np.arange(PLACES)[:, None]
 START = np.array([1, 7, 4], np.int32)
 INPUTS = {"source": SOURCE, "target": TARGET, "sights": SIGHTS, "moves": MOVES, "start": START}
-INTERFACE = Interface(
+INTERFACE = TaskInterface(
     {
-        "source": Input(SOURCE.shape),
-        "target": Input(TARGET.shape),
-        "sights": Input(SIGHTS.shape, jnp.uint8, Modality.POINTS),
-        "moves": Input(MOVES.shape, jnp.int32, Modality.ACTIONS),
-        "start": Input(START.shape),
+        "source": InputSpec(SOURCE.shape),
+        "target": InputSpec(TARGET.shape),
+        "sights": InputSpec(SIGHTS.shape, jnp.uint8, Modality.POINTS),
+        "moves": InputSpec(MOVES.shape, jnp.int32, Modality.ACTIONS),
+        "start": InputSpec(START.shape),
     },
     {"source": WORDS, "target": ACTIONS},
     PAD,

@@ -21,14 +21,14 @@ from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell
 from transformer.models.model import Model, Variables, count_parameters
-from transformer.models.task_interface import BITS, Input, Interface, Modality
+from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
 
 B, T, INPUTS, BITS_OUT = 3, 6, 4, 3
 LENGTHS = np.int32([6, 4, 1])
-INTERFACE = Interface(
-    {"vectors": Input((B, T, INPUTS), jnp.float32, Modality.POINTS), "lengths": Input((B,))},
+INTERFACE = TaskInterface(
+    {"vectors": InputSpec((B, T, INPUTS), jnp.float32, Modality.POINTS), "lengths": InputSpec((B,))},
     {"bits": BITS_OUT},
-    output=BITS.output,
+    output=BIT_SEQUENCE_PREDICTION.output,
 )
 SMALL = {"width": 5, "slots": 7, "slot_width": 3}
 CONFIGS = [
@@ -176,9 +176,9 @@ def expected_count(config: TuringConfig, inputs: int, outputs: int) -> int:
     return controller + (config.width + 1) * emitted + (config.width + read + 1) * outputs + beginning
 
 
-def of_the_copy_task(rows: int = 1, steps: int = 41) -> Interface:
-    inputs = {"vectors": Input((rows, steps, 9), jnp.float32, Modality.POINTS), "lengths": Input((rows,))}
-    return Interface(inputs, {"bits": 8}, output=BITS.output)
+def of_the_copy_task(rows: int = 1, steps: int = 41) -> TaskInterface:
+    inputs = {"vectors": InputSpec((rows, steps, 9), jnp.float32, Modality.POINTS), "lengths": InputSpec((rows,))}
+    return TaskInterface(inputs, {"bits": 8}, output=BIT_SEQUENCE_PREDICTION.output)
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model
-from transformer.models.task_interface import POINT_CLASSIFICATION, Input, Interface, Modality
+from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 
 POINTS, LENGTHS = np.random.default_rng(0).random((3, 5, 2)).astype(np.float32), np.int32([5, 3, 1])
 
 
 def set_transformer(**changes: Any) -> tuple[SetTransformerConfig, Model]:
     config = SetTransformerConfig(**{"layers": 1, "width": 8, "heads": 2, "feed_forward": 8} | changes)
-    inputs = {"points": Input(POINTS.shape, jnp.float32, Modality.POINTS), "lengths": Input((3,))}
-    interface = Interface(inputs, {"classes": 4}, output=POINT_CLASSIFICATION.output)
+    inputs = {"points": InputSpec(POINTS.shape, jnp.float32, Modality.POINTS), "lengths": InputSpec((3,))}
+    interface = TaskInterface(inputs, {"classes": 4}, output=POINT_CLASSIFICATION.output)
     return config, registry.build(config, interface, Precision())
 
 

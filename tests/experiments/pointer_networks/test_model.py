@@ -18,7 +18,7 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
 from transformer.models.model import Model, Variables
-from transformer.models.task_interface import Interface
+from transformer.models.task_interface import TaskInterface
 
 POINTS = np.random.default_rng(0).random((3, 4, 2)).astype(np.float32)
 LENGTHS = np.int32([4, 3, 1])
@@ -52,7 +52,7 @@ CASES = (
 
 
 def model_of(config: PointerConfig, precision: str = "float64") -> Model:
-    return FAMILY.build(config, Interface({}, {}), Precision(precision, precision))
+    return FAMILY.build(config, TaskInterface({}, {}), Precision(precision, precision))
 
 
 def expected(case: Case, weights: Any, row: int) -> np.ndarray:

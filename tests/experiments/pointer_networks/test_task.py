@@ -16,7 +16,7 @@ from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import RecurrentConfig
-from transformer.models.task_interface import END
+from transformer.models.task_interface import POINTER_END
 from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
 
@@ -68,8 +68,8 @@ def test_a_batch_holds_the_answer_to_every_rows_own_points(problem: Problem) -> 
         }[problem](points)
         numbers = [int(index) + 1 for index in answer]
         room = batch["target"].shape[1] - len(numbers)
-        assert batch["labels"][row].tolist() == [*numbers, END, *[END] * (room - 1)]
-        assert batch["target"][row].tolist() == [END, *numbers, *[END] * (room - 1)]
+        assert batch["labels"][row].tolist() == [*numbers, POINTER_END, *[POINTER_END] * (room - 1)]
+        assert batch["target"][row].tolist() == [POINTER_END, *numbers, *[POINTER_END] * (room - 1)]
         assert (batch["points"][row, length:] == 0).all()
     scored = task.totals(batch)["tokens"]
     assert scored == sum(len(np.flatnonzero(row)) + 1 for row in batch["labels"])

@@ -13,8 +13,8 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
-from transformer.models.model import Model, by_path
-from transformer.models.task_interface import GENERATION, Input, Interface, Modality
+from transformer.models.model import Model, leaves_by_path
+from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
 
 CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, judge=(4,))
 RANDOM = np.random.default_rng(0)
@@ -24,10 +24,10 @@ PICTURE = RANDOM.normal(size=(3, 8, 16, 1)).astype(np.float32)
 
 def model_of(config: SaganConfig) -> Model:
     inputs = {
-        "noise": Input(NOISE.shape, jnp.float32, Modality.POINTS),
-        "picture": Input(PICTURE.shape, jnp.float32, Modality.PICTURE),
+        "noise": InputSpec(NOISE.shape, jnp.float32, Modality.POINTS),
+        "picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE),
     }
-    return registry.build(config, Interface(inputs, {"classes": 10}, output=GENERATION.output), Precision())
+    return registry.build(config, TaskInterface(inputs, {"classes": 10}, output=IMAGE_GENERATION.output), Precision())
 
 
 def passes(model: Model, variables: Any) -> list[np.ndarray]:
@@ -108,7 +108,9 @@ def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> N
     for _ in range(300):
         variables = train(variables)
     module = model.functional.bind(variables.params)
-    kernels = {path for path in by_path(variables.params) if path.endswith("kernel") and not path.startswith("judge")}
+    kernels = {
+        path for path in leaves_by_path(variables.params) if path.endswith("kernel") and not path.startswith("judge")
+    }
     seen = 0
     for name in ("generator", "discriminator"):
         state = variables.state[name]["spectral"]
@@ -147,8 +149,8 @@ def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     variables = model.init(jax.random.key(1))
     halves = PICTURE[:, :, :8]
     said, aux = model.apply(variables, {"picture": halves}, method="classify", train=False)
-    inputs = {"picture": Input(halves.shape, jnp.float32, Modality.PICTURE)}
-    alone = registry.build(CONFIG.of_judge(), Interface(inputs, {"classes": 10}), Precision())
+    inputs = {"picture": InputSpec(halves.shape, jnp.float32, Modality.PICTURE)}
+    alone = registry.build(CONFIG.of_judge(), TaskInterface(inputs, {"classes": 10}), Precision())
     expected, _ = alone.apply(
         variables._replace(params=variables.params["judge"], state={}), {"picture": halves}, train=False
     )

@@ -14,7 +14,7 @@ from experiments.sagan.metrics import Judged, consistent, frechet, measure
 from experiments.sagan.task import PairedCanvases, PairedCanvasesConfig, wall_of
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.tasks.contract import Request
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import resolve
@@ -175,14 +175,14 @@ def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generat
     step = jax.jit(make_step(assembly.model, assembly.task, assembly.optimizers, experiment.averages))
     state, metrics = step(first, assembly.task.source(1)[0])
     state, metrics = step(state, assembly.task.source(1)[1])
-    before, after = by_path(first.variables.params), by_path(state.variables.params)
+    before, after = leaves_by_path(first.variables.params), leaves_by_path(state.variables.params)
     still = {path for path in after if np.array_equal(before[path], after[path])}
     assert {path for path in after if path.startswith("judge/")} <= still
     moved = set(after) - still
     for player in ("generator", "discriminator"):
         assert f"{player}/attention_4/gamma" in moved
         assert f"{player}/last/kernel" in moved
-        of_optimizer = by_path(state.optimizers[player])
+        of_optimizer = leaves_by_path(state.optimizers[player])
         assert all(player in path for path in of_optimizer if "kernel" in path)
         assert float(metrics.values[f"{player}/gamma_4"]) > 0
     assert set(state.averages["smooth"]) == {path for path in after if path.startswith("generator/")}

@@ -19,7 +19,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.models.task_interface import Input, Interface, Modality
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 PAD, BEGIN, GLYPHS = 0, 1, 7
 RNG = np.random.default_rng(0)
@@ -27,8 +27,8 @@ PICTURE = RNG.normal(size=(3, 6, 8, 2)).astype(np.float32)
 TARGET = np.int32([[1, 4, 3, 5], [1, 6, 0, 0], [1, 2, 2, 0]])
 STEPS = (4, 2, 3)
 INPUTS = {"picture": PICTURE, "target": TARGET}
-INTERFACE = Interface(
-    {"picture": Input(PICTURE.shape, jnp.float32, Modality.PICTURE), "target": Input(TARGET.shape)},
+INTERFACE = TaskInterface(
+    {"picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE), "target": InputSpec(TARGET.shape)},
     {"target": GLYPHS},
     PAD,
     BEGIN,

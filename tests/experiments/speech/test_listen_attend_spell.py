@@ -18,7 +18,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.log_mel import HearingConfig, heard
 from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.models.task_interface import Input, Interface, Modality
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 PAD, BEGIN, CHARACTERS = 0, 1, 6
 LENGTHS = np.int32([560, 390])  # 7 and 5 frames, of which two make 4 and 3 positions
@@ -26,11 +26,11 @@ SOUND = np.random.default_rng(0).normal(size=(2, 560)).astype(np.float32)
 TARGET = np.int32([[1, 4, 3, 5], [1, 5, 0, 0]])
 STEPS = (4, 2)
 INPUTS = {"sound": SOUND, "lengths": LENGTHS, "target": TARGET}
-INTERFACE = Interface(
+INTERFACE = TaskInterface(
     {
-        "sound": Input(SOUND.shape, jnp.float32, Modality.SOUND),
-        "lengths": Input(LENGTHS.shape),
-        "target": Input(TARGET.shape),
+        "sound": InputSpec(SOUND.shape, jnp.float32, Modality.SOUND),
+        "lengths": InputSpec(LENGTHS.shape),
+        "target": InputSpec(TARGET.shape),
     },
     {"joint": CHARACTERS},
     PAD,

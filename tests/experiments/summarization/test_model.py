@@ -18,7 +18,7 @@ from transformer.decoding.generate import Tokens, generate
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.models.task_interface import COPYING, TRANSLATION, Input, Interface
+from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
 
 PAD, BEGIN, END, UNKNOWN, WORDS, BEYOND = 0, 1, 2, 3, 7, 2
 # The first article says one unknown word twice and another once, the second says known words alone, one of them twice.
@@ -42,8 +42,8 @@ class Case(NamedTuple):
 
     def model(self, precision: str = "float64") -> Model:
         vocabularies = {"source": WORDS, "joint": WORDS + BEYOND} if self.copies else {"joint": WORDS}
-        shapes = {name: Input(values.shape) for name, values in self.inputs.items()}
-        interface = Interface(shapes, vocabularies, PAD, BEGIN, END)
+        shapes = {name: InputSpec(values.shape) for name, values in self.inputs.items()}
+        interface = TaskInterface(shapes, vocabularies, PAD, BEGIN, END)
         return FAMILY.build(self.config, interface, Precision(precision, precision))
 
 
@@ -254,7 +254,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
 
 
 def test_what_it_serves_and_what_it_refuses() -> None:
-    assert FAMILY.signatures == {COPYING, TRANSLATION}
+    assert FAMILY.signatures == {TRANSLATION_WITH_COPYING, TRANSLATION}
     case = CASES["pointer"]
     model = case.model("float32")
     with pytest.raises(ValueError, match="call forward"):

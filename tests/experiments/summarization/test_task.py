@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import FAMILIES
-from transformer.models.task_interface import COPYING, TRANSLATION
+from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING
 from transformer.tasks.contract import Request, View
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD
 
@@ -44,7 +44,7 @@ def view_of(task: Summaries) -> View:
 
 def test_what_is_asked_of_a_model_is_decided_by_what_unseen_words_become() -> None:
     copies, alike = task_of().interface, task_of(Unseen.UNKNOWN).interface
-    assert (copies.signature, alike.signature) == (COPYING, TRANSLATION)
+    assert (copies.signature, alike.signature) == (TRANSLATION_WITH_COPYING, TRANSLATION)
     # Two names of each of three facts and of one sentence that does not count.
     assert copies.vocabularies["joint"] - copies.vocabularies["source"] == 8
     assert alike.vocabularies == {"joint": copies.vocabularies["source"]}

@@ -9,8 +9,8 @@ import numpy as np
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model, Variables
-from transformer.models.model_family import Family
-from transformer.models.task_interface import ANSWERING, Input, Interface, Modality
+from transformer.models.model_family import ModelFamily
+from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
 
 VOCABULARY, CLASSES, LONGEST, SIZE = 7, 6, 4, 8
 # Two by two places.
@@ -18,19 +18,19 @@ SMALL = GridEncoderConfig(channels=(4, 6), strides=(2, 2))
 PICTURES = np.random.default_rng(0).normal(size=(3, SIZE, SIZE, 3)).astype(np.float32)
 TOKENS = np.int32([[1, 2, 3, 4], [6, 5, 0, 0], [3, 0, 0, 0]])
 LENGTHS = np.int32([4, 2, 1])
-INTERFACE = Interface(
+INTERFACE = TaskInterface(
     {
-        "picture": Input((3, SIZE, SIZE, 3), jnp.float32, Modality.PICTURE),
-        "tokens": Input((3, LONGEST)),
-        "lengths": Input((3,)),
+        "picture": InputSpec((3, SIZE, SIZE, 3), jnp.float32, Modality.PICTURE),
+        "tokens": InputSpec((3, LONGEST)),
+        "lengths": InputSpec((3,)),
     },
     {"tokens": VOCABULARY, "classes": CLASSES},
     pad=0,
-    output=ANSWERING.output,
+    output=VISUAL_QUESTION_ANSWERING.output,
 )
 
 
-def model_of(family: Family, config: Any) -> Model:
+def model_of(family: ModelFamily, config: Any) -> Model:
     return family.build(config, INTERFACE, Precision("float64", "float64"))
 
 
@@ -40,7 +40,7 @@ def random_variables(model: Model) -> Variables:
     return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
-def without_padding(family: Family, config: Any) -> None:
+def without_padding(family: ModelFamily, config: Any) -> None:
     """A number that is no token's has a vector of NaN, of which nothing may come; nor of a row without a question."""
     with jax.enable_x64(True):
         model = model_of(family, config)

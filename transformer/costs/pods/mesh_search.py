@@ -14,7 +14,7 @@ from transformer.costs.compiler import topology_devices
 from transformer.costs.pods.aot import Proof, prove
 from transformer.costs.program import split_arguments
 from transformer.layers.transformer_config import Remat, TransformerConfig
-from transformer.models.model import by_path
+from transformer.models.model import leaves_by_path
 from transformer.tasks.synthetic import abstract_batch
 from transformer.training.build import assemble, flops_counter
 from transformer.training.config import Experiment
@@ -242,8 +242,8 @@ class _Formulas:
         assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
         abstract, batch = assembly.abstract, abstract_batch(assembly.task)
         sizes = split_arguments({"state": abstract, "parameters": abstract.variables.params})
-        names = by_path(assembly.model.axes().params, is_axis_names)
-        leaves = by_path(abstract.variables.params).items()
+        names = leaves_by_path(assembly.model.axes().params, is_axis_names)
+        leaves = leaves_by_path(abstract.variables.params).items()
         of_experts = split_arguments({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
         chip = chip_of(devices[0]) or TOPOLOGIES["v5e"]
         return cls(

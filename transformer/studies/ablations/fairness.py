@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer.config import UserError, flatten
 from transformer.models import registry as models
-from transformer.models.model import by_path, count_parameters
+from transformer.models.model import count_parameters, leaves_by_path
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.arms import Planned, same
 from transformer.tasks import registry as tasks
@@ -97,7 +97,7 @@ def beginnings(planned: Sequence[Planned], reference: str, of_arm: Mapping[str, 
         experiment = resolve(first[arm].trial.config)
         params = initial_parameters(experiment, task)
         counts[arm] = count_parameters(params)
-        sums[arm] = {path: _digest(leaf) for path, leaf in by_path(params).items()}
+        sums[arm] = {path: _digest(leaf) for path, leaf in leaves_by_path(params).items()}
     return {arm: _beside(sums[arm], sums[reference], counts[arm]) for arm in of_arm}
 
 

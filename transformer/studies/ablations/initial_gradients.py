@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from transformer.config import UserError
 from transformer.models import registry as models
-from transformer.models.model import Model, Variables, by_path, with_average
+from transformer.models.model import Model, Variables, leaves_by_path, replace_with_averaged
 from transformer.studies.ablations.ablation import Ablation, Stack
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Batch, Task, View
@@ -125,7 +125,7 @@ def gradient_norms(experiments: Sequence[Experiment], task: Task) -> list[Float[
     if origin := experiments[0].initialize_from.run:
         raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialize_from.run={origin}")
     model = models.build(experiments[0].model, task.interface, experiments[0].precision)
-    paths = by_path(jax.eval_shape(model.init, jax.random.key(0)).params)
+    paths = leaves_by_path(jax.eval_shape(model.init, jax.random.key(0)).params)
     path = next((path for path in _FIRST_MATRICES if path in paths), None)
     if path is None:
         family = models.name_of(experiments[0].model)
@@ -147,12 +147,12 @@ def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float
     totals = task.totals(prepared)
 
     def loss(matrices: Array) -> Array:
-        params = with_average(variables.params, {path: matrices})
+        params = replace_with_averaged(variables.params, {path: matrices})
         inner = view._replace(variables=Variables(params, variables.state), extra=extra)
         losses = [o.loss(inner, prepared, totals, key_for(key, 0, o.key_name))[0] for o in task.objectives]
         return jnp.sum(jnp.stack(losses))
 
-    gradient = jax.grad(loss)(by_path(variables.params)[path])
+    gradient = jax.grad(loss)(leaves_by_path(variables.params)[path])
     return jnp.sqrt(jnp.sum(jnp.square(gradient), axis=tuple(range(1, gradient.ndim))))
 
 
