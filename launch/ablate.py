@@ -28,11 +28,11 @@ def _become_worker(arguments: Arguments) -> None:
     from transformer.storage.locate import locate
     from transformer.studies.sweeps.trial_store import Ledger
 
-    told = {"workers": arguments.workers, "seeds": arguments.seeds}
+    told = {"num_workers": arguments.num_workers, "seeds": arguments.seeds}
     idle = [name for name, value in told.items() if value is not None]
-    idle += [name for name in ("report", "retry-failed") if getattr(arguments, name.replace("-", "_"))]
+    idle += [name for name in ("report_only", "retry_failed") if getattr(arguments, name)]
     if idle:
-        raise UserError(f"--{idle[0]} does nothing in a --worker of a study that was begun: leave one of them away")
+        raise UserError(f"--{idle[0]} has no effect on a --worker of a study that has begun: omit one of them")
     Ledger.existing(locate(arguments.workdir))
     become_worker()
 
@@ -40,22 +40,22 @@ def _become_worker(arguments: Arguments) -> None:
 COMMAND = Command(
     name="ablate",
     description=(
-        "Train every arm of get_ablation() of a config file on the same seeds and data, tuned alike, and write one "
-        "offline page that says which is better, by how much, and how sure that is; beside it the numbers as JSON and "
-        "CSV. The same command on the same directory completes what is missing and writes the page again."
+        "Train every arm of get_ablation() of a config file on the same seeds and data, with equal tuning, and write "
+        "one offline page that says which arm is better, by how much, and with what confidence, together with JSON and "
+        "CSV files of the numbers. Running the same command again completes what is missing and rewrites the page."
     ),
-    example="--config=experiments/ablations/configs/norm_placement.py --workdir=runs/norms --workers=2",
+    example="--config=experiments/ablations/configs/norm_placement.py --workdir=runs/norms --num_workers=2",
     flags=(
         Flag("workdir", "the study's directory", required=True),
-        Flag("workers", "processes on this machine (default: 1)", kind=int),
-        Flag("seeds", "instead of the study's own, as 1,2,3"),
+        Flag("num_workers", "processes on this machine (default: 1)", kind=int),
+        Flag("seeds", "seeds instead of the study's own, such as 1,2,3"),
         TRACKERS,
         TRUST,
-        Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
-        Flag("vectorize", "train runs of one program together, where that is faster", default=False, kind=bool),
-        Flag("retry-failed", "make failed runs pending again", default=False, kind=bool),
-        Flag("report", "train nothing: write the page of the finished runs", default=False, kind=bool),
-        Flag("worker", "be one worker of a study that was begun, in this process", default=False, kind=bool),
+        Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
+        Flag("vmap", "train runs with the same program together by jax.vmap, if that is faster", False, bool),
+        Flag("retry_failed", "train failed runs again", default=False, kind=bool),
+        Flag("report_only", "write the page of the finished runs, without training", default=False, kind=bool),
+        Flag("worker", "be one worker of a study that has begun, in this process", default=False, kind=bool),
     ),
     takes_config=True,
     before_jax=_become_worker,
@@ -67,8 +67,8 @@ def main(arguments: Arguments) -> None:
     if arguments.worker:
         _work(arguments)
         return
-    if arguments.workers is not None:
-        divide_machine(arguments.workers, range(arguments.workers))
+    if arguments.num_workers is not None:
+        divide_machine(arguments.num_workers, range(arguments.num_workers))
     spec = _spec(arguments)
     _checks_on_cpu()
     from transformer.studies.ablations.arms import plan
@@ -77,10 +77,10 @@ def main(arguments: Arguments) -> None:
 
     requested_trackers(arguments.trackers)
     planned = plan(spec, arguments.config)
-    if not arguments.report:
+    if not arguments.report_only:
         check_stacks(arguments.config, spec)
     ledger, about = _begin(arguments, spec, planned)
-    if not arguments.report:
+    if not arguments.report_only:
         about = _train(arguments, spec, planned, ledger, about)
     _report(arguments, spec, planned, ledger, about)
 
@@ -102,7 +102,7 @@ def _work(arguments: Arguments) -> None:
         None,
         total=len(ledger.trials()),
         metric=str(ledger.facts().get("metric", "")),
-        vectorize=arguments.vectorize,
+        vectorize=arguments.vmap,
         data_dir=arguments.data_dir,
         vouched=vouched,
         trackers=requested_trackers(arguments.trackers),
@@ -146,7 +146,7 @@ def _begin(arguments: Arguments, spec: "Ablation", planned: "Sequence[Planned]")
 
     path, base = locate(arguments.workdir), arguments.config
     begun = (path / "sweep.json").is_file()
-    if arguments.report and not begun:
+    if arguments.report_only and not begun:
         Ledger.existing(path)
     about = None
     if begun:
@@ -168,6 +168,7 @@ def _train(
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials, then measure the gradients at initialization."""
+    from transformer.studies.ablations.ablation import Direction
     from transformer.studies.ablations.metadata import measure_initial_gradients, write_about
     from transformer.trust import names_in
 
@@ -185,15 +186,15 @@ def _train(
     run_workers(
         [
             *process_words("ablate"),
-            *arguments.without("workers", "seeds", "retry-failed", "no-retry-failed", "no-report", "trust"),
+            *arguments.without("num_workers", "seeds", "retry_failed", "no_retry_failed", "no_report_only", "trust"),
             # What the arms name, the workers do not see: they read the ledger.
             f"--trust={','.join(sorted(name for name in vouched if ',' not in name))}",
         ],
         ledger,
-        workers=arguments.workers or 1,
+        workers=arguments.num_workers or 1,
         total=len(planned),
         metric=spec.chosen_by,
-        better=spec.better.value,
+        maximize=spec.direction is Direction.MAXIMIZE,
     )
     if spec.initial_gradients:
         print("measuring the gradients at initialization", flush=True)
@@ -230,7 +231,7 @@ def _report(
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": shlex.join([*command_words("ablate"), *arguments.without("report", "retry-failed")]),
+            "command": shlex.join([*command_words("ablate"), *arguments.without("report_only", "retry_failed")]),
             "maps_command": shlex.join(command_words("maps")),
             "workdir": arguments.workdir.rstrip("/") or "/",
             **provenance([each.path for each in ended]),
@@ -243,7 +244,7 @@ def _report(
         outcome = ledger.outcome(each.planned.trial)
         print(f"failed: {each.planned.where}: {outcome.message if outcome else ''} ({each.directory})")
     if failed:
-        print("what failed is tried again with --retry-failed")
+        print("train the failed runs again with --retry_failed")
     print(f"page: {files['html']}   numbers: {files['json'].name}, {files['csv'].name}", flush=True)
 
 

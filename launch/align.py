@@ -1,4 +1,4 @@
-"""Measure how well a run's attention aligns words."""
+"""Compute the alignment error rate of a run's attention."""
 
 import sys
 from pathlib import Path
@@ -10,35 +10,37 @@ from launch.compiled import keep_compiled
 COMMAND = Command(
     name="align",
     description=(
-        "The alignment error rate of a translation run's attention on sentence pairs that were aligned by hand: three "
-        'files with a pair a line, the links as "0-0 1-2 2p3" (p: possible). Of several heads the best on every '
-        "second pair is measured on the others."
+        "Compute the alignment error rate of a translation run's attention on sentence pairs with gold word "
+        'alignments: three files with one pair per line, the alignments as "0-0 1-2 2p3" (p: possible). The best head '
+        "is chosen on every second pair and measured on the others."
     ),
-    example="--workdir=runs/attention --source=test.en --target=test.de --links=en-de.wa",
+    example="--workdir=runs/attention --source_text=test.en --target_text=test.de --alignments=en-de.wa",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("source", "the file of source sentences", required=True),
-        Flag("target", "the file of target sentences", required=True),
-        Flag("links", "the file of links, source word before target word", required=True),
-        Flag("reverse", "links name the target's word first", default=False, kind=bool),
-        Flag("first_word", "the number of a sentence's first word", default=0, kind=int),
-        Flag("language", "the target language, where the run has learned several", default=""),
-        Flag("step", "the checkpoint's step; the latest by default", kind=int),
+        Flag("source_text", "the file of source sentences", required=True),
+        Flag("target_text", "the file of target sentences", required=True),
+        Flag("alignments", "the file of gold alignments, SOURCE-TARGET word indices", required=True),
+        Flag("target_first", "the alignments are TARGET-SOURCE", default=False, kind=bool),
+        Flag("first_word_index", "the index of the first word of a sentence: 0 or 1", default=0, kind=int),
+        Flag("target_language", "the target language, if the run has learned several", default=""),
+        Flag("step", "the step of the checkpoint (default: the latest)", kind=int),
         TRUST,
-        Flag("data_dir", "where the data lies, if it has moved"),
+        Flag("data_dir", "the folder of the data, if it has moved"),
     ),
     before_jax=keep_compiled,
 )
 
 
 def main(arguments: Arguments) -> None:
-    """Read the pairs, then the run, and print the report."""
+    """Load the pairs and the run, and print the metrics."""
     from transformer.tasks.aligned_texts import alignment_of, read_aligned
     from transformer.training.evaluate import compile_evaluations
     from transformer.training.trained_run import load
 
-    files = [Path(each) for each in (arguments.source, arguments.target, arguments.links)]
-    pairs = read_aligned(*files, first=arguments.first_word, reverse=arguments.reverse, language=arguments.language)
+    files = [Path(each) for each in (arguments.source_text, arguments.target_text, arguments.alignments)]
+    pairs = read_aligned(
+        *files, first=arguments.first_word_index, reverse=arguments.target_first, language=arguments.target_language
+    )
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     _, assembly, state = load(arguments.workdir, arguments.step, changes, arguments.trusted)
     evaluation = alignment_of(assembly.task, assembly.model, pairs)

@@ -1,4 +1,4 @@
-"""Time the attention backends against each other."""
+"""Time the attention backends."""
 
 import sys
 
@@ -9,33 +9,33 @@ from launch.parsing import whole_numbers
 COMMAND = Command(
     name="backends",
     description=(
-        "Time one self-attention, forward and backward, on every backend that computes it on this machine, in turn on "
-        "the same arrays, alone and with the statistics of all heads captured beside it."
+        "Time one self-attention, forward and backward, on every backend that supports it on this machine, on the same "
+        "arrays, with and without capturing the statistics of all heads."
     ),
-    example="--lengths=512,2048 --dtype=bfloat16",
+    example="--sequence_lengths=512,2048 --dtype=bfloat16",
     flags=(
-        Flag("lengths", "sequence lengths, joined by commas", default="256,1024,4096"),
-        Flag("batch", "examples", default=1, kind=int),
-        Flag("heads", "heads", default=8, kind=int),
-        Flag("depth", "depth of a head", default=64, kind=int),
-        Flag("dtype", "type of the arrays", default="float32", choices=("float32", "bfloat16", "float16")),
-        Flag("causal", "queries see no later key", default=True, kind=bool),
+        Flag("sequence_lengths", "sequence lengths, separated by commas", default="256,1024,4096"),
+        Flag("batch_size", "examples in the batch", default=1, kind=int),
+        Flag("num_heads", "attention heads", default=8, kind=int),
+        Flag("head_dim", "features of a head", default=64, kind=int),
+        Flag("dtype", "the dtype of the arrays", default="float32", choices=("float32", "bfloat16", "float16")),
+        Flag("causal", "apply a causal mask", default=True, kind=bool),
         Flag("repeats", "measurements of each", default=5, kind=int),
     ),
 )
 
 
 def main(arguments: Arguments) -> None:
-    """Measure and print a table, a row a length and backend."""
+    """Measure and print a table with a row for each length and backend."""
     from transformer.benchmarks.attention_backends import time_backends
     from transformer.config import UserError
 
-    numbers = {name: getattr(arguments, name) for name in ("batch", "heads", "depth", "repeats")}
+    numbers = {name: getattr(arguments, name) for name in ("batch_size", "num_heads", "head_dim", "repeats")}
     for name, value in numbers.items():
         if value < 1:
             raise UserError(f"--{name}={value} must be at least 1")
-    lengths = whole_numbers(arguments.lengths, "--lengths")
-    print(f"{'length':>8}  {'backend':<12}{'ms':>10}{'over auto':>12}{'statistics add':>16}")
+    lengths = whole_numbers(arguments.sequence_lengths, "--sequence_lengths")
+    print(f"{'length':>8}  {'backend':<12}{'ms':>10}{'vs auto':>12}{'capture adds':>16}")
     for length in lengths:
         timings = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **numbers)
         for backend, seconds in timings.plain.items():

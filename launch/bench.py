@@ -1,4 +1,4 @@
-"""Measure a named benchmark: our programs and their peers, in turn, in fresh processes."""
+"""Run a benchmark: our programs and their PyTorch peers, in alternation, in fresh processes."""
 
 import sys
 
@@ -10,23 +10,25 @@ from transformer.installation import checkout
 COMMAND = Command(
     name="bench",
     description=(
-        "Run the programs of a named benchmark in turn, round after round, each time in a fresh process, and print "
-        "their median times and the ratios of the times of one round. docs/guides/performance.md lists the names."
+        "Run the programs of a named benchmark in alternation for several rounds, each in a fresh process, and print "
+        "the median times and the ratios of times within a round. docs/guides/performance.md lists the benchmarks."
     ),
-    example="--name=decoder_10m --peers=../peers/bin/python",
+    example="--name=decoder_10m --peer_python=../peers/bin/python",
     flags=(
         Flag("name", "the benchmark", required=True),
-        Flag("rounds", "how often each program is run", default=5, kind=int),
-        Flag("peers", "the Python of an environment that has PyTorch and transformers; without it they are left out"),
+        Flag("rounds", "the number of rounds", default=5, kind=int),
+        Flag(
+            "peer_python", "the Python of an environment with PyTorch and transformers (default: skip those programs)"
+        ),
         Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
-        Flag("data_dir", "folder of the data on this machine, for an experiment whose data is not generated"),
-        Flag("record", "write the result to experiments/benchmarks/results as well, as JSON", default=False, kind=bool),
+        Flag("data_dir", "the folder of the experiment's data, if it is not generated"),
+        Flag("record", "also write the result as JSON to experiments/benchmarks/results", default=False, kind=bool),
     ),
 )
 
 
 def main(arguments: Arguments) -> None:
-    """Measure, telling what is run, and print the table."""
+    """Run the benchmark and print its table."""
     from transformer.benchmarks.catalog import BENCHMARKS, OF_A_CONFIG
     from transformer.benchmarks.in_turn import run_in_turn
     from transformer.benchmarks.report import record, table
@@ -37,18 +39,18 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"--rounds={arguments.rounds} must be at least 1")
     if arguments.record and root is None:
         raise UserError(
-            "--record writes to experiments/benchmarks/results of a checkout, and this is none: leave it out"
+            "--record writes to experiments/benchmarks/results of a checkout, and this is an installed package: omit it"
         )
     if arguments.name in BENCHMARKS:
         if arguments.data_dir is not None:
-            raise UserError(f"--data_dir does nothing for --name={arguments.name}, whose data is made: leave it away")
+            raise UserError(f"--data_dir has no effect on --name={arguments.name}, whose data is generated: omit it")
         name, benchmark = arguments.name, BENCHMARKS[arguments.name]
     elif arguments.name in OF_A_CONFIG:
         config = with_data(load_config(arguments.experiment).to_dict(), arguments.data_dir)
         name, benchmark = f"{arguments.name}_{config['name']}", OF_A_CONFIG[arguments.name](config)
     else:
         raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")
-    result = run_in_turn(benchmark, arguments.rounds, arguments.peers, lambda line: print(line, flush=True))
+    result = run_in_turn(benchmark, arguments.rounds, arguments.peer_python, lambda line: print(line, flush=True))
     print(table(benchmark, result))
     if arguments.record and root is not None:
         results = root / "experiments" / "benchmarks" / "results"

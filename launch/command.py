@@ -13,7 +13,7 @@ from transformer.installation import command_words
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """One flag of a command: --name=VALUE, or --name and --no-name where the kind is bool."""
+    """A flag of a command: --name=VALUE, or --name and --no_name for a bool."""
 
     name: str
     help: str
@@ -53,18 +53,18 @@ class Command:
 # For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
 TRUST = Flag(
     "trust",
-    "what the run's config.json may name: your own modules as family or task, data sets to download, files, "
-    "folders and runs outside of it; commas between",
+    "names in the run's config.json that you trust, separated by commas: your own modules, data sets to download, "
+    "and files, folders and runs outside of the run",
 )
 
-TRACKERS = Flag("trackers", "where its numbers go as well: wandb, mlflow, trackio; commas between")
+TRACKERS = Flag("trackers", "also log metrics to these, separated by commas: wandb, mlflow, trackio")
 
 LANGUAGE_MODEL = Flag(
-    "language_model", "a run that continues text by characters, whose score the hypotheses of a search get as well"
+    "language_model", "the run of a character language model that rescores the beams (shallow fusion)"
 )
-LANGUAGE_WEIGHT = Flag("language_weight", "what multiplies the language model's score (default: 0.3)", kind=float)
+LANGUAGE_WEIGHT = Flag("language_model_weight", "the weight of the language model's score (default: 0.3)", kind=float)
 
-ENSEMBLE = Flag("ensemble", "further runs, commas between them, whose probabilities are averaged with this one's")
+ENSEMBLE = Flag("ensemble", "further run directories, separated by commas, to average probabilities with")
 
 
 def with_data(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
@@ -132,9 +132,11 @@ class Arguments(types.SimpleNamespace):
         Raises:
             UserError: For a weight without a run.
         """
-        if self.language_weight is not None and self.language_model is None:
-            raise UserError(f"--language_weight={self.language_weight:g} is of --language_model: name a run by it")
-        return self.language_model, 0.3 if self.language_weight is None else self.language_weight
+        if self.language_model_weight is not None and self.language_model is None:
+            raise UserError(
+                f"--language_model_weight={self.language_model_weight:g} is of --language_model: name a run by it"
+            )
+        return self.language_model, 0.3 if self.language_model_weight is None else self.language_model_weight
 
     def without(self, *names: str) -> list[str]:
         """The words without these flags."""

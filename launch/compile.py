@@ -30,16 +30,17 @@ def _prepare_compiler(arguments: Arguments) -> None:
 COMMAND = Command(
     name="compile",
     description=(
-        "Compile the training step of a config for a topology whose devices need not exist, reading no data and making "
-        "no array: bytes of every device against its memory, collectives, and the time of a step by our own roofline. "
-        "Exit code 0: it fits; 1: it does not, with what is largest and what would help; 2: the config or the topology "
-        "cannot be."
+        "Compile the training step of a config ahead of time for a topology that you need not have, without data or "
+        "arrays: bytes per device against its memory, collectives, and the step time by our roofline model. Exit code "
+        "0: it fits; 1: it does not, with the largest arrays and advice; 2: the config or the topology is invalid."
     ),
     example="--config=experiments/pods/configs/gpt3.py --topology=v5p:8x8x16",
     flags=(
-        Flag("topology", "v4:, v5e:, v5p:, v6e: with the sides of a slice, cpu:N or gpu:N (default: the config's pod)"),
-        Flag("search", "try meshes and rematerialization, and print those that fit best", default=False, kind=bool),
-        Flag("tries", "of a search: compile so many programs at most", default=6, kind=int),
+        Flag(
+            "topology", "v4:, v5e:, v5p: or v6e: with the shape of a slice, cpu:N or gpu:N (default: the config's pod)"
+        ),
+        Flag("search_mesh", "try meshes and rematerialization, and print those that fit best", False, bool),
+        Flag("max_candidates", "with --search_mesh, the maximum number of programs to compile", default=6, kind=int),
         Flag("json", "print one JSON object", default=False, kind=bool),
     ),
     takes_config=True,
@@ -51,15 +52,15 @@ SHOWN = 6
 
 def main(arguments: Arguments) -> None:
     """Compile, print, and leave with 1 where it does not fit."""
-    if arguments.tries < 1:
-        raise UserError(f"--tries={arguments.tries} must be at least 1")
+    if arguments.max_candidates < 1:
+        raise UserError(f"--max_candidates={arguments.max_candidates} must be at least 1")
     from transformer.costs.pods.aot import prove, topology_of
     from transformer.training.config import resolve
 
     experiment = resolve(arguments.config)
     topology = topology_of(experiment, arguments.topology)
-    if arguments.search:
-        tried = _search(experiment, topology, arguments.tries)
+    if arguments.search_mesh:
+        tried = _search(experiment, topology, arguments.max_candidates)
         print(json.dumps([entry(each.proof) for each in tried], indent=1) if arguments.json else searched(tried))
         fits = any(each.proof.fits for each in tried)
     else:
@@ -256,7 +257,10 @@ def searched(candidates: Sequence["Tried"]) -> str:
     if best is not None and best.proof.fits:
         lines += ["", "the best: " + " ".join(best.candidate.flags)]
     else:
-        lines += ["", "none of them fits: allow more --tries, raise config.num_microbatches, or take a larger topology"]
+        lines += [
+            "",
+            "none of them fits: allow more --max_candidates, raise config.num_microbatches, or take a larger topology",
+        ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Make a run of a published model, or publish a run."""
+"""Convert a Hugging Face model to a run directory, or a run to a Hugging Face folder."""
 
 import shlex
 from pathlib import Path
@@ -12,47 +12,51 @@ from transformer.installation import command_words
 COMMAND = Command(
     name="convert",
     description=(
-        "Make a run directory of a Hugging Face folder with --from: its parameters become the checkpoint of step 0, "
-        "on which train, evaluate, generate and maps work. Or write a run as such a folder with --to."
+        "Import a published model or export a run. --from_pretrained reads a Hugging Face folder into a new run "
+        "directory, as the checkpoint of step 0, on which train, evaluate, generate and maps work. --save_pretrained "
+        "writes a run as a Hugging Face folder."
     ),
-    example="--from=gpt2 --workdir=runs/gpt2 --dataset=wikitext-2 --data_dir=data",
+    example="--from_pretrained=gpt2 --workdir=runs/gpt2 --dataset=wikitext-2 --data_dir=data",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("from", "a folder with config.json, model.safetensors and a tokenizer, to make a run of"),
-        Flag("to", "a new folder, to write the run into"),
-        Flag("step", "with --to, the checkpoint's step; the latest by default", kind=int),
+        Flag("from_pretrained", "a folder with config.json, model.safetensors and a tokenizer, to import"),
+        Flag("save_pretrained", "a new folder, to export the run to"),
+        Flag("step", "to export: the step of the checkpoint (default: the latest)", kind=int),
         TRUST,
-        Flag("dataset", "with --from, the data to train on further; python_docs, or phrases for translation"),
-        Flag("data_dir", "with --from, the folder of the data, for data sets that are not generated"),
-        Flag("test", "with --from, the split that is measured at the end; empty where the data has none"),
-        Flag("context", "with --from, the greatest length of a text, in tokens (default: 128)", kind=int),
-        Flag("rows", "with --from, texts of that length in a batch (default: 16)", kind=int),
-        Flag("steps", "with --from, steps to train (default: 1000)", kind=int),
-        Flag("learning_rate", "with --from, the peak of the learning rate (default: 5e-5)", kind=float),
+        Flag("dataset", "to import: the data to fine-tune on (default: python_docs, or phrases for translation)"),
+        Flag("data_dir", "to import: the folder of the data, for data sets that are not generated"),
+        Flag("test_split", "to import: the split evaluated at the end of training; empty if the data has none"),
+        Flag("context_length", "to import: the maximum length of a text in tokens (default: 128)", kind=int),
+        Flag("batch_size", "to import: texts in a batch (default: 16)", kind=int),
+        Flag("steps", "to import: training steps (default: 1000)", kind=int),
+        Flag("learning_rate", "to import: the peak learning rate (default: 5e-5)", kind=float),
     ),
 )
-FITTING = ("dataset", "data_dir", "test", "context", "rows", "steps", "learning_rate")
+IMPORT_FLAGS = ("dataset", "data_dir", "test_split", "context_length", "batch_size", "steps", "learning_rate")
 
 
 def main(arguments: Arguments) -> None:
-    """Convert in either direction, and print the result."""
-    source, target = getattr(arguments, "from"), arguments.to
+    """Convert in either direction and print a summary."""
+    source, target = arguments.from_pretrained, arguments.save_pretrained
     if (source is None) == (target is None):
-        raise UserError("convert needs exactly one of --from=DIR, to make a run of it, and --to=DIR, to write a run")
-    given = {name: getattr(arguments, name) for name in FITTING if getattr(arguments, name) is not None}
+        raise UserError(
+            "convert needs exactly one of --from_pretrained=DIR, to import a model, and --save_pretrained=DIR, to "
+            "export a run"
+        )
+    given = {name: getattr(arguments, name) for name in IMPORT_FLAGS if getattr(arguments, name) is not None}
     if target is not None and given:
-        raise UserError(f"--{next(iter(given))} goes with --from alone")
+        raise UserError(f"--{next(iter(given))} needs --from_pretrained")
     for name in ("step", "trust"):
         if source is not None and getattr(arguments, name) is not None:
-            raise UserError(f"--{name} goes with --to alone")
+            raise UserError(f"--{name} needs --save_pretrained")
     from transformer.storage.locate import locate
-    from transformer.training.conversion import Fitting, export_run, import_run
+    from transformer.training.conversion import FineTuning, export_run, import_run
 
     workdir = locate(arguments.workdir)
     if source is not None:
-        made = import_run(Path(source), workdir, Fitting(**given))
+        made = import_run(Path(source), workdir, FineTuning(**given))
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")
-        print(f"Train it further with {shlex.join([*command_words('train'), f'--workdir={workdir}'])}")
+        print(f"Fine-tune it with {shlex.join([*command_words('train'), f'--workdir={workdir}'])}")
     else:
         made = export_run(workdir, Path(target), arguments.step, arguments.trusted)
         print(f"{target}: {made.parameters:,} parameters of {workdir} as a {made.kind} model")

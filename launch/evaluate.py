@@ -1,4 +1,4 @@
-"""Measure a trained run."""
+"""Evaluate a trained run."""
 
 import sys
 
@@ -11,44 +11,44 @@ from transformer.config import UserError
 COMMAND = Command(
     name="evaluate",
     description=(
-        "Run every evaluation of a trained run on its latest checkpoint, or on the checkpoint of --step, and print "
-        "the results. Nothing in the run directory changes."
+        "Run every evaluation of a trained run on its latest checkpoint, or on the checkpoint of --step, and print the "
+        "metrics. Nothing in the run directory changes."
     ),
     example="--workdir=runs/demo --split=test --beams=4",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("step", "the checkpoint's step; the latest by default", kind=int),
-        Flag("split", "only this split"),
+        Flag("step", "the step of the checkpoint (default: the latest)", kind=int),
+        Flag("split", "evaluate this split only"),
         ENSEMBLE,
         LANGUAGE_MODEL,
         LANGUAGE_WEIGHT,
         TRUST,
-        Flag("data_dir", "where the data lies, if it has moved"),
-        Flag("parameters", 'what to evaluate: "raw" or the name of an average; as in the config by default'),
-        Flag("questions", "gaps and last words of the validation text, for a language model", kind=int),
+        Flag("data_dir", "the folder of the data, if it has moved"),
+        Flag("parameters", 'which parameters to evaluate: "raw" or the name of an average (default: the config\'s)'),
+        Flag("num_questions", "the number of cloze and last-word questions, for a language model", kind=int),
         Flag(
-            "shots",
-            "so many passages before each of --questions, or pairs of an episode, such as 0,1,4; "
-            "as in the config by default",
+            "num_shots",
+            "the numbers of example passages before each question, or of pairs in an episode, such as 0,1,4 "
+            "(default: the config's)",
         ),
-        Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
-        Flag("length_penalty", "exponent of the length penalty; as in the config by default", kind=float),
-        Flag("coverage_penalty", "weight of the coverage penalty of beams; as in the config by default", kind=float),
+        Flag("beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
+        Flag("length_penalty", "the exponent of the length penalty (default: the config's)", kind=float),
+        Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", kind=float),
     ),
     before_jax=keep_compiled,
 )
 
 
 def main(arguments: Arguments) -> None:
-    """Load the run, evaluate, print."""
+    """Load the run, evaluate it and print the metrics."""
     from transformer.training.evaluate import compile_evaluations
     from transformer.training.trained_run import load_ensemble, with_language_model
 
     changes = {
         "data_dir": arguments.data_dir,
         "eval_parameters": arguments.parameters,
-        "num_cloze_questions": arguments.questions,
-        "shots": shots_of(arguments),
+        "num_cloze_questions": arguments.num_questions,
+        "shots": num_shots_of(arguments),
         "beams": arguments.beams,
         "length_penalty": arguments.length_penalty,
         "coverage_penalty": arguments.coverage_penalty,
@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> None:
     _, assembly, state = with_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in assembly.task.evaluations})
     if arguments.split not in (None, *splits):
-        raise UserError(f"--split={arguments.split} is not evaluated by this run; say one of: {', '.join(splits)}")
+        raise UserError(f"--split={arguments.split} is not evaluated by this run; choose one of: {', '.join(splits)}")
     chosen = [each for each in assembly.evaluations if arguments.split in (None, each.split)]
     compiled = compile_evaluations(assembly.model, chosen, assembly.placement)
     for evaluation, evaluate in zip(chosen, compiled, strict=True):
@@ -69,15 +69,15 @@ def main(arguments: Arguments) -> None:
             print(f"  {name:<34} {value:.4f}")
 
 
-def shots_of(arguments: Arguments) -> tuple[int, ...] | None:
-    """The numbers of passages; None where the config says them.
+def num_shots_of(arguments: Arguments) -> tuple[int, ...] | None:
+    """Parse --num_shots; None if the config decides.
 
     Raises:
-        UserError: For anything but whole numbers.
+        UserError: If a number is not a whole number.
     """
-    if arguments.shots is None:
+    if arguments.num_shots is None:
         return None
-    return tuple(whole_numbers(arguments.shots, "--shots", least=0))
+    return tuple(whole_numbers(arguments.num_shots, "--num_shots", least=0))
 
 
 if __name__ == "__main__":

@@ -10,41 +10,41 @@ from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arg
 from launch.compiled import keep_compiled
 from transformer.config import UserError
 
-# The flags of decoding: fields of transformer.tasks.decoding.Decoding.
+# Each is a field of transformer.tasks.decoding.Decoding.
 DECODING = (
-    Flag("length", "the greatest number of new tokens (default: 64; a translation's: all positions)", kind=int),
-    Flag("beams", "beams of the search, 1 for greedy; as in the config by default", kind=int),
-    Flag("length_penalty", "exponent of the beams' length penalty", kind=float),
-    Flag("coverage_penalty", "weight of what the beams' attention left out of the source", kind=float),
-    Flag("temperature", "sample, from softmax(logits / temperature)", kind=float),
-    Flag("top_k", "sample, among so many of the likeliest tokens", kind=int),
-    Flag("top_p", "sample, among the likeliest tokens of so much probability", kind=float),
-    Flag("samples", "samples of each text", kind=int),
-    Flag("repetition_penalty", "above 1: tokens that have occurred become less likely", kind=float),
-    Flag("seed", "the seed of the samples", kind=int),
+    Flag("max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", kind=int),
+    Flag("beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
+    Flag("length_penalty", "the exponent of the length penalty of beam search", kind=float),
+    Flag("coverage_penalty", "the weight of the coverage penalty of beam search", kind=float),
+    Flag("temperature", "sample from softmax(logits / temperature)", kind=float),
+    Flag("top_k", "sample among the k most probable tokens", kind=int),
+    Flag("top_p", "sample among the most probable tokens with this total probability", kind=float),
+    Flag("num_samples", "the number of samples for each text", kind=int),
+    Flag("repetition_penalty", "above 1: make tokens that have occurred less probable", kind=float),
+    Flag("seed", "the random seed of the samples", kind=int),
 )
 
 COMMAND = Command(
     name="generate",
     description=(
         "Let a trained run translate, continue or fill in a text, or every line of standard input, and write a page "
-        "of what every head attended to."
+        "that shows what every head attends to."
     ),
-    example="--workdir=runs/demo --language=de --text='half past four in the afternoon'",
+    example="--workdir=runs/demo --target_language=de --text='half past four in the afternoon'",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("text", "the text; without it, the lines of standard input"),
-        Flag("prompt_file", "a file that is one text, such as examples and a question, line by line"),
-        Flag("language", "the target language, where the run has learned several"),
-        Flag("step", "the checkpoint's step; the latest by default", kind=int),
+        Flag("text", "the text (default: every line of standard input)"),
+        Flag("prompt_file", "a file that holds one text, such as a few-shot prompt"),
+        Flag("target_language", "the target language, if the run has learned several"),
+        Flag("step", "the step of the checkpoint (default: the latest)", kind=int),
         *DECODING,
-        Flag("stop", "stop in front of this text"),
-        Flag("weighed", "words, divided by commas: how probable each is at every hidden place that is filled in"),
+        Flag("stop", "stop before this text"),
+        Flag("score_words", "words, separated by commas: print the probability of each at every masked position"),
         ENSEMBLE,
         LANGUAGE_MODEL,
         LANGUAGE_WEIGHT,
         TRUST,
-        Flag("data_dir", "where the data lies, if it has moved"),
+        Flag("data_dir", "the folder of the data, if it has moved"),
         Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, kind=bool),
     ),
     before_jax=keep_compiled,
@@ -52,7 +52,7 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Print the answers, and the path of the page."""
+    """Print the answers and the path of the page."""
     texts = texts_of(arguments)
     from transformer.maps.report.page import render_single_text, write_page
     from transformer.maps.report.single_text import store_single_text
@@ -66,8 +66,8 @@ def main(arguments: Arguments) -> None:
     workdir = locate(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
-    decoding |= {"stops": (arguments.stop,) if arguments.stop else None}
-    decoding["words"] = tuple(arguments.weighed.split(",")) if arguments.weighed else None
+    decoding["stop_sequences"] = (arguments.stop,) if arguments.stop else None
+    decoding["score_words"] = tuple(arguments.score_words.split(",")) if arguments.score_words else None
     runs: list[str | Path] = [workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
     experiment, assembly, state = with_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
@@ -80,7 +80,7 @@ def main(arguments: Arguments) -> None:
         return
     request = Request(
         asked,
-        arguments.language,
+        arguments.target_language,
         {name: value for name, value in decoding.items() if value is not None},
     )
     answers = assembly.task.answer(view, request)
@@ -100,7 +100,7 @@ def main(arguments: Arguments) -> None:
 
 
 def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
-    r"""The answers to lines of standard input, as many lines for each: empty ones for a line without text.
+    r"""Arrange the answers to the lines of standard input: the same number for each, empty for a line without text.
 
     A line end within an answer is written as "\n".
     """
@@ -111,11 +111,10 @@ def line_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:
 
 
 def texts_of(arguments: Arguments) -> list[str]:
-    """The text, that of a file less the line end behind it, or the lines of standard input.
+    """Return the text, the text of a file without its last line end, or the lines of standard input.
 
     Raises:
-        UserError: For a text and a file, for a file or a standard input that is empty, and for what cannot be read as
-            UTF-8.
+        UserError: If both a text and a file are given, or if the file or the standard input is empty or not UTF-8.
     """
     if arguments.prompt_file is None:
         if arguments.text is not None:
@@ -125,29 +124,29 @@ def texts_of(arguments: Arguments) -> list[str]:
         # Not as text: what a C locale cannot decode it passes on as surrogates, which no tokenizer takes.
         lines = split_lines(_read("standard input", sys.stdin.buffer.read))
         if not lines:
-            raise UserError("standard input is empty: write a text a line, or say --text=''")
+            raise UserError("standard input is empty: write one text per line, or pass --text=''")
         return lines
     if arguments.text is not None:
-        raise UserError("--text and --prompt_file both give the text: say one of them")
+        raise UserError("--text and --prompt_file both give the text: pass only one of them")
     name = f"--prompt_file={arguments.prompt_file}"
     text = _read(name, Path(arguments.prompt_file).expanduser().read_bytes).replace("\r\n", "\n").removesuffix("\n")
     if not text.strip():
-        raise UserError(f"{name} is empty: write a text into it, or say --text=''")
+        raise UserError(f"{name} is empty: write a text into it, or pass --text=''")
     return [text]
 
 
 def _read(name: str, read: Callable[[], bytes]) -> str:
-    """Raise UserError, which calls it by `name`."""
+    """Read UTF-8 text; a UserError names its source `name`."""
     try:
         return read().decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"{name} cannot be read: {error.strerror or error}; name a file that can") from error
+        raise UserError(f"{name} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{name} cannot be read as a UTF-8 text: {error}; convert it, as by iconv -t UTF-8") from error
+        raise UserError(f"{name} is not UTF-8: {error}; convert it, for example with iconv -t UTF-8") from error
 
 
 def _new_folder(parent: Path) -> Path:
-    """The next folder that does not exist yet, so that earlier results stay."""
+    """Create the next numbered folder, so that earlier results stay."""
     number = 1
     while (parent / f"{number:04d}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Recurrence, convolution and self-attention: what a layer costs, and how far its gradient reaches."""
+"""Compare recurrent, convolutional and self-attention layers: cost and gradient reach."""
 
 import sys
 
@@ -9,18 +9,18 @@ from launch.parsing import whole_numbers
 COMMAND = Command(
     name="layers",
     description=(
-        "Compare a layer of each kind (Vaswani et al. 2017, table 1): operations, steps that wait, layers between the "
-        "ends, and measured on this machine the time and memory of a gradient; then how much of a gradient reaches "
-        "the first input over a distance."
+        "Compare recurrent, convolutional and self-attention layers (Vaswani et al. 2017, table 1): FLOPs, sequential "
+        "operations, maximum path length, and the measured time and memory of a gradient on this machine; then how "
+        "much of the gradient reaches the first input over a distance."
     ),
-    example="--lengths=250,1000,4000 --width=256",
+    example="--sequence_lengths=250,1000,4000 --width=256",
     flags=(
-        Flag("lengths", "sequence lengths, joined by commas", default="250,500,1000,2000,4000"),
-        Flag("width", "features", default=256, kind=int),
-        Flag("rows", "sequences", default=1, kind=int),
+        Flag("sequence_lengths", "sequence lengths, separated by commas", default="250,500,1000,2000,4000"),
+        Flag("width", "features of a layer", default=256, kind=int),
+        Flag("batch_size", "sequences in the batch", default=1, kind=int),
         Flag("repeats", "measurements of each", default=5, kind=int),
-        Flag("distances", "distances of the gradients, joined by commas", default="1,10,50,100,200"),
-        Flag("seeds", "initial values that gradients are averaged over", default=16, kind=int),
+        Flag("distances", "distances of the gradients, separated by commas", default="1,10,50,100,200"),
+        Flag("num_seeds", "initializations to average the gradients over", default=16, kind=int),
     ),
 )
 
@@ -32,18 +32,18 @@ def main(arguments: Arguments) -> None:
     from transformer.benchmarks.layer_kinds import KINDS
     from transformer.config import UserError
 
-    for name in ("width", "rows", "repeats", "seeds"):
+    for name in ("width", "batch_size", "repeats", "num_seeds"):
         if getattr(arguments, name) < 1:
             raise UserError(f"--{name}={getattr(arguments, name)} must be at least 1")
-    lengths, distances = _numbers(arguments, "lengths"), _numbers(arguments, "distances")
+    lengths, distances = _numbers(arguments, "sequence_lengths"), _numbers(arguments, "distances")
     d = arguments.width
-    print(f"{'kind':<12}{'n':>7}{'operations':>12}{'waits':>7}{'path':>7}{'ms':>10}{'MB beside':>11}")
+    print(f"{'kind':<12}{'n':>7}{'FLOPs':>12}{'steps':>7}{'path':>7}{'ms':>10}{'temp MB':>11}")
     costs = []
     for n in lengths:
-        for cost in time_layers(n, d, rows=arguments.rows, repeats=arguments.repeats):
+        for cost in time_layers(n, d, rows=arguments.batch_size, repeats=arguments.repeats):
             kind = KINDS[cost.kind]
             print(
-                f"{cost.kind:<12}{n:>7}{arguments.rows * kind.flops(n, d):>12.2e}{kind.waits(n):>7}"
+                f"{cost.kind:<12}{n:>7}{arguments.batch_size * kind.flops(n, d):>12.2e}{kind.waits(n):>7}"
                 f"{kind.path(n):>7}{1e3 * cost.seconds:>10.1f}{cost.temporaries / 1e6:>11.1f}",
                 flush=True,
             )
@@ -54,11 +54,11 @@ def main(arguments: Arguments) -> None:
             time, memory = slope(costs, name, "seconds"), slope(costs, name, "temporaries")
             print(f"{name:<12}time grows as n^{time:.2f}, memory as n^{memory:.2f}")
         met = crossover(costs, "attention", "lstm")
-        crossing = "at none of the measured lengths" if met is None else f"from about n={met:.0f} on"
-        print(f"attention overtakes the lstm's time at d={d}: {crossing}")
-    print("\ngradient of the last output with respect to the first input, over that at the first distance")
+        crossing = "at no measured length" if met is None else f"from about n={met:.0f}"
+        print(f"self-attention takes longer than the LSTM at d={d}: {crossing}")
+    print("\ngradient of the last output with respect to the first input, relative to the first distance")
     print(f"{'kind':<14}" + "".join(f"{distance:>10}" for distance in distances))
-    for name, norms in reaches(distances, d, seeds=arguments.seeds).items():
+    for name, norms in reaches(distances, d, seeds=arguments.num_seeds).items():
         print(f"{name:<14}" + "".join(f"{norm / norms[0]:>10.1e}" for norm in norms), flush=True)
 
 

@@ -28,18 +28,18 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     given = vars(values)
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
-        if flag.kind in (int, float) and given[_attribute(flag)] is not None:
-            convert(flag.kind, given[_attribute(flag)], f"--{flag.name}")
+        if flag.kind in (int, float) and given[flag.name] is not None:
+            convert(flag.kind, given[flag.name], f"--{flag.name}")
     config_file = given.pop("config", None) or ""
     arguments = Arguments(**given, words=_joined(command, words), config_words=tuple(words_of_config))
     arguments.config_file = config_file
     recorded = recorded_config(arguments.workdir) if command.resumes and not config_file else None
-    waived = {name for flag in command.flags if getattr(arguments, _attribute(flag)) for name in flag.waives}
+    waived = {name for flag in command.flags if getattr(arguments, flag.name) for name in flag.waives}
     for flag in _all_flags(command):
         if flag is _CONFIG:
             missing = not config_file and recorded is None
         else:
-            missing = getattr(arguments, _attribute(flag)) in (None, "")
+            missing = getattr(arguments, flag.name) in (None, "")
         if flag is _CONFIG and missing and command.resumes and arguments.workdir and flag.name not in waived:
             raise UserError(
                 f"--workdir={arguments.workdir} holds no run to go on with; to begin one there, say --config=FILE as "
@@ -95,6 +95,23 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
 
+class _Switch(argparse.BooleanOptionalAction):
+    """A flag without a value: --name turns it on, --no_name off."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any):
+        super().__init__(option_strings, dest, **settings)
+        self.option_strings = [f"--{dest}", f"--no_{dest}"]
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, option_string == f"--{self.dest}")
+
+
 _CONFIG = Flag(
     "config",
     "a file with get_config(), or FILE.py:ARGUMENT; --config.KEY=VALUE sets one of its keys",
@@ -104,10 +121,6 @@ _CONFIG = Flag(
 
 def _all_flags(command: Command) -> tuple[Flag, ...]:
     return ((_CONFIG,) if command.takes_config else ()) + command.flags
-
-
-def _attribute(flag: Flag) -> str:
-    return flag.name.replace("-", "_")
 
 
 def _parser(command: Command) -> _Parser:
@@ -124,12 +137,12 @@ def _parser(command: Command) -> _Parser:
     for flag in _all_flags(command):
         note = "" if flag.default is None else f" (default: {flag.default})"
         settings: dict[str, Any] = {
-            "dest": _attribute(flag),
+            "dest": flag.name,
             "default": flag.default,
             "help": (flag.help + note).replace("%", "%%"),
         }
         if flag.kind is bool:
-            settings |= {"action": argparse.BooleanOptionalAction}
+            settings |= {"action": _Switch}
         else:
             settings |= {"type": flag.kind, "metavar": _metavar(flag), "choices": flag.choices or None}
         group.add_argument(f"--{flag.name}", **settings)

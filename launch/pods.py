@@ -20,13 +20,13 @@ COMMAND = Command(
     name="pods",
     description=(
         "Compile the training step of every config in experiments/ for the pod that it names, one after the other, "
-        "each in a process of its own; write the proofs as JSON and, beside it, as a page of tables. Exit code 1 "
-        "where one does not fit or cannot be compiled. What differs from the record before is printed."
+        "each in its own process. The results are written as JSON and as a page of tables, and differences from the "
+        "previous results are printed. Exit code 1 if a step does not fit or cannot be compiled."
     ),
-    example="--only=gpt2",
+    example="--filter=gpt2",
     flags=(
-        Flag("results", "the record", default="experiments/pods/results/pods.json"),
-        Flag("only", "those configs alone whose name has this in it; the others' records stay"),
+        Flag("results_file", "the JSON file of results", default="experiments/pods/results/pods.json"),
+        Flag("filter", "compile only the configs whose name contains this; the other results stay"),
     ),
 )
 GB = 1e9
@@ -101,10 +101,10 @@ def main(arguments: Arguments) -> None:
             "pods compiles the configs in experiments/ of a checkout, and this is none: clone the repository"
         )
     known = configs(root / "experiments")
-    chosen = [name for name in known if not arguments.only or arguments.only in name]
+    chosen = [name for name in known if not arguments.filter or arguments.filter in name]
     if not chosen:
-        raise UserError(f"--only={arguments.only} is in no config's name; known: {', '.join(known)}")
-    path = Path(arguments.results)
+        raise UserError(f"--filter={arguments.filter} is in no config's name; known: {', '.join(known)}")
+    path = Path(arguments.results_file)
     records = recorded(path)
     failed = []
     for name in chosen:

@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are collected from the READMEs of the projects."""
+"""Print the pages of docs/ that are generated from the READMEs of the projects."""
 
 import posixpath
 import re
@@ -40,13 +40,13 @@ TOPICS = {
 COMMAND = Command(
     name="projects",
     description=(
-        "Print a page collected from experiments/*/README.md: the table of projects, or the results of one topic."
+        "Print a page of docs/ generated from experiments/*/README.md: the projects, or the results of one topic."
     ),
     example="--page=results/vision > docs/results/vision.md",
     flags=(
         Flag(
             "page",
-            "which page",
+            "the page to print",
             required=True,
             choices=("projects", "results", *(f"results/{topic}" for topic in TOPICS)),
         ),

@@ -19,18 +19,19 @@ FILE = "scaling.json"
 COMMAND = Command(
     name="scaling",
     description=(
-        "Fit how the loss falls with parameters N, tokens D and training operations C over the runs of a sweep or an "
-        "ablation, or over given run directories: L = E + A / N^alpha + B / D^beta where both vary, as far as the runs "
-        "can tell it, with 95 % intervals by bootstrap of the losses. Print a table and write it as JSON."
+        "Fit scaling laws: how the loss falls with parameters N, tokens D and training FLOPs C, over the runs of a "
+        "sweep or an ablation, or over given run directories. Where N and D both vary the law is "
+        "L = E + A / N^alpha + B / D^beta. Intervals are 95 %, by bootstrap of the losses. The result is printed as a "
+        "table and written as JSON."
     ),
     example="--workdir=runs/sizes",
     flags=(
         Flag("workdir", "the directory of a sweep or an ablation", required=True),
-        Flag("runs", "run directories instead, commas between them", waives=("workdir",)),
-        Flag("metric", "the loss to fit, as split/name", default="validation/loss"),
-        Flag("draws", "bootstrap samples", default=200, kind=int),
-        Flag("seed", "of the bootstrap samples", default=0, kind=int),
-        Flag("to", f"the JSON file to write (default: WORKDIR/{FILE}; of --runs none)"),
+        Flag("runs", "run directories instead, separated by commas", waives=("workdir",)),
+        Flag("metric", "the loss to fit, as SPLIT/NAME", default="validation/loss"),
+        Flag("bootstrap_samples", "the number of bootstrap samples", default=200, kind=int),
+        Flag("seed", "the random seed of the bootstrap", default=0, kind=int),
+        Flag("output", f"the JSON file to write (default: WORKDIR/{FILE}; with --runs none)"),
     ),
 )
 
@@ -38,9 +39,11 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Read, fit, print and write."""
     if arguments.workdir is not None and arguments.runs is not None:
-        raise UserError(f"--workdir={arguments.workdir} and --runs={arguments.runs}: give one of them")
-    if arguments.draws < 0 or arguments.seed < 0:
-        raise UserError(f"--draws={arguments.draws} and --seed={arguments.seed} must be at least 0")
+        raise UserError(f"--workdir={arguments.workdir} and --runs={arguments.runs}: pass only one of them")
+    if arguments.bootstrap_samples < 0 or arguments.seed < 0:
+        raise UserError(
+            f"--bootstrap_samples={arguments.bootstrap_samples} and --seed={arguments.seed} must be at least 0"
+        )
     from transformer.storage.locate import locate, storage_of
     from transformer.studies.scaling_laws import fit_scaling_laws, loss_falls_with_size, read_runs
 
@@ -52,7 +55,7 @@ def main(arguments: Arguments) -> None:
     if len(read.runs) < 2:
         raise UserError(f"{len(read.runs)} finished runs report {arguments.metric}: a fit needs two of different sizes")
     found, monotone = (
-        fit_scaling_laws(read.runs, draws=arguments.draws, seed=arguments.seed),
+        fit_scaling_laws(read.runs, draws=arguments.bootstrap_samples, seed=arguments.seed),
         loss_falls_with_size(read.runs),
     )
     print(table(read.runs, found, monotone, arguments.metric))
@@ -65,8 +68,8 @@ def main(arguments: Arguments) -> None:
 def _target(arguments: Arguments) -> Path | None:
     from transformer.storage.locate import locate
 
-    if arguments.to is not None:
-        return locate(arguments.to)
+    if arguments.output is not None:
+        return locate(arguments.output)
     return None if arguments.workdir is None else locate(arguments.workdir) / FILE
 
 

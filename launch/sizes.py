@@ -16,21 +16,29 @@ if TYPE_CHECKING:
 COMMAND = Command(
     name="sizes",
     description=(
-        "Print the published models that --config.model.size names: their shape, their parameters counted from "
-        "abstract shapes beside the published number, the operations of training, and where they are published. With "
-        "--workdir print the parameters of a trained run by part of its model, as its latest checkpoint holds them. "
-        "With --rate, --tokens or --price print what training each would cost; with --trained what published trainings "
-        "did."
+        "List the published models that --config.model.size names: shape, parameters as counted and as published, "
+        "training FLOPs, and source. With --workdir print the parameters of a trained run by part of its model, from "
+        "its latest checkpoint. With --flops_per_second, --training_tokens or --dollars_per_device_hour print what "
+        "training each would cost; with --published_trainings what published trainings did cost."
     ),
     example="--name=gpt2-xl",
     flags=(
-        Flag("name", "one size alone (default: all)"),
-        Flag("workdir", "a run directory: the sizes of that run"),
+        Flag("name", "list this model only (default: all)"),
+        Flag("workdir", "a run directory: print the sizes of that run"),
         TRUST,
-        Flag("tokens", "what training costs on so many tokens (default: as published)", kind=float),
-        Flag("rate", "the operations a second that one device sustains: training in days of one device", kind=float),
-        Flag("price", "dollars of one device for an hour, beside --rate (of --trained: 1)", kind=float),
-        Flag("trained", "print published trainings: devices x hours x rate, beside what is printed", False, bool),
+        Flag("training_tokens", "estimate the cost for this many tokens (default: as published)", kind=float),
+        Flag("flops_per_second", "FLOPs per second that one device sustains, to estimate device-days", kind=float),
+        Flag(
+            "dollars_per_device_hour",
+            "dollars per device-hour, with --flops_per_second or --published_trainings (there the default is 1)",
+            kind=float,
+        ),
+        Flag(
+            "published_trainings",
+            "list published training runs: devices x hours x FLOP/s, and the published FLOPs",
+            default=False,
+            kind=bool,
+        ),
         Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, kind=bool),
     ),
 )
@@ -47,6 +55,7 @@ COLUMNS = (
     "training FLOPs",
     "citation",
 )
+COST_FLAGS = ("training_tokens", "flops_per_second", "dollars_per_device_hour")
 LEFT = ("name", "family", "citation")
 FLOPS_NOTE = (
     "FLOPs/token: training, 3 x the matrix products that one more row of the context adds to a forward pass, divided "
@@ -57,30 +66,43 @@ FLOPS_NOTE = (
 
 
 def main(arguments: Arguments) -> None:
-    """Count and print."""
-    for name in ("tokens", "rate", "price"):
+    """Count and print the sizes or costs."""
+    for name in COST_FLAGS:
         value = getattr(arguments, name)
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"--{name}={value} must be above 0 and finite")
-    asked = [name for name in ("tokens", "rate", "price", "trained") if getattr(arguments, name)]
+    asked = [name for name in (*COST_FLAGS, "published_trainings") if getattr(arguments, name)]
     if arguments.workdir is not None:
         if asked:
-            raise UserError(f"--{asked[0]} is about published models: leave --workdir out")
+            raise UserError(f"--{asked[0]} is about published models: omit --workdir")
         if arguments.name is not None:
-            raise UserError(f"--name={arguments.name} is of a published size and --workdir of a run: give one of them")
+            raise UserError(
+                f"--name={arguments.name} names a published model, and --workdir a run: pass only one of them"
+            )
         from transformer.training.trained_run import run_sizes
 
         trained = run_sizes(arguments.workdir, arguments.trusted)
         print(json.dumps(run_entry(trained), indent=2) if arguments.json else run_table(trained))
         return
-    if arguments.price is not None and arguments.rate is None and not arguments.trained:
-        raise UserError(f"--price={arguments.price} is for days of a device, which need --rate (or say --trained)")
+    if (
+        arguments.dollars_per_device_hour is not None
+        and arguments.flops_per_second is None
+        and not arguments.published_trainings
+    ):
+        raise UserError(
+            f"--dollars_per_device_hour={arguments.dollars_per_device_hour} needs --flops_per_second or "
+            "--published_trainings"
+        )
     if arguments.trust is not None:
-        raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or leave it out")
-    if arguments.trained:
-        if unread := [name for name in ("name", "tokens", "rate") if getattr(arguments, name) is not None]:
-            raise UserError(f"--{unread[0]} is for what training would cost: leave --trained out")
-        published = trained_entries(1.0 if arguments.price is None else arguments.price)
+        raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or omit --trust")
+    if arguments.published_trainings:
+        if unread := [
+            name for name in ("name", "training_tokens", "flops_per_second") if getattr(arguments, name) is not None
+        ]:
+            raise UserError(f"--{unread[0]} is for estimates: omit --published_trainings")
+        published = trained_entries(
+            1.0 if arguments.dollars_per_device_hour is None else arguments.dollars_per_device_hour
+        )
         print(json.dumps(published, indent=2) if arguments.json else columns(published))
         return
     from transformer.models.registry import published_sizes
@@ -89,10 +111,13 @@ def main(arguments: Arguments) -> None:
         choice(arguments.name, published_sizes(), "--name")
     entries = [entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
     if asked:
-        costs = [cost_entry(each, arguments.tokens, arguments.rate, arguments.price) for each in entries]
+        costs = [
+            cost_entry(each, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour)
+            for each in entries
+        ]
         known = [each for each in costs if each["tokens"] is not None]
         if not known:
-            raise UserError("no source says on how many tokens it was trained: give --tokens")
+            raise UserError("the number of training tokens is not published: pass --training_tokens")
         print(json.dumps(known, indent=2) if arguments.json else columns(known))
         return
     print(json.dumps(entries, indent=2) if arguments.json else table(entries))

@@ -1,4 +1,4 @@
-"""Write the page of what each attention backend takes."""
+"""Print the support table of the attention backends."""
 
 import sys
 
@@ -7,7 +7,7 @@ from launch.command import Arguments, Command
 
 COMMAND = Command(
     name="support",
-    description="Print the page that says which attention each backend computes, on which arrays and machines.",
+    description="Print the table of attention backends: which attention each computes, on which arrays and machines.",
     example="> docs/guides/attention_backends.md",
 )
 

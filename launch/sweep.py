@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 def _become_worker(arguments: Arguments) -> None:
     """Prepare a worker process before jax is imported, which reading a config's words does."""
     if arguments.worker:
-        if arguments.workers is not None:
-            raise UserError("--worker is one worker itself: leave --workers away, and start it as often as you like")
+        if arguments.num_workers is not None:
+            raise UserError("--worker is one worker itself: omit --num_workers, and start as many as you like")
         become_worker()
 
 
 COMMAND = Command(
     name="sweep",
     description=(
-        "Train the trials that get_sweep() of a config file spans, each in a run directory of its own, on several "
-        "workers. --trials is a total: the same command again completes it. A worker that dies is replaced, and its "
-        "trial goes on from its last checkpoint. With --worker this process is one worker, for Slurm or Kubernetes "
-        "to start as many as they like on one shared disk."
+        "Train the trials of the search space that get_sweep() of a config file returns, each in its own run "
+        "directory, on several workers. --num_trials is a total: the same command again completes it. A worker that "
+        "dies is replaced, and its trial resumes from its last checkpoint. With --worker this process is one worker: "
+        "Slurm or Kubernetes can start any number of them on a shared disk."
     ),
-    example="--config=experiments/translation/configs/demo_learning_rate_sweep.py --workdir=runs/sweep --workers=2",
+    example="--config=experiments/translation/configs/demo_learning_rate_sweep.py --workdir=runs/sweep --num_workers=2",
     flags=(
         Flag("workdir", "the sweep's directory", required=True),
-        Flag("workers", "processes on this machine (default: 1)", kind=int),
-        Flag("trials", "how many in all (default: every point of a finite space)", kind=int),
-        Flag("engine", "what chooses them: grid, random, tpe, gp or hyperband (default: grid where it can be)"),
-        Flag("metric", "what trials are compared by, as split/name", default="validation/loss"),
-        Flag("better", "which way it is to go", choices=("lower", "higher"), default="lower"),
-        Flag("seed", "of the engine's draws (default: 0)", kind=int),
-        Flag("storage", "where Optuna keeps its study, as postgresql://HOST/NAME (default: a file in WORKDIR)"),
+        Flag("num_workers", "processes on this machine (default: 1)", kind=int),
+        Flag("num_trials", "the total number of trials (default: every point of a finite space)", kind=int),
+        Flag("search_algorithm", "grid, random, tpe, gp or hyperband (default: grid if the space is finite)"),
+        Flag("metric", "the objective, as SPLIT/NAME", default="validation/loss"),
+        Flag("direction", "the direction of the objective", choices=("minimize", "maximize"), default="minimize"),
+        Flag("seed", "the random seed of the search algorithm (default: 0)", kind=int),
+        Flag("storage", "Optuna's storage, such as postgresql://HOST/NAME (default: a file in WORKDIR)"),
         TRACKERS,
         TRUST,
-        Flag("data_dir", "folder of the data on this machine, for data sets that are not generated"),
-        Flag("vectorize", "train trials of one program together, where that is faster", default=False, kind=bool),
-        Flag("retry-failed", "make failed trials pending again", default=False, kind=bool),
+        Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
+        Flag("vmap", "train trials with the same program together by jax.vmap, if that is faster", False, bool),
+        Flag("retry_failed", "run failed trials again", default=False, kind=bool),
         Flag("worker", "be one worker, in this process", default=False, kind=bool),
     ),
     takes_config=True,
@@ -62,7 +62,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Check everything, then work or start workers, and print the results."""
-    workers = 1 if arguments.workers is None else arguments.workers
+    workers = 1 if arguments.num_workers is None else arguments.num_workers
     if not arguments.worker:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.records import parse_metric
@@ -79,7 +79,7 @@ def main(arguments: Arguments) -> None:
             sweep.proposer,
             total=total,
             metric=arguments.metric,
-            vectorize=arguments.vectorize,
+            vectorize=arguments.vmap,
             data_dir=arguments.data_dir,
             vouched=sweep.vouched,
             trackers=trackers,
@@ -90,19 +90,19 @@ def main(arguments: Arguments) -> None:
         run_workers(
             [
                 *process_words("sweep"),
-                *arguments.without("workers", "retry-failed", "no-retry-failed", "no-worker"),
+                *arguments.without("num_workers", "retry_failed", "no_retry_failed", "no_worker"),
             ],
             ledger,
             workers=workers,
             total=total,
             metric=arguments.metric,
-            better=arguments.better,
+            maximize=arguments.direction == "maximize",
             also=page.write,
         )
     rows = look(ledger, ledger.trials()[:total], metric)
     table = write_csv(ledger, rows, metric)
     if not arguments.worker:
-        best = best_done(rows, maximize=arguments.better == "higher")
+        best = best_done(rows, maximize=arguments.direction == "maximize")
         print(summarize(ledger, rows, metric, best, "" if best is None else _once_more(arguments, ledger, best.trial)))
         print(f"all trials: {page.path} and {table}")
 
@@ -111,9 +111,9 @@ def _page(arguments: Arguments, sweep: "_Sweep", metric: "Metric") -> "SweepPage
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.results import About
 
-    command = shlex.join([*command_words("sweep"), *arguments.without("retry-failed", "no-retry-failed")])
+    command = shlex.join([*command_words("sweep"), *arguments.without("retry_failed", "no_retry_failed")])
     name = str(arguments.config["name"])
-    about = About(name, metric, arguments.better == "higher", sweep.total, command)
+    about = About(name, metric, arguments.direction == "maximize", sweep.total, command)
     return SweepPage(sweep.ledger, about, lambda trial: _once_more(arguments, sweep.ledger, trial))
 
 
@@ -152,8 +152,8 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     base = arguments.config
     space = _space(arguments)
-    engine = choose_engine(arguments.engine, space)
-    total = check_total(arguments.trials, space)
+    engine = choose_engine(arguments.search_algorithm, space)
+    total = check_total(arguments.num_trials, space)
     _check_flags(arguments, engine)
     seed = arguments.seed or 0
     facts = {
@@ -162,12 +162,12 @@ def _sweep(arguments: Arguments) -> _Sweep:
         "engine": engine,
         "seed": None if engine == "grid" else seed,
         "metric": arguments.metric,
-        "better": arguments.better,
+        "direction": arguments.direction,
     }
     # Before the directory is touched; points that are not known yet are sampled, to check keys and types.
     trials = planned(engine, base, space, total, seed) if engine in PLANNED else [any_drawn(base, space, seed)]
-    if engine in PLANNED and len(trials) < total and arguments.trials is not None:
-        print(f"the space holds {len(trials)} different trials, fewer than --trials={total}: all are tried")
+    if engine in PLANNED and len(trials) < total and arguments.num_trials is not None:
+        print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
     ledger = Ledger.open(locate(arguments.workdir), facts)
     vouched = frozenset(arguments.trusted).union(*map(names_in, (base, *(trial.config for trial in trials))))
     for trial in ledger.trials():
@@ -181,7 +181,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         return _Sweep(ledger, total, None, vouched)  # each worker asks the engine itself
     from transformer.studies.sweeps.optuna_search import connect
 
-    maximize = arguments.better == "higher"
+    maximize = arguments.direction == "maximize"
     proposer = connect(engine, ledger, base, space, seed=seed, maximize=maximize, url=arguments.storage)
     return _Sweep(ledger, total, proposer, vouched)
 
@@ -213,18 +213,18 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
 
     optuna = engine not in PLANNED
     if engine == "grid" and arguments.seed is not None:
-        raise UserError("--seed draws nothing from a grid: leave it away, or say --engine=random")
+        raise UserError("--seed has no effect on a grid: omit it, or pass --search_algorithm=random")
     if not optuna and arguments.storage is not None:
-        raise UserError(f"--storage is Optuna's, and --engine={engine} does without: leave it away")
-    if optuna and arguments.vectorize:
+        raise UserError(f"--storage is for Optuna, which --search_algorithm={engine} does not use: omit it")
+    if optuna and arguments.vmap:
         raise UserError(
-            f"--vectorize needs many trials that are known at once, and --engine={engine} proposes one after another: "
-            "leave one away"
+            f"--vmap needs many trials at once, and --search_algorithm={engine} suggests one after another: omit one "
+            "of them"
         )
     if optuna and arguments.storage is None and not isinstance(locate(arguments.workdir), Path):
         raise UserError(
-            f"--engine={engine} keeps its study in a file on a disk, and --workdir={arguments.workdir} is in a bucket: "
-            "say --storage=postgresql://HOST/NAME, or a --workdir on a disk"
+            f"--search_algorithm={engine} keeps its study in a file on disk, and --workdir={arguments.workdir} is in a "
+            "bucket: pass --storage=postgresql://HOST/NAME, or a --workdir on a disk"
         )
     if optuna:
         check_installed(engine)

@@ -15,34 +15,38 @@ from transformer.installation import command_words
 COMMAND = Command(
     name="train",
     description=(
-        "Train the model of a config file in a run directory, logging metrics and the attention maps of every "
-        "head. The same command on the same directory resumes the run, then without --config if you like. On "
-        "several processes or machines start it on each: TPU pods, Slurm and Open MPI (5 or newer: with "
-        "mpi4py) are recognized; elsewhere give "
-        "--coordinator, --processes and --process, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
+        "Train the model of a config file in a run directory, and log metrics and the attention maps of every head. "
+        "Running the same command again resumes the run; --config is then optional. To train on several processes or "
+        "machines, run the command on each: TPU pods, Slurm and Open MPI (5 or newer, with mpi4py) are detected. "
+        "Elsewhere pass --coordinator_address, --num_processes and --process_id, or set JAX_COORDINATOR_ADDRESS, "
+        "JAX_NUM_PROCESSES and JAX_PROCESS_ID."
     ),
     example="--config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("workdir", "the run directory", required=True),
-        Flag("data_dir", "folder of the data, for data sets that are not generated"),
+        Flag("data_dir", "the folder of the data, for data sets that are not generated"),
         TRUST,
         Flag(
             "show_config",
-            "print every key of the config with its value, and train nothing",
+            "print every config key with its value, without training",
             default=False,
             kind=bool,
             waives=("workdir",),
         ),
         TRACKERS,
-        Flag("serve", "give the page to a browser of this machine while the run trains", default=False, kind=bool),
-        Flag("profile", "trace steps 10 to 14 into WORKDIR/profile", default=False, kind=bool),
-        Flag("coordinator", "HOST:PORT of process 0, where this is one of several processes"),
-        Flag("processes", "number of processes; 1: this one trains alone, whatever started it", kind=int),
-        Flag("process", "which of them this is, from 0", kind=int),
-        Flag("heartbeat", "seconds of silence after which a process counts as lost", default=60, kind=int),
-        Flag("watchdog", "seconds without progress that end the process; 0: never (default: by the steps)", kind=float),
-        Flag("rewind", "go back to the checkpoint of this step first; 0 is the start", kind=int),
-        Flag("skip", "leave out so many batches behind the step gone back to, or else behind the latest", kind=int),
+        Flag("serve", "serve the run's page to a browser on this machine during training", default=False, kind=bool),
+        Flag("profile", "write a profiler trace of steps 10 to 14 to WORKDIR/profile", default=False, kind=bool),
+        Flag("coordinator_address", "HOST:PORT of process 0, when training on several processes"),
+        Flag("num_processes", "the number of processes; 1 trains on this process alone", kind=int),
+        Flag("process_id", "the index of this process, from 0", kind=int),
+        Flag("heartbeat_timeout", "seconds without a heartbeat before a process counts as lost", default=60, kind=int),
+        Flag(
+            "watchdog_timeout",
+            "seconds without progress before the process is ended; 0: never (default: from the step time)",
+            kind=float,
+        ),
+        Flag("rollback_to_step", "restore the checkpoint of this step first; 0 restarts from the beginning", kind=int),
+        Flag("skip_batches", "skip this many batches after the restored step (default: the latest step)", kind=int),
     ),
     takes_config=True,
     resumes=True,
@@ -64,15 +68,15 @@ def main(arguments: Arguments) -> None:
     from transformer.storage.locate import locate
     from transformer.training.writers.trackers import open_trackers, requested_trackers
 
-    if arguments.watchdog is not None and not arguments.watchdog >= 0:
-        raise UserError(f"--watchdog={arguments.watchdog} must be a number of seconds, or 0 for none")
+    if arguments.watchdog_timeout is not None and not arguments.watchdog_timeout >= 0:
+        raise UserError(f"--watchdog_timeout={arguments.watchdog_timeout} must be a number of seconds, or 0 for none")
     workdir = locate(arguments.workdir)
     lifecycle = run_lifecycle(
-        arguments.coordinator,
-        arguments.processes,
-        arguments.process,
-        heartbeat=arguments.heartbeat,
-        watchdog=arguments.watchdog,
+        arguments.coordinator_address,
+        arguments.num_processes,
+        arguments.process_id,
+        heartbeat=arguments.heartbeat_timeout,
+        watchdog=arguments.watchdog_timeout,
     )
     trackers = open_trackers(requested_trackers(arguments.trackers), workdir, announce)
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
@@ -89,8 +93,8 @@ def main(arguments: Arguments) -> None:
 
             sinks = (*sinks, OptionalSink("the page of --serve", lambda: LivePage(workdir)))
         rewind = None
-        if arguments.rewind is not None or arguments.skip:
-            rewind = Rewind(arguments.rewind, arguments.skip or 0)
+        if arguments.rollback_to_step is not None or arguments.skip_batches:
+            rewind = Rewind(arguments.rollback_to_step, arguments.skip_batches or 0)
         with downloads(arguments.vouched):
             train(
                 resolve(values),

@@ -51,16 +51,16 @@ def divide_machine(
         UserError: For no workers, more workers than cards, and several workers on a TPU, which one process holds.
     """
     if workers < 1:
-        raise UserError(f"--workers={workers} must be at least 1")
+        raise UserError(f"--num_workers={workers} must be at least 1")
     if workers == 1:
         return [Place(None, {})]
     if environment.get("JAX_PLATFORMS", "").split(",")[0] != "cpu":
         if any(next(files.glob(pattern), None) for pattern in ("dev/accel*", "dev/vfio/[0-9]*")):
-            raise UserError(f"--workers={workers}: one process holds a machine's TPU, so say --workers=1 on each")
+            raise UserError(f"--num_workers={workers}: only one process can use a TPU: pass --num_workers=1")
         cards = _cards(environment, files)
         if cards and workers > len(cards):
             raise UserError(
-                f"--workers={workers} is more than the {len(cards)} cards of this machine: say {len(cards)} or fewer"
+                f"--num_workers={workers} is more than the {len(cards)} GPUs of this machine: pass at most {len(cards)}"
             )
         if cards:
             return [Place(None, {"CUDA_VISIBLE_DEVICES": card}) for card in cards[:workers]]
@@ -77,7 +77,7 @@ def run_workers(
     workers: int,
     total: int,
     metric: str,
-    better: str = "lower",
+    maximize: bool = False,
     also: Callable[[Sequence["Row"], bool], None] = lambda rows, over: None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
@@ -108,7 +108,7 @@ def run_workers(
         for number, place in enumerate(places)
     ]
     due = 0.0
-    watch = open_watch(parse_metric(metric), better == "higher", sys.stdout)
+    watch = open_watch(parse_metric(metric), maximize, sys.stdout)
     try:
         with contextlib.closing(watch), _stopped(slots):
             while True:

@@ -77,7 +77,7 @@ def test_every_command_of_a_docstring_is_one_that_its_launcher_takes(file: Path,
         "python -m launch.train --config=experiments/demo.py --workdri=x",
         "python -m launch.train --config=experiments/demo.py --workdir=x --config.model.haeds=2",
         "python -m launch.train --config=experiments/sagan/configs/sagan.py:nobody --workdir=x",
-        "python -m launch.clusters.local --processes=2 -- --config=experiments/gone.py --workdir=x",
+        "python -m launch.clusters.local --num_processes=2 -- --config=experiments/gone.py --workdir=x",
     ],
 )
 def test_a_command_that_does_not_exist_is_found(text: str, folder: Path) -> None:

@@ -34,7 +34,7 @@ TINY = {
         *("--config.model.feed_forward=64", "--config.model.max_length=32", "--config.model.embedding_rows=263"),
         *("--config.task.context=16", "--config.task.batch_size=8", "--config.task.probe_length=16"),
     ],
-    "runs/rates": [*PAIRS, "--trials=2"],
+    "runs/rates": [*PAIRS, "--num_trials=2"],
     "runs/norms": [*PAIRS, "--seeds=1"],
     "gpt.py": ["--config.model.layers=1", "--config.task.context=64", "--config.task.batch_size=16"],
 }
@@ -97,8 +97,8 @@ def test_a_planted_fault_is_found() -> None:
 
 def tiny(module: str, words: Sequence[str]) -> list[str]:
     """Further words that make a command of the page one of seconds."""
-    if module == "launch.convert" and any(word.startswith("--from=") for word in words):
-        return ["--steps=2", "--context=16", "--rows=4"]
+    if module == "launch.convert" and any(word.startswith("--from_pretrained=") for word in words):
+        return ["--steps=2", "--context_length=16", "--batch_size=4"]
     if module not in ("launch.train", "launch.sweep", "launch.ablate", "launch.compile") or not takes_config(words):
         return []
     return [*(SMALL if module != "launch.compile" else ()), *TINY[title_of(words)]]
@@ -118,7 +118,7 @@ def test_a_recipe_runs(title: str, beside: Path) -> None:
     write_gpt2(beside / "gpt2")
     one_device = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     for module, words in commands(sections(PAGE.read_text(encoding="utf-8"))[title]):
-        if any(word.startswith("--workdir=gs://") for word in words) and "--dry-run" not in words:
+        if any(word.startswith("--workdir=gs://") for word in words) and "--dry_run" not in words:
             continue  # needs a bucket
         command = [sys.executable, "-m", module, *words, *tiny(module, words)]
         done = subprocess.run(command, cwd=beside, env=one_device, capture_output=True, text=True, check=False)

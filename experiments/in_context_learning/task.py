@@ -296,7 +296,7 @@ class Episodes(PlainTask):
     def _style(self, split: str, seed: int) -> Evaluation:
         """How often the judge takes what is sampled behind a prompt for a text of the prompt's author."""
         config, drawn = self.config, self._held_out((seed,), unseen=True)
-        decoding = Decoding(length=config.length - config.prompt, temperature=1.0)
+        decoding = Decoding(max_new_tokens=config.length - config.prompt, temperature=1.0)
         told = [each for part in drawn for each in part]
 
         def prompts(part: Sequence[Told]) -> dict[str, np.ndarray]:
@@ -342,7 +342,7 @@ class Episodes(PlainTask):
         rules = self.config.rules
         if rules is None:
             return answers_by_continuing(view, self.tokenizer, request, request.texts)
-        own = {"length": rules.widest // 2, "stops": (STOP,)}
+        own = {"max_new_tokens": rules.widest // 2, "stop_sequences": (STOP,)}
         return answers_by_continuing(view, self.tokenizer, request, [prompt_of(text) for text in request.texts], **own)
 
 

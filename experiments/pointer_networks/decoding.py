@@ -101,7 +101,7 @@ def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *,
         view.variables,
         inputs,
         chooser=decoding.chooser,
-        length=decoding.length,
+        length=decoding.max_new_tokens,
         tokens=Tokens(end=POINTER_END),
         key=jax.random.key(decoding.seed),
         constraints=Constraints(

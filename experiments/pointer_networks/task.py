@@ -189,7 +189,9 @@ class Planar(PlainTask):
 
     def _decoding_step(self, constrained: bool) -> EvaluationStep:
         config = self.config
-        decoding = Decoding(length=config.problem.steps(max(config.eval_sizes)), beams=config.beams, length_penalty=0.0)
+        decoding = Decoding(
+            max_new_tokens=config.problem.steps(max(config.eval_sizes)), beams=config.beams, length_penalty=0.0
+        )
 
         def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
             rollout = point_out(view, batch, config.problem, decoding, constrained=constrained)

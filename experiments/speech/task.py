@@ -334,7 +334,9 @@ def read(config: SpokenDigitsConfig, view: View, kept: None, sentences: Sentence
     task = Transcription(config)
     batch = task.batch(task.spoken(sentences.texts))
     if sentences.targets is None:
-        rows = np.asarray(task.decode(view, batch, Decoding(length=task.steps, beams=config.beams, length_penalty=0.0)))
+        rows = np.asarray(
+            task.decode(view, batch, Decoding(max_new_tokens=task.steps, beams=config.beams, length_penalty=0.0))
+        )
         said = [task.said_in(row) for row in rows]
     else:
         said = [_symbols(config.spelling, target) for target in sentences.targets]

@@ -172,12 +172,14 @@ class Summaries(TokenSequenceTask):
         refuse_options(request, "summarizes articles")
         steps = self._steps(self.config.largest + _ROOM)
         decoding = Decoding.asked(request.decoding, length=steps, beams=self.config.beams, length_penalty=0.0)
-        if decoding.length > steps:
-            raise UserError(f"--length={decoding.length}: a summary has at most {steps} words with its end")
+        if decoding.max_new_tokens > steps:
+            raise UserError(
+                f"--max_new_tokens={decoding.max_new_tokens}: a summary has at most {steps} words with its end"
+            )
         texts = [self._words_of(text) for text in request.texts]
         read = self.lexicon.read(texts, self.longest, PAD)
         said = self._lines(self.rows_said(view, read, decoding), texts)
-        inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.length + 1)})
+        inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.max_new_tokens + 1)})
         return Answers(
             [" ".join(words) for words in said], self._describe(texts, said, view.model.sites), look_over(view, inputs)
         )
@@ -244,7 +246,7 @@ class Summaries(TokenSequenceTask):
             drawn = [articles((facts,), number) for number in range(count)]
             finish = self._reporting([article for of_batch in drawn for article in of_batch], f"/{facts}")
             batches = [self._batch(of_batch, facts) for of_batch in drawn]
-            decoding = Decoding(length=self._steps(facts + _ROOM), beams=config.beams, length_penalty=0.0)
+            decoding = Decoding(max_new_tokens=self._steps(facts + _ROOM), beams=config.beams, length_penalty=0.0)
             found.append(Evaluation(f"summaries of {facts}", split, batches, self._decoded(decoding), finish, at_end))
         return tuple(found)
 

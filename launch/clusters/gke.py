@@ -39,12 +39,12 @@ COMMAND = Command(
         Flag("topology", "the slice, as v5e:4x4 or v5p:4x8x8 (default: the config's pod)"),
         NAME,
         Flag("namespace", "the Kubernetes namespace (default: kubectl's own)"),
-        Flag("service-account", "the Kubernetes service account, which may read and write the bucket"),
+        Flag("service_account", "the Kubernetes service account, which may read and write the bucket"),
         Flag("queue", "the Kueue queue that the run waits in"),
         Flag("spot", "run on spot nodes, which may be preempted", kind=bool, default=False),
-        Flag("directory", "the checkout in the image (default: the image's own working directory)"),
+        Flag("checkout_dir", "the checkout in the image (default: the image's own working directory)"),
         Flag("python", "the interpreter in the image", default="python"),
-        Flag("restarts", "how often the pods are started again", kind=int, default=10),
+        Flag("max_restarts", "how often the pods are started again", kind=int, default=10),
         DRY_RUN,
     ),
 )
@@ -59,7 +59,7 @@ LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 def main(arguments: Arguments, training: Training) -> None:
     """Print the call of kubectl with the manifest, or make it."""
     require_shared(training)
-    require_restarts(arguments.restarts)
+    require_restarts(arguments.max_restarts)
     tpu = read_slice(arguments.topology, training.pod)
     name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.hosts - 1)))
     manifest = json.dumps(job_set(arguments, training, tpu, name), indent=2)
@@ -113,7 +113,7 @@ def job_set(arguments: Arguments, training: Training, tpu: Slice, name: str) -> 
             "coordinator": {"replicatedJob": JOB, "jobIndex": 0, "podIndex": 0},
             "network": {"enableDNSHostnames": True},
             "failurePolicy": {
-                "maxRestarts": arguments.restarts,
+                "maxRestarts": arguments.max_restarts,
                 "rules": [
                     {"name": "mistake", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
                 ],
@@ -142,7 +142,7 @@ def _pod(arguments: Arguments, training: Training, tpu: Slice, name: str) -> dic
         "containers": [_container(arguments, training, tpu, name)],
     }
     if arguments.service_account:
-        pod["serviceAccountName"] = _label("service-account", arguments.service_account)
+        pod["serviceAccountName"] = _label("service_account", arguments.service_account)
     return pod
 
 
@@ -150,7 +150,7 @@ def _container(arguments: Arguments, training: Training, tpu: Slice, name: str) 
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
     coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
     words = train_command(plain("python", arguments.python), training)
-    joined = (f"--coordinator={coordinator}", f"--processes={tpu.hosts}", "--process=$(PROCESS)")
+    joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.hosts}", "--process_id=$(PROCESS)")
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": plain("image", arguments.image),
@@ -167,8 +167,8 @@ def _container(arguments: Arguments, training: Training, tpu: Slice, name: str) 
         "ports": [{"containerPort": COORDINATOR_PORT}, {"containerPort": LIBTPU_PORT}],
         "resources": {"limits": {"google.com/tpu": str(tpu.chips_a_host)}},
     }
-    if arguments.directory:
-        container["workingDir"] = plain("directory", arguments.directory)
+    if arguments.checkout_dir:
+        container["workingDir"] = plain("checkout_dir", arguments.checkout_dir)
     return container
 
 

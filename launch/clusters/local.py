@@ -22,14 +22,14 @@ COMMAND = Command(
     name="clusters.local",
     description=(
         "Start the train command, whose flags stand behind --, as several processes on this machine that train "
-        "together, each with CPU devices of its own or, with --gpus, one of the machine's GPUs. Their lines carry "
+        "together, each with CPU devices of its own or, with --use_gpus, one of the machine's GPUs. Their lines carry "
         "their number; when one fails all are ended; Ctrl-C and SIGTERM reach all."
     ),
-    example="--processes=2 --devices=4 -- --config=experiments/demo.py --workdir=runs/demo",
+    example="--num_processes=2 --devices_per_process=4 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
-        Flag("processes", "how many", kind=int, default=2),
-        Flag("devices", "CPU devices of each process (default: 1)", kind=int),
-        Flag("gpus", "give each process one GPU instead of CPU devices", kind=bool, default=False),
+        Flag("num_processes", "how many", kind=int, default=2),
+        Flag("devices_per_process", "CPU devices of each process (default: 1)", kind=int),
+        Flag("use_gpus", "give each process one GPU instead of CPU devices", kind=bool, default=False),
         Flag("port", "where the processes find each other on 127.0.0.1 (default: any free one)", kind=int),
         DRY_RUN,
     ),
@@ -66,29 +66,37 @@ def plan(arguments: Arguments, training: Training) -> list[Process]:
     """One process a number, from 0.
 
     Raises:
-        UserError: For invalid numbers, for --devices with --gpus, and for more processes than GPUs.
+        UserError: For invalid numbers, for --devices_per_process with --use_gpus, and for more processes than GPUs.
     """
-    count = arguments.processes
-    devices = 1 if arguments.devices is None else arguments.devices
-    for flag, value in (("processes", count), ("devices", devices)):
+    count = arguments.num_processes
+    devices = 1 if arguments.devices_per_process is None else arguments.devices_per_process
+    for flag, value in (("num_processes", count), ("devices_per_process", devices)):
         if value < 1:
             raise UserError(f"--{flag}={value} must be at least 1")
-    if arguments.gpus and arguments.devices is not None:
-        raise UserError(f"--devices={devices} counts CPU devices, and --gpus takes GPUs: leave one of them out")
+    if arguments.use_gpus and arguments.devices_per_process is not None:
+        raise UserError(
+            f"--devices_per_process={devices} counts CPU devices, and --use_gpus takes GPUs: leave one of them out"
+        )
     if arguments.port is not None and not 1 <= arguments.port <= 65535:
         raise UserError(f"--port={arguments.port} is no port: take one from 1 to 65535")
     cards = (training.environment.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")
-    if arguments.gpus and count > len(cards):
-        raise UserError(f"--processes={count} is more than the {len(cards)} GPUs of CUDA_VISIBLE_DEVICES")
-    coordinator = f"--coordinator=127.0.0.1:{arguments.port or free_port()}"
+    if arguments.use_gpus and count > len(cards):
+        raise UserError(f"--num_processes={count} is more than the {len(cards)} GPUs of CUDA_VISIBLE_DEVICES")
+    coordinator = f"--coordinator_address=127.0.0.1:{arguments.port or free_port()}"
     flags = [part for part in training.environment.get("XLA_FLAGS", "").split() if not part.startswith(COUNT_FLAG)]
     # NCCL would listen on another interface of the machine.
     loopback = {} if "NCCL_SOCKET_IFNAME" in training.environment else {"NCCL_SOCKET_IFNAME": "lo"}
     fake = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{COUNT_FLAG}={devices}"])}
     return [
         Process(
-            (*process_words("train"), *training.words, coordinator, f"--processes={count}", f"--process={index}"),
-            {"CUDA_VISIBLE_DEVICES": cards[index], **loopback} if arguments.gpus else fake,
+            (
+                *process_words("train"),
+                *training.words,
+                coordinator,
+                f"--num_processes={count}",
+                f"--process_id={index}",
+            ),
+            {"CUDA_VISIBLE_DEVICES": cards[index], **loopback} if arguments.use_gpus else fake,
         )
         for index in range(count)
     ]

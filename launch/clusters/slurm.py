@@ -34,15 +34,23 @@ COMMAND = Command(
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("topology", "the GPUs in all, as gpu:16 (default: the config's pod)"),
-        Flag("gpus-per-node", "the GPUs of a node", kind=int, default=8),
-        Flag("tasks", "what one process has: a GPU, or all GPUs of its node", choices=("gpu", "node"), default="gpu"),
+        Flag("gpus_per_node", "the GPUs of a node", kind=int, default=8),
+        Flag(
+            "process_per",
+            "what one process has: a GPU, or all GPUs of its node",
+            choices=("gpu", "node"),
+            default="gpu",
+        ),
         Flag("time", "how long the job runs before it is queued again, as MINUTES, HH:MM:SS or DAYS-HH:MM:SS"),
         Flag(
-            "grace", "seconds that the run has at least to stop and save, before its time is up", kind=int, default=240
+            "grace_seconds",
+            "seconds that the run has at least to stop and save, before its time is up",
+            kind=int,
+            default=240,
         ),
         NAME,
         Flag("options", "more options of sbatch, such as --partition=NAME, in one string"),
-        Flag("directory", "the checkout (default: where sbatch is called)"),
+        Flag("checkout_dir", "the checkout (default: where sbatch is called)"),
         Flag("python", "the interpreter, from there", default=PYTHON),
         DRY_RUN,
     ),
@@ -81,19 +89,19 @@ def script(arguments: Arguments, training: Training) -> str:
         UserError: For flags that Slurm would not take, and a workdir on a node's own disk.
     """
     share = read_share(arguments.topology, training.pod, arguments.gpus_per_node)
-    if arguments.grace < 1:
-        raise UserError(f"--grace={arguments.grace} must be at least 1 second")
+    if arguments.grace_seconds < 1:
+        raise UserError(f"--grace_seconds={arguments.grace_seconds} must be at least 1 second")
     if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
         raise UserError(f"--workdir={training.workdir} is on a node's own disk: name a directory that all nodes see")
     # Slurm may send it up to a minute earlier, never later: the run has the whole of what is left.
-    warning = arguments.grace + REQUEUE
+    warning = arguments.grace_seconds + REQUEUE
     if arguments.time is not None and 0 < _seconds(_time(arguments.time)) <= 2 * warning:
         raise UserError(
             f"--time={arguments.time} is too short: the job is told to stop {warning} seconds before its end, and "
-            "would be queued again and again without training; give it more, or a smaller --grace"
+            "would be queued again and again without training; give it more, or a smaller --grace_seconds"
         )
     name = run_name(arguments.name, training.workdir)
-    tasks = share.gpus if arguments.tasks == "gpu" else 1
+    tasks = share.gpus if arguments.process_per == "gpu" else 1
     settings = [
         f"--job-name={name}",
         f"--nodes={share.nodes}",
@@ -105,7 +113,11 @@ def script(arguments: Arguments, training: Training) -> str:
         "--requeue",
         f"--signal=B:USR1@{warning}",
     ]
-    enter = (f"cd -- {shlex.quote(plain('directory', arguments.directory))} || exit",) if arguments.directory else ()
+    enter = (
+        (f"cd -- {shlex.quote(plain('checkout_dir', arguments.checkout_dir))} || exit",)
+        if arguments.checkout_dir
+        else ()
+    )
     # jax would give each process of a Slurm job one GPU, whatever their number.
     devices = ",".join(map(str, range(share.gpus)))
     command = shlex.join(("srun", "--kill-on-bad-exit=1", *train_command(plain("python", arguments.python), training)))
@@ -113,13 +125,13 @@ def script(arguments: Arguments, training: Training) -> str:
         "#!/bin/bash",
         *(f"#SBATCH {setting}" for setting in settings),
         *enter,
-        *((f"export JAX_LOCAL_DEVICE_IDS={devices}",) if arguments.tasks == "node" else ()),
+        *((f"export JAX_LOCAL_DEVICE_IDS={devices}",) if arguments.process_per == "node" else ()),
         "# srun does not take this from its job by itself.",
         'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi',
         "# Before the end: tell the processes to stop, and queue the job again once they have saved. Whatever has not",
         "# ended then gets SIGTERM from Slurm, which changes nothing more, and is killed KillWait seconds (30) later.",
         "again() {",
-        f"  local until=$((SECONDS + {arguments.grace}))",
+        f"  local until=$((SECONDS + {arguments.grace_seconds}))",
         '  scancel --signal=TERM "$SLURM_JOB_ID"',
         '  while kill -0 "$processes" 2>/dev/null && ((SECONDS < until)); do sleep 1; done',
         '  scontrol requeue "$SLURM_JOB_ID"',
@@ -145,12 +157,12 @@ def read_share(flag: str | None, pod: str, gpus_per_node: int) -> Share:
         said = f"{origin}={text} is not of GPUs" if text else "no topology"
         raise UserError(f"{said}: say how many GPUs the run has, as --topology=gpu:16")
     if gpus_per_node < 1:
-        raise UserError(f"--gpus-per-node={gpus_per_node} must be at least 1")
+        raise UserError(f"--gpus_per_node={gpus_per_node} must be at least 1")
     gpus = int(match[1])
     nodes = max(1, gpus // gpus_per_node)
     if gpus > gpus_per_node and gpus % gpus_per_node:
         raise UserError(
-            f"{origin}={text} is not whole nodes of --gpus-per-node={gpus_per_node}: "
+            f"{origin}={text} is not whole nodes of --gpus_per_node={gpus_per_node}: "
             f"take gpu:{nodes * gpus_per_node} or gpu:{(nodes + 1) * gpus_per_node}"
         )
     return Share(nodes, gpus // nodes)

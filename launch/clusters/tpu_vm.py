@@ -43,11 +43,11 @@ COMMAND = Command(
         NAME,
         Flag("spot", "take spare capacity, which may be preempted", kind=bool, default=False),
         Flag("options", "more options of gcloud compute tpus queued-resources create, in one string"),
-        Flag("setup", "a shell command that every host runs first, such as one that fetches the checkout"),
-        Flag("directory", "the checkout on the hosts, from the home directory", default="headwise"),
+        Flag("setup_command", "a shell command that every host runs first, such as one that fetches the checkout"),
+        Flag("checkout_dir", "the checkout on the hosts, from the home directory", default="headwise"),
         Flag("python", "the interpreter on the hosts, from the checkout", default=".venv/bin/python"),
-        Flag("restarts", "how often a slice that was lost is asked for again", kind=int, default=10),
-        Flag("keep", "leave the slice booked when the run has ended", kind=bool, default=False),
+        Flag("max_restarts", "how often a slice that was lost is asked for again", kind=int, default=10),
+        Flag("keep_slice", "leave the slice booked when the run has ended", kind=bool, default=False),
         DRY_RUN,
     ),
 )
@@ -82,7 +82,7 @@ class Calls(NamedTuple):
 def main(arguments: Arguments, training: Training) -> None:
     """Print the calls, or make them."""
     require_shared(training)
-    require_restarts(arguments.restarts)
+    require_restarts(arguments.max_restarts)
     tpu = read_slice(arguments.topology, training.pod)
     if tpu.shape != default_shape(tpu.name, tpu.chips):
         raise UserError(
@@ -92,7 +92,7 @@ def main(arguments: Arguments, training: Training) -> None:
         )
     calls = make_calls(arguments, training, tpu, run_name(arguments.name, training.workdir))
     if arguments.dry_run:
-        print(described(calls, arguments.keep))
+        print(described(calls, arguments.keep_slice))
         return
     require_tool("gcloud", training.environment)
     _run(calls, arguments, training, tpu)
@@ -109,14 +109,14 @@ def make_calls(arguments: Arguments, training: Training, tpu: Slice, name: str) 
         *(("--spot",) if arguments.spot else ()),
         *extra_options(arguments.options),
     )
-    enter = f"cd -- {shlex.quote(plain('directory', arguments.directory))}"
+    enter = f"cd -- {shlex.quote(plain('checkout_dir', arguments.checkout_dir))}"
     command = shlex.join(train_command(plain("python", arguments.python), training))
     ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all")
     return Calls(
         name=name,
         describe=(*queued, "describe", name, *place, "--format=json"),
         create=create,
-        setup=(*ssh, f"--command={arguments.setup}") if arguments.setup else None,
+        setup=(*ssh, f"--command={arguments.setup_command}") if arguments.setup_command else None,
         train=(*ssh, f"--command={enter} && exec {command}"),
         delete=(*queued, "delete", name, *place, "--force", "--quiet"),
     )
@@ -140,7 +140,7 @@ def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> 
     booked += shown(calls.delete)
     code, lost = 0, True
     try:
-        for _ in range(arguments.restarts + 1):
+        for _ in range(arguments.max_restarts + 1):
             _obtain(calls, training, tpu)
             code = call(calls.setup, training.environment) if calls.setup else 0
             code = code or call(calls.train, training.environment)
@@ -153,7 +153,7 @@ def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> 
         raise
     if code in KEPT and not lost:
         print(f"{KEPT[code]}, and {booked}", file=sys.stderr)
-    elif arguments.keep:
+    elif arguments.keep_slice:
         print(booked)
     elif call(calls.delete, training.environment):
         print(booked, file=sys.stderr)

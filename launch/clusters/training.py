@@ -18,11 +18,11 @@ from launch.command import Arguments, Command, Flag
 from launch.parsing import parse
 from transformer.config import UserError
 
-DRY_RUN = Flag("dry-run", "print what would be run, and run nothing", kind=bool, default=False)
+DRY_RUN = Flag("dry_run", "print what would be run, and run nothing", kind=bool, default=False)
 NAME = Flag("name", "what the engine calls the run (default: from the last part of the train command's --workdir)")
 OPTIONS = "as --options='--key=value --key=value'"
 # The launcher knows these of each process, so the train command's flags behind -- leave them out.
-GIVEN_BY_LAUNCHER = ("coordinator", "processes", "process")
+GIVEN_BY_LAUNCHER = ("coordinator_address", "num_processes", "process_id")
 TOOLS = {
     "gcloud": "install the Google Cloud CLI and log in with: gcloud auth login",
     "kubectl": "install it with: gcloud components install kubectl",
@@ -122,7 +122,7 @@ def require_shared(training: Training) -> None:
 def require_restarts(restarts: int) -> None:
     """Raise UserError for fewer than none."""
     if restarts < 0:
-        raise UserError(f"--restarts={restarts} must be at least 0 (0: never again)")
+        raise UserError(f"--max_restarts={restarts} must be at least 0 (0: never again)")
 
 
 def train_command(python: str, training: Training, *more: str) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def require_tool(name: str, environment: Mapping[str, str]) -> None:
         UserError: Naming the tool that is not on PATH and what to do.
     """
     if shutil.which(name, path=environment.get("PATH")) is None:
-        raise UserError(f"{name} is not on PATH: {TOOLS[name]}; --dry-run prints what would be run without it")
+        raise UserError(f"{name} is not on PATH: {TOOLS[name]}; --dry_run prints what would be run without it")
 
 
 def call(words: Sequence[str], environment: Mapping[str, str], typed: str | None = None) -> int:

@@ -76,7 +76,7 @@ def test_without_peers_theirs_are_left_out_and_said_to_be(fake: Any, tmp_path: P
     assert [row.name for row in result.rows] == ["ours"]
     shown = table(benchmark, result)
     assert "500.00" in shown  # milliseconds
-    assert "peer: not measured, it needs --peers=PYTHON" in shown
+    assert "peer: not measured, it needs --peer_python=PYTHON" in shown
     written = json.loads(record("work", benchmark, result, tmp_path / "bench").read_text())
     assert written["left_out"] == ["peer"]
     assert written["rows"][0]["seconds"] == 0.5
@@ -101,7 +101,7 @@ def test_a_program_that_fails_ends_with_its_last_line(fake: Any, tmp_path: Path)
     with pytest.raises(UserError, match="the program of broken failed with exit code 1: RuntimeError: no such device"):
         run_in_turn(Benchmark("work", {"broken": broken}, 1, "steps"), 1, None)
     peer = {"peer": fake("peer", [1.0], interpreter=Interpreter.PEERS)}
-    with pytest.raises(UserError, match=r"--peers=/nowhere/python does not run: .*No such file"):
+    with pytest.raises(UserError, match=r"--peer_python=/nowhere/python does not run: .*No such file"):
         run_in_turn(Benchmark("work", peer, 1, "steps"), 1, "/nowhere/python")
 
 

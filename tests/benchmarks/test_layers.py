@@ -54,7 +54,7 @@ def test_a_gradient_shrinks_by_the_radius_of_a_vanilla_networks_matrix() -> None
 
 @pytest.mark.slow
 def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--lengths=8,16", "--width=4", "--repeats=1", "--distances=1,3", "--seeds=1"]
+    words = ["--sequence_lengths=8,16", "--width=4", "--repeats=1", "--distances=1,3", "--seeds=1"]
     assert cli.run(layers.COMMAND, layers.main, words) == 0
     printed = capsys.readouterr().out
     for name in KINDS:
@@ -62,7 +62,9 @@ def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> N
     assert "attention overtakes the lstm's time at d=4: " in printed
 
 
-@pytest.mark.parametrize("words", [["--lengths=8,x"], ["--distances=0,1"], ["--lengths=8,8"], ["--seeds=0"]])
+@pytest.mark.parametrize(
+    "words", [["--sequence_lengths=8,x"], ["--distances=0,1"], ["--sequence_lengths=8,8"], ["--seeds=0"]]
+)
 def test_wrong_numbers_are_refused_before_anything_is_measured(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,8 +109,8 @@ def test_a_transformer_that_reads_along_is_one_that_reads_at_once() -> None:
 @pytest.mark.parametrize(
     ("spelling", "weight", "said"),
     [
-        (Spelling.LETTERS, -1.0, "--language_weight=-1 must be a number of at least 0"),
-        (Spelling.LETTERS, math.nan, "--language_weight=nan"),
+        (Spelling.LETTERS, -1.0, "--language_model_weight=-1 must be a number of at least 0"),
+        (Spelling.LETTERS, math.nan, "--language_model_weight=nan"),
         (Spelling.DIGITS, 0.3, "without the ' ' that this run's lines have between them"),
         (Spelling.LETTERS, 0.3, "--language_model=words has 8 positions, and this run's strings have up to 24"),
     ],
@@ -151,11 +151,11 @@ def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytes
     weighed = [*flags, f"--language_model={tmp_path / 'words'}"]
     assert cli.run(evaluate.COMMAND, evaluate.main, [*weighed, "--split=test"]) == 0
     assert "character_error_rate" in capsys.readouterr().out
-    assert cli.run(generate.COMMAND, generate.main, [*weighed, "--language_weight=50", "--text=1"]) == 0
+    assert cli.run(generate.COMMAND, generate.main, [*weighed, "--language_model_weight=50", "--text=1"]) == 0
     assert (tmp_path / "heard/generated/0001/report.html").is_file()
     capsys.readouterr()
     for wrong, said in (
-        ([*flags, "--language_weight=1", "--text=1"], "--language_weight=1 is of --language_model"),
+        ([*flags, "--language_model_weight=1", "--text=1"], "--language_model_weight=1 is of --language_model"),
         ([*flags, f"--language_model={tmp_path / 'heard'}", "--text=1"], "does not continue text"),
         (
             [f"--workdir={tmp_path / 'words'}", f"--language_model={tmp_path / 'words'}", "--text=one"],

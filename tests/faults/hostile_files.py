@@ -34,23 +34,23 @@ from transformer.training.rollback import RecordedRewind
 _D = "--workdir={run}"
 RUN_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "evaluate": ("evaluate", (_D,)),
-    "generate": ("generate", (_D, "--language=de", "--text=one")),
+    "generate": ("generate", (_D, "--target_language=de", "--text=one")),
     "train": ("train", (_D,)),
     "maps": ("maps", (_D,)),
-    "maps of a text": ("maps", (_D, "--text=one", "--language=de")),
+    "maps of a text": ("maps", (_D, "--text=one", "--target_language=de")),
     "sizes": ("sizes", (_D,)),
     "scaling": ("scaling", ("--runs={run}",)),
-    "convert": ("convert", (_D, "--to={d}/out")),
+    "convert": ("convert", (_D, "--save_pretrained={d}/out")),
     "from": ("train", ("--config={o}/config.py", "--workdir={d}/new", "--config.initialize_from.run={run}")),
 }
 SWEEP_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "worker": ("sweep", ("--config={o}/config.py", _D, "--worker")),
-    "sweep": ("sweep", ("--config={o}/config.py", _D, "--workers=1")),
+    "sweep": ("sweep", ("--config={o}/config.py", _D, "--num_workers=1")),
     "ablation": ("ablate", ("--config={o}/config.py", _D, "--worker")),
 }
 MODEL_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "convert": ("convert", ("--from={run}", "--workdir={d}/made")),
-    "maps": ("maps", ("--from={run}", "--text=one", "--page={d}/page.html")),
+    "convert": ("convert", ("--from_pretrained={run}", "--workdir={d}/made")),
+    "maps": ("maps", ("--from_pretrained={run}", "--text=one", "--output={d}/page.html")),
 }
 READERS = {"translation": RUN_READERS, "sweep": SWEEP_READERS, "published": MODEL_READERS}
 

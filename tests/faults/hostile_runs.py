@@ -17,14 +17,14 @@ from transformer.trust import outside_of
 DEEP = "[" * 100_000
 READERS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("evaluate", ()),
-    ("generate", ("--language=de", "--text=one")),
+    ("generate", ("--target_language=de", "--text=one")),
     ("train", ()),
     ("maps", ()),
-    ("maps", ("--text=one", "--language=de")),
+    ("maps", ("--text=one", "--target_language=de")),
     ("sizes", ()),
     ("scaling", ()),
-    ("align", ("--source={d}/s", "--target={d}/s", "--links={d}/l", "--language=de")),
-    ("convert", ("--to={d}/out",)),
+    ("align", ("--source_text={d}/s", "--target_text={d}/s", "--alignments={d}/l", "--target_language=de")),
+    ("convert", ("--save_pretrained={d}/out",)),
 )
 Spoil = Callable[[Path, "Places"], None]
 

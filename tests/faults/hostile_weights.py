@@ -128,7 +128,7 @@ MODELS: dict[str, Spoil] = {
 }  # fmt: skip
 
 
-USES = {"convert": ("--workdir={d}/made",), "maps": ("--text=one", "--page={d}/page.html")}
+USES = {"convert": ("--workdir={d}/made",), "maps": ("--text=one", "--output={d}/page.html")}
 
 
 def models(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
@@ -139,7 +139,7 @@ def models(originals: Originals, sandbox: Sandbox) -> Iterator[Case]:
         def prepare(folder: Path, words: Sequence[str], spoil: Spoil = spoil) -> list[str]:
             published = originals.copy("published", folder)
             spoil(published, places)
-            return [f"--from={published}", *(word.format(d=folder) for word in words)]
+            return [f"--from_pretrained={published}", *(word.format(d=folder) for word in words)]
 
         # Keys that nothing of ours reads are no reason to refuse.
         unread = any(part in name for part in ("auto_map", "architectures", "with code", "tokens that are", "token_id"))

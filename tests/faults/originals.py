@@ -116,7 +116,7 @@ def make(root: Path) -> Originals:
             f"--data_dir={root}/prepared",
         ),
         "language": ("train", f"--config={root}/language_config.py", f"--workdir={root}/language"),
-        "published": ("convert", f"--workdir={root}/language", f"--to={root}/published"),
+        "published": ("convert", f"--workdir={root}/language", f"--save_pretrained={root}/published"),
         "sweep": ("sweep", f"--config={root}/config.py", f"--workdir={root}/sweep", "--worker"),
     }
     for name, (command, *words) in made.items():

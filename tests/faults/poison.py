@@ -218,7 +218,7 @@ def twice_ten_times(run: Path, values: dict[str, Any], spoil: Callable[[Batch], 
 
 def _way_past(said: str) -> Rewind | None:
     """What the command that the run's last words name asks for."""
-    found = re.search(r"--rewind=(\d+) --skip=(\d+)", said)
+    found = re.search(r"--rollback_to_step=(\d+) --skip_batches=(\d+)", said)
     return Rewind(int(found[1]), int(found[2])) if found else None
 
 

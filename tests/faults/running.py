@@ -130,7 +130,7 @@ def second_signal(count: int, seed: int) -> Row:
 def lost(count: int, seed: int) -> Row:
     """One of several processes fails, dies, is stopped or hangs: the others end, and name it."""
     drawn, faults, late = random.Random(seed), [], {act: 0.0 for act in LOST}
-    flags = (f"--heartbeat={HEARTBEAT}", f"--watchdog={WATCHDOG}")
+    flags = (f"--heartbeat_timeout={HEARTBEAT}", f"--watchdog_timeout={WATCHDOG}")
     for trial in range(count):
         act, processes = LOST[trial % 4], (2, 4)[trial // 4 % 2]
         plan = {
@@ -167,7 +167,7 @@ def lost(count: int, seed: int) -> Row:
 
 def alarms(steps: int) -> Row:
     """A run without a fault, under a watchdog that is as strict as it may be: no alarm."""
-    flags = (f"--config.steps={steps}", f"--watchdog={WATCHDOG}", f"--heartbeat={HEARTBEAT}")
+    flags = (f"--config.steps={steps}", f"--watchdog_timeout={WATCHDOG}", f"--heartbeat_timeout={HEARTBEAT}")
     with tempfile.TemporaryDirectory() as folder:
         ended = together(Path(folder) / "run", 2, flags=(*flags, "--config.eval_every=200"), seconds=900)
         reached = saved(Path(folder) / "run")

@@ -121,7 +121,13 @@ def test_a_run_is_loaded_without_its_data(folders: dict[str, Path], read: dict[s
     for split in ("train", "validation", "test"):
         (text / f"{split}.txt").write_text("the quick brown fox jumps over the lazy dog. " * 4)
     run = tmp_path / "run"
-    words = [f"--from={folders['gpt2']}", f"--workdir={run}", f"--dataset={text}", "--context=12", "--rows=2"]
+    words = [
+        f"--from_pretrained={folders['gpt2']}",
+        f"--workdir={run}",
+        f"--dataset={text}",
+        "--context_length=12",
+        "--batch_size=2",
+    ]
     assert cli.run(convert.COMMAND, convert.main, words) == 0
     shutil.rmtree(text)
     loaded = transformer.load(run)

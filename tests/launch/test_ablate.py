@@ -169,7 +169,7 @@ def test_the_page_alone_is_written_without_training(tmp_path, study, fakes):
     before = (run / "ablation.csv").read_text()
     (run / "ablation.html").unlink()
     fakes.most = 1000
-    assert call(*words, "--report") == 0
+    assert call(*words, "--report_only") == 0
     assert len(fakes.trained) == 5
     assert (run / "ablation.html").is_file()
     assert (run / "ablation.csv").read_text() == before
@@ -181,11 +181,11 @@ def test_failed_runs_are_named_and_tried_again_when_asked(capsys, tmp_path, stud
     assert call(*words) == 0
     told = capsys.readouterr().out
     assert "failed: arm 'pre', seed 2, optimizer.warmup_steps=0: no luck (trials/" in told
-    assert "--retry-failed" in told
+    assert "--retry_failed" in told
     fakes.fail = set()
     assert call(*words) == 0
     assert len(fakes.trained) == 12
-    assert call(*words, "--retry-failed") == 0
+    assert call(*words, "--retry_failed") == 0
     assert len(fakes.trained) == 16
     assert "failed:" not in capsys.readouterr().out.rpartition("tried again")[2]
 
@@ -200,8 +200,8 @@ WRONG = {
         "unknown key config.model.norms",
     ),
     "equal arms": ({"arms": {"post": {}, "pre": {}}}, (), "'post' and 'pre' resolve to the same config"),
-    "nothing to report": ({}, ("--report",), "holds no sweep"),
-    "no workers": ({}, ("--workers=0",), "--workers=0 must be at least 1"),
+    "nothing to report": ({}, ("--report_only",), "holds no sweep"),
+    "no workers": ({}, ("--num_workers=0",), "--num_workers=0 must be at least 1"),
     "a flag": ({}, ("--seed=1",), "unknown flag --seed"),
 }
 

@@ -73,8 +73,8 @@ def written(folder: Path, *, first: int = 0, reverse: bool = False) -> list[str]
 def test_the_runs_own_pairs_have_the_runs_own_error(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: int, reverse: bool
 ) -> None:
-    words = [f"--workdir={run}", *written(tmp_path, first=first, reverse=reverse), f"--first_word={first}"]
-    assert cli.run(align.COMMAND, align.main, [*words, *(["--reverse"] if reverse else [])]) == 0
+    words = [f"--workdir={run}", *written(tmp_path, first=first, reverse=reverse), f"--first_word_index={first}"]
+    assert cli.run(align.COMMAND, align.main, [*words, *(["--target_first"] if reverse else [])]) == 0
     printed = dict(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (own,) = (each for each in records if "alignment_error_rate" in each)
@@ -107,7 +107,7 @@ def test_of_several_heads_every_second_pair_chooses(run: Path, tmp_path: Path) -
         ("links", "0-0\n", " 1: give three files of as many lines"),
         ("links", None, "there is no file"),
         ("links", "x-y" + "\n" * 9, "'x-y' is no list of links"),
-        ("links", "0-9" + "\n" * 9, "leave the pair out, or say --reverse or --first_word"),
+        ("links", "0-9" + "\n" * 9, "leave the pair out, or say --target_first or --first_word_index"),
         ("links", "0-0 -1-0" + "\n" * 9, "is no list of links"),
     ],
 )

@@ -39,4 +39,4 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
 
 def test_a_folder_of_data_that_nothing_reads_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(bench.COMMAND, bench.main, ("--name=lstm", "--data_dir=DIR")) == 2
-    assert "--data_dir does nothing for --name=lstm" in capsys.readouterr().err
+    assert "--data_dir has no effect on --name=lstm" in capsys.readouterr().err

@@ -39,7 +39,7 @@ COMMAND = Command(
         Flag("workdir", "the run directory", required=True),
         Flag("steps", "how many", kind=int, default=3),
         Flag("mode", "which way", choices=("fast", "slow"), default="fast"),
-        Flag("beam-size", "hypotheses", kind=int),
+        Flag("beam_size", "hypotheses", kind=int),
         Flag("profile", "write a trace", kind=bool, default=False),
     ),
     takes_config=True,
@@ -74,7 +74,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str, command: Command = 
 
 
 def test_flags_by_name_with_defaults_and_types(config_file):
-    arguments = parsed(config_file, "--steps=7", "--mode", "slow", "--beam-size=5", "--profile")
+    arguments = parsed(config_file, "--steps=7", "--mode", "slow", "--beam_size=5", "--profile")
     assert (arguments.workdir, arguments.steps, arguments.mode) == ("runs/x", 7, "slow")
     assert (arguments.beam_size, arguments.profile) == (5, True)
     assert parsed(config_file).steps == 3
@@ -507,7 +507,7 @@ def test_a_flag_may_stand_for_one_that_is_required(capsys, config_file):
     show = Flag("show", "print", kind=bool, default=False, waives=("workdir",))
     command = Command("x", "X.", "x", (Flag("workdir", "w", required=True), show), takes_config=True)
     assert cli.run(command, lambda arguments: None, [f"--config={config_file}", "--show"]) == 0
-    assert "needs --workdir" in refusal(capsys, f"--config={config_file}", "--no-show", command=command)
+    assert "needs --workdir" in refusal(capsys, f"--config={config_file}", "--no_show", command=command)
     assert "needs --config" in refusal(capsys, "--show", command=command)
 
 

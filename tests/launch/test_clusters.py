@@ -18,7 +18,7 @@ ENGINES: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
     "tpu_vm": (tpu_vm, ("--zone=us-east5-a", "--topology=v5e:4x4")),
     "gke": (gke, ("--image=registry/image:1", "--topology=v5e:4x4")),
     "slurm": (slurm, ("--topology=gpu:16",)),
-    "local": (local, ("--processes=2",)),
+    "local": (local, ("--num_processes=2",)),
 }
 TRAIN = ("--config=experiments/demo.py", "--workdir=gs://bucket/demo")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
@@ -56,8 +56,8 @@ def refusal(capsys: pytest.CaptureFixture[str], engine: str, *words: str) -> str
         ((*TRAIN, "--config.seed=x"), "config.seed='x' is not an integer"),
         ((*TRAIN, "--wrokdir=y"), "unknown flag --wrokdir: did you mean '--workdir'?"),
         (("--config=experiments/dmeo.py", *TRAIN[1:]), "no config file 'experiments/dmeo.py': did you mean"),
-        ((*TRAIN, "--process=0"), "--process=0 behind -- is what the launcher itself tells each process"),
-        ((*TRAIN, "--coordinator", "a:1"), "--coordinator behind -- is what the launcher itself"),
+        ((*TRAIN, "--process_id=0"), "--process_id=0 behind -- is what the launcher itself tells each process"),
+        ((*TRAIN, "--coordinator_address", "a:1"), "--coordinator_address behind -- is what the launcher itself"),
         ((*TRAIN, "--config.name=a\nb"), r"'--config.name=a\nb' has a character that cannot be printed"),
         ((*TRAIN, "--config.name=a\x1b[2J"), r"has a character that cannot be printed"),
     ],
@@ -72,7 +72,7 @@ def test_mistakes_before_the_dashes(capsys, engine):
     assert "needs the train command's flags behind --" in refusal(capsys, engine, *own)
     line = refusal(capsys, engine, *own, *TRAIN)
     assert "--config=experiments/demo.py is a flag of the train command: write it behind --, as python -m" in line
-    assert "unknown flag --dryrun: did you mean '--dry-run'?" in refusal(capsys, engine, *own, "--dryrun", "--", *TRAIN)
+    assert "unknown flag --dryrun: did you mean '--dry_run'?" in refusal(capsys, engine, *own, "--dryrun", "--", *TRAIN)
 
 
 @every_engine
@@ -83,7 +83,7 @@ def test_help_and_the_example_that_it_shows(capsys, engine):
     assert f"python -m launch.{command.name} {command.example}" in page
     words = shlex.split(command.example)
     cut = words.index("--")
-    assert launch(engine, *words[:cut], "--dry-run", *words[cut:]) == 0
+    assert launch(engine, *words[:cut], "--dry_run", *words[cut:]) == 0
     assert capsys.readouterr().out
 
 
@@ -92,8 +92,8 @@ def test_a_missing_tool_is_named(capsys, monkeypatch, tmp_path, engine, tool):
     monkeypatch.setenv("PATH", str(tmp_path))
     line = refusal(capsys, engine, *ENGINES[engine][1], "--", *TRAIN)
     assert line.startswith(f"error: {tool} is not on PATH: ")
-    assert "--dry-run prints what would be run without it" in line
-    assert launch(engine, *ENGINES[engine][1], "--dry-run", "--", *TRAIN) == 0
+    assert "--dry_run prints what would be run without it" in line
+    assert launch(engine, *ENGINES[engine][1], "--dry_run", "--", *TRAIN) == 0
 
 
 @pytest.mark.parametrize("engine", ["tpu_vm", "gke"])
@@ -120,11 +120,11 @@ def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, mon
     )
     monkeypatch.chdir(tmp_path)
     train = ("--", "--config=c.py", TRAIN[1])
-    assert launch("tpu_vm", "--zone=z", "--dry-run", *train) == 0
+    assert launch("tpu_vm", "--zone=z", "--dry_run", *train) == 0
     assert "--accelerator-type=v5p-512" in capsys.readouterr().out
-    assert launch("tpu_vm", "--zone=z", "--dry-run", *train, "--config.pod=v5e:4x4") == 0
+    assert launch("tpu_vm", "--zone=z", "--dry_run", *train, "--config.pod=v5e:4x4") == 0
     assert "--accelerator-type=v5litepod-16" in capsys.readouterr().out
-    assert launch("tpu_vm", "--zone=z", "--topology=v4:2x2x2", "--dry-run", *train) == 0
+    assert launch("tpu_vm", "--zone=z", "--topology=v4:2x2x2", "--dry_run", *train) == 0
     assert "--accelerator-type=v4-16" in capsys.readouterr().out
     assert "config.pod=v5p:8x4x8 is not of GPUs" in refusal(capsys, "slurm", *train)
     train = (*train, "--config.pod=")

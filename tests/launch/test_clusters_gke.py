@@ -96,8 +96,8 @@ def expanded(word: str, variables: dict[str, str]) -> str:
     [
         (),
         ("--topology=v5e:1x1",),
-        ("--topology=v5p:16x16x24", "--spot", "--directory=app", "--restarts=0"),
-        ("--namespace=team", "--service-account=trainer", "--queue=multislice-queue", "--name=other"),
+        ("--topology=v5p:16x16x24", "--spot", "--checkout_dir=app", "--max_restarts=0"),
+        ("--namespace=team", "--service_account=trainer", "--queue=multislice-queue", "--name=other"),
     ],
 )
 def test_manifests_keep_the_public_schema(engines, schema, words):
@@ -170,7 +170,11 @@ def test_the_pods_find_the_first_of_them_by_the_name_that_jobset_gives_it(engine
         "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     )
     command = [expanded(word, {container["env"][0]["name"]: "7"}) for word in container["command"]]
-    assert command[-3:] == [f"--coordinator=demo-{replicated}-0-0.demo:8482", "--processes=32", "--process=7"]
+    assert command[-3:] == [
+        f"--coordinator_address=demo-{replicated}-0-0.demo:8482",
+        "--num_processes=32",
+        "--process_id=7",
+    ]
     assert {"containerPort": 8482} in container["ports"]
     # One host needs nobody.
     alone = pod_of(manifest(engines, *OWN[:1], "--topology=v5e:2x4", *TRAIN))["containers"][0]
@@ -179,8 +183,8 @@ def test_the_pods_find_the_first_of_them_by_the_name_that_jobset_gives_it(engine
 
 
 def test_flags_reach_the_manifest_and_kubectl(engines, capsys):
-    words = ("--namespace=team", "--service-account=trainer", "--queue=research", "--spot", "--restarts=3")
-    found = manifest(engines, *OWN, *words, "--directory=app", "--python=python3", "--name=other", *TRAIN)
+    words = ("--namespace=team", "--service_account=trainer", "--queue=research", "--spot", "--max_restarts=3")
+    found = manifest(engines, *OWN, *words, "--checkout_dir=app", "--python=python3", "--name=other", *TRAIN)
     (call,) = engines.calls("kubectl")
     assert call.words == ["create", "--namespace=team", "--validate=strict", "--filename=-"]
     assert found["metadata"]["name"] == "other"
@@ -226,9 +230,9 @@ def test_pods_names_are_short_enough(engines):
         (("--name=Demo",), "--name=Demo is no name for a run"),
         (("--namespace=a/b",), "--namespace=a/b is no Kubernetes name"),
         (("--namespace=-n",), "--namespace=-n is no Kubernetes name"),
-        (("--service-account=A",), "--service-account=A is no Kubernetes name"),
+        (("--service_account=A",), "--service_account=A is no Kubernetes name"),
         (("--queue=$(x)",), "--queue=$(x) is no Kubernetes name"),
-        (("--restarts=-1",), "--restarts=-1 must be at least 0"),
+        (("--max_restarts=-1",), "--max_restarts=-1 must be at least 0"),
         (("--image=-x",), "--image='-x' must not"),
         (("--image=",), "clusters.gke needs --image=VALUE"),
         (("--topology=gpu:8",), "--topology=gpu:8 is no TPU slice"),
@@ -250,7 +254,7 @@ def test_a_refusal_of_kubectl_is_passed_on_with_what_would_help(engines, capsys)
 
 def test_the_dry_run_is_a_script_of_the_very_call_and_makes_none(engines, tmp_path, capsys):
     words = (*OWN, "--namespace=team", *TRAIN, "--config.name=a'b $(touch harm) END_OF_INPUT")
-    assert launch("--dry-run", *words) == 0
+    assert launch("--dry_run", *words) == 0
     text = capsys.readouterr().out
     assert engines.calls() == []
     subprocess.run(["bash", "-c", text], env=engines.environment, cwd=tmp_path, check=True)

@@ -65,12 +65,12 @@ def until(met: object, what: str) -> None:
 
 def test_each_process_knows_the_first_and_has_cpu_devices_of_its_own(engines, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_x=1 --xla_force_host_platform_device_count=8")
-    assert launch("--processes=3", "--devices=4", "--port=1234", *TRAIN) == 0
+    assert launch("--num_processes=3", "--devices_per_process=4", "--port=1234", *TRAIN) == 0
     calls = sorted(engines.calls(), key=lambda call: call.words[-1])
     assert [call.words for call in calls] == [
         [
             *("-m", "launch.train", *TRAIN[1:]),
-            *("--coordinator=127.0.0.1:1234", "--processes=3", f"--process={index}"),
+            *("--coordinator_address=127.0.0.1:1234", "--num_processes=3", f"--process_id={index}"),
         ]
         for index in range(3)
     ]
@@ -82,14 +82,14 @@ def test_each_process_knows_the_first_and_has_cpu_devices_of_its_own(engines, mo
 def test_each_process_has_a_gpu_of_its_own_and_the_platform_that_the_user_chose(engines, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,9")
-    assert launch("--gpus", *TRAIN) == 0
+    assert launch("--use_gpus", *TRAIN) == 0
     calls = sorted(engines.calls(), key=lambda call: call.words[-1])
     assert [call.environment["CUDA_VISIBLE_DEVICES"] for call in calls] == ["5", "7"]
     assert {call.environment["JAX_PLATFORMS"] for call in calls} == {"cuda"}
     assert {call.environment["NCCL_SOCKET_IFNAME"] for call in calls} == {"lo"}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     engines.forget()
-    assert launch("--gpus", "--processes=1", *TRAIN) == 0
+    assert launch("--use_gpus", "--num_processes=1", *TRAIN) == 0
     assert engines.calls()[0].environment["CUDA_VISIBLE_DEVICES"] == "0"
 
 
@@ -97,15 +97,15 @@ def test_hostile_words_reach_python_as_they_are(engines):
     for first, second, third in HOSTILE_THREES:
         engines.forget()
         words = (*TRAIN[1:2], f"--workdir={first}", f"--config.name={second}", f"--data_dir={third}")
-        assert launch("--processes=1", "--", *words) == 0
+        assert launch("--num_processes=1", "--", *words) == 0
         (call,) = engines.calls()
         assert call.words[:-3] == ["-m", "launch.train", *words]
     assert not os.path.exists("harm")
 
 
 def test_the_dry_run_is_a_script_of_the_very_calls_and_makes_none(engines, tmp_path, capsys):
-    words = ("--port=1234", "--devices=2", *TRAIN, "--config.name=a'b $(touch harm)")
-    assert launch("--dry-run", *words) == 0
+    words = ("--port=1234", "--devices_per_process=2", *TRAIN, "--config.name=a'b $(touch harm)")
+    assert launch("--dry_run", *words) == 0
     text = capsys.readouterr().out
     assert engines.calls() == []
     subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True)
@@ -121,9 +121,12 @@ def test_the_dry_run_is_a_script_of_the_very_calls_and_makes_none(engines, tmp_p
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--processes=0",), "--processes=0 must be at least 1"),
-        (("--devices=0",), "--devices=0 must be at least 1"),
-        (("--gpus", "--devices=2"), "--devices=2 counts CPU devices, and --gpus takes GPUs"),
+        (("--num_processes=0",), "--num_processes=0 must be at least 1"),
+        (("--devices_per_process=0",), "--devices_per_process=0 must be at least 1"),
+        (
+            ("--use_gpus", "--devices_per_process=2"),
+            "--devices_per_process=2 counts CPU devices, and --use_gpus takes GPUs",
+        ),
         (("--port=0",), "--port=0 is no port"),
         (("--port=65536",), "--port=65536 is no port"),
     ],
@@ -132,8 +135,8 @@ def test_mistakes_are_told_before_anything_starts(engines, capsys, monkeypatch, 
     assert launch(*words, *TRAIN) == 2
     assert says in capsys.readouterr().err
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert launch("--gpus", *TRAIN) == 2
-    assert "--processes=2 is more than the 1 GPUs of CUDA_VISIBLE_DEVICES" in capsys.readouterr().err
+    assert launch("--use_gpus", *TRAIN) == 2
+    assert "--num_processes=2 is more than the 1 GPUs of CUDA_VISIBLE_DEVICES" in capsys.readouterr().err
     assert engines.calls() == []
 
 

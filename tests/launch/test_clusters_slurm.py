@@ -108,7 +108,7 @@ def test_the_script_asks_for_nodes_and_starts_a_task_a_gpu(engines, tmp_path):
 
 def test_a_task_a_node_sees_all_its_gpus(engines, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "12")
-    text = script(engines, "--topology=gpu:8", "--gpus-per-node=4", "--tasks=node", *TRAIN)
+    text = script(engines, "--topology=gpu:8", "--gpus_per_node=4", "--process_per=node", *TRAIN)
     found = settings(text)
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "4")
     run_job(engines, text, tmp_path).wait()
@@ -141,7 +141,7 @@ def test_before_its_time_is_up_the_job_is_stopped_and_queued_again(engines, tmp_
     mark = tmp_path / "mark"
     engines.add("srun", SRUN.format(mark=str(mark), action=action))
     engines.add("scancel", SCANCEL.format(mark=str(mark)))
-    text = script(engines, *OWN, "--grace=1" if action.endswith("IGN") else "--grace=50", *TRAIN)
+    text = script(engines, *OWN, "--grace_seconds=1" if action.endswith("IGN") else "--grace_seconds=50", *TRAIN)
     engines.forget()
     job = run_job(engines, text, tmp_path)
     deadline = time.monotonic() + 30
@@ -170,7 +170,7 @@ def test_the_job_is_queued_again_as_soon_as_the_run_has_saved_and_no_earlier(eng
     engines.add(
         "scontrol", f"open({str(tmp_path / 'queued')!r}, 'w').write(str(os.path.exists({str(mark)!r} + '.saved')))"
     )
-    job = run_job(engines, script(engines, *OWN, "--grace=50", *TRAIN), tmp_path)
+    job = run_job(engines, script(engines, *OWN, "--grace_seconds=50", *TRAIN), tmp_path)
     deadline = time.monotonic() + 30
     while not mark.exists() or not mark.read_text():
         assert time.monotonic() < deadline
@@ -183,7 +183,7 @@ def test_the_job_is_queued_again_as_soon_as_the_run_has_saved_and_no_earlier(eng
 def test_the_whole_warning_but_a_minute_is_the_run_s(engines):
     """Slurm warns up to a minute earlier than it is asked to, and kills a job that is not in the queue by its end."""
     for grace in (1, 240, 1000):
-        text = script(engines, *OWN, f"--grace={grace}", *TRAIN)
+        text = script(engines, *OWN, f"--grace_seconds={grace}", *TRAIN)
         assert settings(text)["signal"] == f"B:USR1@{grace + 60}"
         assert f"SECONDS + {grace}))" in text
 
@@ -194,7 +194,7 @@ def test_hostile_words_reach_python_as_they_are(engines, tmp_path):
     for first, second, third in HOSTILE_THREES:
         words = (*TRAIN[1:2], f"--workdir={first}", f"--config.name={second}", f"--data_dir={third}")
         python = first.lstrip("-")
-        text = script(engines, *OWN, f"--directory={directory}", f"--python={python}", "--", *words)
+        text = script(engines, *OWN, f"--checkout_dir={directory}", f"--python={python}", "--", *words)
         assert re.fullmatch(r"[a-z0-9-]+", settings(text)["job-name"])
         job = run_job(engines, text, tmp_path)
         assert (job.wait(), job.communicate()[1]) == (0, "")
@@ -206,14 +206,14 @@ def test_hostile_words_reach_python_as_they_are(engines, tmp_path):
 
 
 def test_a_checkout_that_is_not_there_ends_the_job(engines, tmp_path):
-    text = script(engines, *OWN, "--directory=nowhere", *TRAIN)
+    text = script(engines, *OWN, "--checkout_dir=nowhere", *TRAIN)
     assert run_job(engines, text, tmp_path).wait() == 1
     assert engines.calls("srun") == []
 
 
 def test_the_dry_run_is_a_script_of_the_very_call_and_makes_none(engines, tmp_path, capsys):
     words = (*OWN, "--options=--partition='a b'", *TRAIN, "--config.name=a'b $(touch harm)\\")
-    assert launch("--dry-run", *words) == 0
+    assert launch("--dry_run", *words) == 0
     text = capsys.readouterr().out
     assert engines.calls() == []
     subprocess.run(["bash", "-c", text], env=engines.environment, cwd=tmp_path, check=True)
@@ -244,8 +244,8 @@ def test_gpus_lie_on_whole_nodes(topology, each, nodes, gpus):
         ("gpu:0", 8, "is not of GPUs"),
         ("gpu:08", 8, "is not of GPUs"),
         ("gpu:8;x", 8, "is not of GPUs"),
-        ("gpu:12", 8, "--topology=gpu:12 is not whole nodes of --gpus-per-node=8: take gpu:8 or gpu:16"),
-        ("gpu:8", 0, "--gpus-per-node=0 must be at least 1"),
+        ("gpu:12", 8, "--topology=gpu:12 is not whole nodes of --gpus_per_node=8: take gpu:8 or gpu:16"),
+        ("gpu:8", 0, "--gpus_per_node=0 must be at least 1"),
     ],
 )
 def test_gpus_that_no_nodes_make(topology, each, says):
@@ -261,11 +261,11 @@ def test_gpus_that_no_nodes_make(topology, each, says):
         (("--time=1;rm",), "--time=1;rm is no time"),
         (("--time=",), "--time= is no time"),
         (("--time=3",), "--time=3 is too short: the job is told to stop 300 seconds before its end"),
-        (("--grace=0",), "--grace=0 must be at least 1 second"),
+        (("--grace_seconds=0",), "--grace_seconds=0 must be at least 1 second"),
         (("--options=job.sh",), "'job.sh' is not of the form --key=value"),
         (("--name=a b",), "--name=a b is no name for a run"),
         (("--python=-x",), "--python='-x' must not"),
-        (("--tasks=core",), "--tasks: invalid choice"),
+        (("--process_per=core",), "--process_per: invalid choice"),
     ],
 )
 def test_mistakes_are_told_before_sbatch_is_called(engines, capsys, words, says):

@@ -67,7 +67,7 @@ def launch(*words: str) -> int:
 
 
 def verbs(engines: Engines) -> list[str]:
-    """The verbs of all calls; that of ssh is "train", or else what --setup says."""
+    """The verbs of all calls; that of ssh is "train", or else what --setup_command says."""
     found = []
     for call in engines.calls("gcloud"):
         command = next((word for word in call.words if word.startswith("--command=")), "")
@@ -96,9 +96,9 @@ def test_flags_reach_gcloud(engines):
         "--project=paying",
         "--spot",
         "--options=--network=net --tags='a b'",
-        "--setup=make install",
+        "--setup_command=make install",
     )
-    assert launch(*flags, "--directory=check out", "--python=python3", *TRAIN) == 0
+    assert launch(*flags, "--checkout_dir=check out", "--python=python3", *TRAIN) == 0
     create, setup, train, delete = (call.words for call in engines.calls("gcloud")[1:] if "describe" not in call.words)
     place = ["other", "--zone=us-east5-a", "--project=paying"]
     assert create == [
@@ -149,13 +149,13 @@ def test_a_run_that_is_told_to_stop_goes_on_when_its_slice_is_lost_and_else_keep
     assert "the run was told to stop and has saved, and demo is still booked" in capsys.readouterr().err
     engines.forget()
     answer(engines, ["ACTIVE", "SUSPENDED"], ssh=[75])
-    assert launch("--restarts=0", *TRAIN) == 1
+    assert launch("--max_restarts=0", *TRAIN) == 1
     assert verbs(engines) == ["describe", "train", "describe", "delete"]
 
 
 def test_a_slice_that_is_lost_too_often_ends_the_run(engines, capsys):
     answer(engines, ["ACTIVE", "SUSPENDED", "SUSPENDED", "ACTIVE", "SUSPENDED"], ssh=[255])
-    assert launch("--restarts=1", *TRAIN) == 1
+    assert launch("--max_restarts=1", *TRAIN) == 1
     assert verbs(engines).count("train") == 2
     assert verbs(engines)[-1] == "delete"
     assert capsys.readouterr().out.count("demo was lost") == 2
@@ -170,7 +170,7 @@ def test_a_run_that_fails_is_not_tried_again_and_its_slice_given_back(engines, c
 
 def test_a_setup_that_fails_starts_no_training(engines):
     answer(engines, ["ACTIVE"], ssh=[3])
-    assert launch("--setup=fetch", *TRAIN) == 1
+    assert launch("--setup_command=fetch", *TRAIN) == 1
     assert verbs(engines) == ["describe", "fetch", "describe", "delete"]
 
 
@@ -180,7 +180,7 @@ def test_what_stays_booked_is_told_with_the_call_that_gives_it_back(engines, cap
         "gcloud compute tpus queued-resources delete demo --zone=us-east5-a --force --quiet\n"
     )
     answer(engines, ["ACTIVE"])
-    assert launch("--keep", *TRAIN) == 0
+    assert launch("--keep_slice", *TRAIN) == 0
     assert capsys.readouterr().out == booked
     answer(engines, ["ACTIVE"], ssh=[255])
     assert launch(*TRAIN) == 1
@@ -250,9 +250,9 @@ def test_what_cannot_be_used_is_told_in_one_line(engines, capsys, describe, says
             ("--topology=v5p:4x4x16",),
             "v5p:4x4x16 is no TPU VM: v5p-512 stands for 4x8x8; take that, or python -m launch.clusters.gke",
         ),
-        (("--restarts=-1",), "--restarts=-1 must be at least 0"),
+        (("--max_restarts=-1",), "--max_restarts=-1 must be at least 0"),
         (("--zone=",), "clusters.tpu_vm needs --zone=VALUE"),
-        (("--directory=--x",), "--directory='--x' must not"),
+        (("--checkout_dir=--x",), "--checkout_dir='--x' must not"),
         (("--python=-c",), "--python='-c' must not"),
         (("--options=x",), "--options=x: 'x' is not of the form --key=value"),
     ],
@@ -272,7 +272,7 @@ def test_hostile_words_reach_the_host_s_python_as_they_are(engines, tmp_path):
     for first, second, third in HOSTILE_THREES:
         engines.forget()
         words = (*TRAIN[1:2], f"--workdir=gs://bucket/{first}", f"--config.name={second}", f"--data_dir={third}")
-        assert launch(f"--directory={directory}", "--", *words) == 0
+        assert launch(f"--checkout_dir={directory}", "--", *words) == 0
         (python,) = engines.calls("python")
         assert python.words == ["-m", "launch.train", *words]
     assert not [path for path in tmp_path.rglob("harm")]
@@ -281,9 +281,9 @@ def test_hostile_words_reach_the_host_s_python_as_they_are(engines, tmp_path):
 
 def test_the_dry_run_is_a_script_of_the_very_calls_and_makes_none(engines, tmp_path, capsys):
     answer(engines, ["ACTIVE"])
-    flags = ("--setup=fetch 'it'", "--spot", "--project=paying")
+    flags = ("--setup_command=fetch 'it'", "--spot", "--project=paying")
     words = (*TRAIN, "--config.name=a'b $(touch harm)")
-    assert launch("--dry-run", *flags, *words) == 0
+    assert launch("--dry_run", *flags, *words) == 0
     text = capsys.readouterr().out
     assert engines.calls() == []
     subprocess.run(["bash", "-c", text], env=engines.environment, cwd=tmp_path, check=True, capture_output=True)
@@ -295,5 +295,5 @@ def test_the_dry_run_is_a_script_of_the_very_calls_and_makes_none(engines, tmp_p
     assert [words for number, words in enumerate(made) if words not in made[:number]] == shown
     assert not (tmp_path / "harm").exists()
     # What stays booked is not given back.
-    assert launch("--dry-run", "--keep", *words) == 0
+    assert launch("--dry_run", "--keep_slice", *words) == 0
     assert " delete " not in capsys.readouterr().out

@@ -80,7 +80,7 @@ def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.Capture
         (("--config.sharding.data=3",), "does not make 2 cpu devices"),
         (("--config.task.batch_size=7",), "config.task.batch_size=7 cannot be"),
         (("--config.pod=",), "say --topology=v5p:8x8x4, or name one in the config as config.pod"),
-        (("--tries=0",), "--tries=0 must be at least 1"),
+        (("--max_candidates=0",), "--max_candidates=0 must be at least 1"),
     ],
 )
 def test_a_users_mistake_is_told_before_anything_compiles(
@@ -109,7 +109,7 @@ def test_what_does_not_fit_ends_with_1_and_says_what_would_help(
 
 @pytest.mark.slow
 def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(compile.COMMAND, compile.main, [config, "--search", "--tries=2"]) == 0
+    assert cli.run(compile.COMMAND, compile.main, [config, "--search_mesh", "--max_candidates=2"]) == 0
     said = capsys.readouterr()
     head, *rows, _, best = said.out.splitlines()
     assert head.split()[:2] == ["mesh", "remat"]
@@ -148,7 +148,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "link")} | {"waiting_share": 0.125}
     monkeypatch.setattr(pods, "proven", lambda root, name: "no pod" if "demo" in name else found)
     results = tmp_path / "pods.json"
-    words = [f"--results={results}", "--only=weak_scaling"]
+    words = [f"--results_file={results}", "--filter=weak_scaling"]
     assert cli.run(pods.COMMAND, pods.main, words) == 0
     assert "7 of 7 fit" in capsys.readouterr().out
     records: dict[str, Any] = json.loads(results.read_text(encoding="utf-8"))
@@ -157,7 +157,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     assert "## Weak scaling" in page
     assert "| 1.5 s | 25.0 % | 12.5 % | 50.0 % |" in page
     with pytest.raises(SystemExit) as left:
-        cli.run(pods.COMMAND, pods.main, [f"--results={results}", "--only=demo"])
+        cli.run(pods.COMMAND, pods.main, [f"--results_file={results}", "--filter=demo"])
     assert left.value.code == 1
     assert "experiments/demo.py: no pod" in capsys.readouterr().out
     found["fingerprint"] = "other"
@@ -188,7 +188,7 @@ def test_a_record_of_pods_that_is_none_is_told_in_a_line(
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
         change = {"experiments/demo.py": records["experiments/demo.py"] | change}
     results.write_text(change if isinstance(change, str) else json.dumps(change))
-    assert cli.run(pods.COMMAND, pods.main, [f"--results={results}", "--only=weak_scaling"]) == 2
+    assert cli.run(pods.COMMAND, pods.main, [f"--results_file={results}", "--filter=weak_scaling"]) == 2
     told = capsys.readouterr().err
     assert re.search(says, told)
     assert str(results) in told

@@ -84,12 +84,12 @@ def test_a_language_model_comes_in_speaks_and_goes_out(
     name: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, run, out = publish(name, tmp_path / "in"), tmp_path / "run", tmp_path / "out"
-    words = (f"--dataset={data}", "--context=12", "--rows=2")
-    assert call(convert, f"--from={source}", f"--workdir={run}", *words) == 0
+    words = (f"--dataset={data}", "--context_length=12", "--batch_size=2")
+    assert call(convert, f"--from_pretrained={source}", f"--workdir={run}", *words) == 0
     said = capsys.readouterr().out
     assert f"at step 0, task {TASKS[name]}" in said
     assert f"python -m launch.train --workdir={run}" in said
-    asked = {"gpt2": ("--text=the fox", "--length=3"), "bert": ("--text=the [MASK]ox",)}[name]
+    asked = {"gpt2": ("--text=the fox", "--max_new_tokens=3"), "bert": ("--text=the [MASK]ox",)}[name]
     assert call(generate, f"--workdir={run}", *asked) == 0
     said = capsys.readouterr()
     assert said.out.startswith("the ")
@@ -100,13 +100,13 @@ def test_a_language_model_comes_in_speaks_and_goes_out(
         assert path.is_relative_to(run)
         assert '"curves":{}' in page
         assert '"steps":[0]' in page
-    assert call(convert, f"--workdir={run}", f"--to={out}") == 0
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={out}") == 0
     written, read = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
     assert {key: value.tobytes() for key, value in written.items()} == {k: v.tobytes() for k, v in read.items()}
     theirs, ours = (json.loads((folder / "tokenizer_config.json").read_text()) for folder in (source, out))
     assert theirs.items() <= ours.items()
     assert (out / "tokenizer.json").is_file()
-    absent = refusal(capsys, f"--workdir={run}", f"--to={tmp_path / 'no'}", "--step=7")
+    absent = refusal(capsys, f"--workdir={run}", f"--save_pretrained={tmp_path / 'no'}", "--step=7")
     assert "no checkpoint of step 7" in absent
 
 
@@ -115,8 +115,8 @@ def test_a_run_that_was_converted_trains_further(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, run = publish("gpt2", tmp_path / "in"), tmp_path / "run"
-    words = (f"--dataset={data}", "--steps=1", "--context=12", "--rows=8")
-    assert call(convert, f"--from={source}", f"--workdir={run}", *words) == 0
+    words = (f"--dataset={data}", "--steps=1", "--context_length=12", "--batch_size=8")
+    assert call(convert, f"--from_pretrained={source}", f"--workdir={run}", *words) == 0
     assert call(train, f"--workdir={run}", "--config.maps_every=0") == 0
     assert "resuming from step 0 to step 1" in capsys.readouterr().out
     _, _, state = load(run)
@@ -128,7 +128,7 @@ def test_a_run_that_was_converted_trains_further(
     assert call(maps, f"--workdir={run}") == 0
     assert (run / "report.html").is_file()
     capsys.readouterr()
-    assert call(convert, f"--workdir={run}", f"--to={tmp_path / 'trained'}") == 0
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={tmp_path / 'trained'}") == 0
     assert "  step 1" in capsys.readouterr().out
 
 
@@ -137,7 +137,17 @@ def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pyte
     source, run = publish("t5", tmp_path / "in"), tmp_path / "run"
     config = json.loads((source / "config.json").read_text()) | {"eos_token_id": 1}
     (source / "config.json").write_text(json.dumps(config))
-    assert call(convert, f"--from={source}", f"--workdir={run}", "--context=64", "--rows=2", "--steps=1") == 0
+    assert (
+        call(
+            convert,
+            f"--from_pretrained={source}",
+            f"--workdir={run}",
+            "--context_length=64",
+            "--batch_size=2",
+            "--steps=1",
+        )
+        == 0
+    )
     directory = RunDirectory.open(run)
     assert directory.config()["task"]["name"] == "translation"
     assert directory.config()["model"]["positions"] == "t5"
@@ -147,33 +157,39 @@ def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pyte
     assert (interface.pad, interface.begin, interface.end) == (0, 0, 1)
     shapes = jax.tree.map(lambda leaf: leaf.shape, setting.model.functional.shapes())
     assert jax.tree.map(lambda leaf: leaf.shape, state.variables.params) == shapes
-    assert call(convert, f"--workdir={run}", f"--to={tmp_path / 'out'}") == 0
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={tmp_path / 'out'}") == 0
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["decoder_start_token_id"], written["pad_token_id"], written["eos_token_id"]) == (0, 0, 1)
     capsys.readouterr()
 
 
 def test_exactly_one_direction_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "exactly one of --from=DIR" in refusal(capsys, f"--workdir={tmp_path}")
-    assert "exactly one of --from=DIR" in refusal(capsys, f"--workdir={tmp_path}", "--from=a", "--to=b")
-    assert "--steps goes with --from" in refusal(capsys, f"--workdir={tmp_path}", "--to=b", "--steps=3")
-    assert "--step goes with --to" in refusal(capsys, f"--workdir={tmp_path}", "--from=a", "--step=3")
-    assert "is missing" in refusal(capsys, f"--workdir={tmp_path / 'absent'}", f"--to={tmp_path / 'b'}")
+    assert "exactly one of --from_pretrained=DIR" in refusal(capsys, f"--workdir={tmp_path}")
+    assert "exactly one of --from_pretrained=DIR" in refusal(
+        capsys, f"--workdir={tmp_path}", "--from_pretrained=a", "--save_pretrained=b"
+    )
+    assert "--steps needs --from_pretrained" in refusal(
+        capsys, f"--workdir={tmp_path}", "--save_pretrained=b", "--steps=3"
+    )
+    assert "--step needs --save_pretrained" in refusal(
+        capsys, f"--workdir={tmp_path}", "--from_pretrained=a", "--step=3"
+    )
+    assert "is missing" in refusal(capsys, f"--workdir={tmp_path / 'absent'}", f"--save_pretrained={tmp_path / 'b'}")
 
 
 def test_a_directory_that_holds_something_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = publish("gpt2", tmp_path / "in")
-    said = refusal(capsys, f"--from={source}", f"--workdir={source}")
+    said = refusal(capsys, f"--from_pretrained={source}", f"--workdir={source}")
     assert "exists and is not empty; name a new directory" in said
 
 
 def test_a_refused_start_leaves_no_run(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, run = publish("gpt2", tmp_path / "in"), tmp_path / "run"
-    assert refusal(capsys, f"--from={source}", f"--workdir={run}", f"--dataset={tmp_path / 'absent.txt'}")
+    assert refusal(capsys, f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={tmp_path / 'absent.txt'}")
     assert not run.exists()
-    assert "--rows=0" in refusal(capsys, f"--from={source}", f"--workdir={run}", "--rows=0")
-    words = (f"--dataset={data}", "--context=12", "--rows=2")
-    assert call(convert, f"--from={source}", f"--workdir={run}", *words) == 0
+    assert "--batch_size=0" in refusal(capsys, f"--from_pretrained={source}", f"--workdir={run}", "--batch_size=0")
+    words = (f"--dataset={data}", "--context_length=12", "--batch_size=2")
+    assert call(convert, f"--from_pretrained={source}", f"--workdir={run}", *words) == 0
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(
@@ -183,7 +199,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(
     backend = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
     backend.add_tokens([f"more{number}" for number in range(30)])
     backend.save(str(source / "tokenizer.json"))
-    said = refusal(capsys, f"--from={source}", f"--workdir={tmp_path / 'run'}")
+    said = refusal(capsys, f"--from_pretrained={source}", f"--workdir={tmp_path / 'run'}")
     assert "more than the model's vocab_size=53" in said
 
 

@@ -66,14 +66,14 @@ def test_a_command_that_there_is_not_is_refused_in_one_line(
 @pytest.mark.usefixtures("started")
 def test_a_command_takes_its_own_words(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert headwise.call(["maps", "--help"]) == 0
-    assert "usage: headwise maps (--workdir=VALUE | --from=VALUE)" in capsys.readouterr().out
+    assert "usage: headwise maps (--workdir=VALUE | --from_pretrained=VALUE)" in capsys.readouterr().out
     assert headwise.call(["maps"]) == 2
     assert "(the run directory); for example: headwise maps --workdir=" in capsys.readouterr().err
     demo = f"--config={root / 'experiments' / 'demo.py'}"
     assert headwise.call(["clusters.local", demo]) == 2
-    assert "write it behind --, as headwise clusters.local --processes=2" in capsys.readouterr().err
-    assert headwise.call(["clusters.local", "--processes=1", "--dry-run", "--", demo, "--workdir=x"]) == 0
-    words = f"{sys.executable} -P -m launch.headwise train {demo} --workdir=x --coordinator="
+    assert "write it behind --, as headwise clusters.local --num_processes=2" in capsys.readouterr().err
+    assert headwise.call(["clusters.local", "--num_processes=1", "--dry_run", "--", demo, "--workdir=x"]) == 0
+    words = f"{sys.executable} -P -m launch.headwise train {demo} --workdir=x --coordinator_address="
     assert words in capsys.readouterr().out
 
 

@@ -174,7 +174,7 @@ def test_what_only_a_checkout_has_is_told_in_one_line(installed: Installed) -> N
     for words in (["pods"], ["projects", "--page=results"]):
         assert "of a checkout, and this is none: clone the repository" in installed.refused("headwise", *words)
     assert "the peers' programs are in a checkout alone" in installed.refused(
-        "headwise", "bench", "--name=decoder_1m", "--peers=python"
+        "headwise", "bench", "--name=decoder_1m", "--peer_python=python"
     )
     assert "--record writes to experiments/benchmarks/results of a checkout" in installed.refused(
         "headwise", "bench", "--name=decoder_1m", "--record"
@@ -193,14 +193,14 @@ def test_the_commands_that_training_prints_run_as_they_stand(installed: Installe
 
 @pytest.mark.slow
 def test_a_sweep_trains_its_trials_in_processes_of_their_own(installed: Installed) -> None:
-    said = installed.done("headwise", "sweep", "--config=my.py", "--workdir=sweep", "--workers=2")
+    said = installed.done("headwise", "sweep", "--config=my.py", "--workdir=sweep", "--num_workers=2")
     assert "2 of 2 finished: 2 done" in said
     (best,) = [line.partition("once more")[2] for line in said.splitlines() if "once more" in line]
     assert "headwise train --config=my.py --config.optimizer.learning_rate=" in best
     installed.done(*shlex.split(best))
     page = (installed.folder / "sweep" / "sweep.html").read_text(encoding="utf-8")
     assert '"maps_command":"headwise maps"' in page
-    assert '"command":"headwise sweep --config=my.py --workdir=sweep --workers=2"' in page
+    assert '"command":"headwise sweep --config=my.py --workdir=sweep --num_workers=2"' in page
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_an_ablation_compares_its_arms(installed: Installed) -> None:
 
 @pytest.mark.slow
 def test_several_processes_of_this_machine_train_together(installed: Installed) -> None:
-    launcher = ("headwise", "clusters.local", "--processes=2")
+    launcher = ("headwise", "clusters.local", "--num_processes=2")
     said = installed.done(*launcher, "--", "--config=my.py", "--workdir=together")
     assert "[0] complete; the page of its heads: headwise maps --workdir=together\n" in said
 

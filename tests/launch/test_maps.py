@@ -67,30 +67,33 @@ NO_SIZES = (
 
 @pytest.mark.parametrize("text", NO_SIZES)
 def test_what_is_no_size_is_refused_in_one_line(text, capsys, directory):
-    with pytest.raises(UserError, match="write it as 25MB, 500kB or 1GB; a number alone is megabytes"):
+    with pytest.raises(UserError, match="is not a size: write 25MB, 500kB or 1GB; a bare number is megabytes"):
         maps.parse_size(text)
-    assert "--budget=" in refusal(capsys, f"--workdir={directory}", f"--budget={text}")
+    assert "--max_page_size=" in refusal(capsys, f"--workdir={directory}", f"--max_page_size={text}")
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--workdir=RUN", "--port=8000"), "--port=8000 means something with --serve alone"),
-        (("--workdir=RUN", "--against=RUN"), "is --workdir itself: name another run"),
-        (("--workdir=RUN", "--against=RUN/maps"), "is not a run directory: it has no config.json"),
+        (("--workdir=RUN", "--port=8000"), "--port=8000 needs --serve: add --serve, or omit --port"),
+        (("--workdir=RUN", "--compare_to=RUN"), "is --workdir itself: pass another run"),
+        (("--workdir=RUN", "--compare_to=RUN/maps"), "is not a run directory: it has no config.json"),
         (("--workdir=RUN/maps",), "is not a run directory"),
-        (("--workdir=RUN", "--budget=1kB"), "too small"),
+        (("--workdir=RUN", "--max_page_size=1kB"), "too small"),
         (("--workdir=RUN", "--serve", "--port=99999"), "port=99999 cannot be used"),
         (("--workdir=RUN", "--serve=yes"), "--serve"),
-        (("--from=RUN",), "--from=RUN needs --text: a published model has no maps of its own"),
-        (("--from=RUN", "--workdir=RUN", "--text=a"), "--from=RUN is read instead of a run: leave --workdir out"),
-        (("--workdir=RUN", "--target=a"), "--target goes with --text alone"),
-        (("--workdir=RUN", "--page=a"), "--page goes with --text alone"),
-        (("--workdir=RUN", "--vectors"), "--vectors goes with --text alone"),
-        (("--workdir=RUN", "--text=a", "--serve"), "--serve does not go with --text"),
-        (("--workdir=RUN", "--text=a", "--against=b"), "--against does not go with --text"),
+        (("--from_pretrained=RUN",), "--from_pretrained=RUN needs --text: a published model has no maps of its own"),
         (
-            ("--from=nowhere", "--text=a"),
+            ("--from_pretrained=RUN", "--workdir=RUN", "--text=a"),
+            "--from_pretrained=RUN is read instead of a run: omit --workdir",
+        ),
+        (("--workdir=RUN", "--target_text=a"), "--target_text needs --text"),
+        (("--workdir=RUN", "--output=a"), "--output needs --text"),
+        (("--workdir=RUN", "--query_key_vectors"), "--query_key_vectors needs --text"),
+        (("--workdir=RUN", "--text=a", "--serve"), "--serve does not go with --text"),
+        (("--workdir=RUN", "--text=a", "--compare_to=b"), "--compare_to does not go with --text"),
+        (
+            ("--from_pretrained=nowhere", "--text=a"),
             "nowhere is no folder with a config.json: name one that has, a run or a published model",
         ),
         ((), "maps needs --workdir=VALUE"),
@@ -104,7 +107,7 @@ def test_mistakes_are_told_in_one_line(words, says, capsys, directory):
 @pytest.mark.slow
 def test_a_text_is_read_by_a_published_model(folders, capsys, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
-    words = (f"--from={folders['t5']}", "--text=the fox", "--target=der Fuchs")
+    words = (f"--from_pretrained={folders['t5']}", "--text=the fox", "--target_text=der Fuchs")
     for number in (1, 2):
         assert cli.run(maps.COMMAND, maps.main, words) == 0
         page = tmp_path / f"tiny-t5-{number:04d}.html"
@@ -112,9 +115,9 @@ def test_a_text_is_read_by_a_published_model(folders, capsys, tmp_path, monkeypa
         assert page.is_file()
     assert "der Fuchs" in page.read_text()
     assert "target='x' is for models that translate" in refusal(
-        capsys, f"--from={folders['bert']}", "--text=the", "--target=x"
+        capsys, f"--from_pretrained={folders['bert']}", "--text=the", "--target_text=x"
     )
-    absent = refusal(capsys, f"--from={folders['bert']}", "--text=the", "--page=absent/page.html")
+    absent = refusal(capsys, f"--from_pretrained={folders['bert']}", "--text=the", "--output=absent/page.html")
     assert "page=" in absent
     assert "cannot be written" in absent
 
@@ -128,7 +131,7 @@ def test_a_taken_port_is_told_in_one_line(capsys, directory):
 
 
 def test_it_writes_the_page(capsys, directory):
-    assert cli.run(maps.COMMAND, maps.main, [f"--workdir={directory}", "--budget=2MB"]) == 0
+    assert cli.run(maps.COMMAND, maps.main, [f"--workdir={directory}", "--max_page_size=2MB"]) == 0
     assert str(directory / "report.html") in capsys.readouterr().out
     page = (directory / "report.html").read_text()
     assert len(page.encode()) <= 2_000_000

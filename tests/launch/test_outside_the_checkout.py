@@ -124,7 +124,7 @@ def test_generate_answers_by_the_task(
     assert Path("sorting", "generated", "0001", "report.html").is_file()
     assert "'dad' cannot be sorted" in refused(capsys, "generate", sorting, TRUST, "--text=dad")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\nhkdba\n\n  \nabdhk")))
-    lines = call(capsys, "generate", sorting, TRUST, "--no-maps").split("\n")
+    lines = call(capsys, "generate", sorting, TRUST, "--no_maps").split("\n")
     assert [bool(line) for line in lines] == [False, True, False, False, True, False]
     assert lines[1] == said.strip()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n\n")))
@@ -132,7 +132,7 @@ def test_generate_answers_by_the_task(
 
 
 def test_generate_searches_with_beams_too(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = call(capsys, "generate", sorting, TRUST, "--text=hkdba", "--beams=2", "--no-maps")
+    said = call(capsys, "generate", sorting, TRUST, "--text=hkdba", "--beams=2", "--no_maps")
     assert set(said.strip()) <= set(string.ascii_lowercase)
 
 
@@ -198,7 +198,7 @@ def test_the_familys_translations_are_searched_measured_and_mapped(
     said = call(capsys, "evaluate", translating, TRUST, "--split=test", "--beams=2")
     assert "decoder/attention, layer 0, head 0" in said
     assert f"alignment_error_rate               {aligned['alignment_error_rate']:.4f}" in said
-    words = ["--language=de", "--text=half past four"]
+    words = ["--target_language=de", "--text=half past four"]
     call(capsys, "generate", translating, "--trust=lab.bahdanau", *words, "--beams=2")
     assert Path("translating", "generated", "0001", "report.html").is_file()
 

@@ -89,7 +89,7 @@ def test_how_batches_that_are_not_finite_are_left_out(own: tuple[Path, dict[str,
     opened: Any = SimpleNamespace(experiment=resolve(config), directory=RunDirectory(run))
     ((name, *words),) = printed(rollback._rewind_command(opened, Rewind(4, 3)))
     arguments = parse(launch.train.COMMAND, words)
-    assert (name, arguments.workdir, arguments.rewind, arguments.skip) == ("train", str(run), 4, 3)
+    assert (name, arguments.workdir, arguments.rollback_to_step, arguments.skip_batches) == ("train", str(run), 4, 3)
 
 
 def test_how_a_run_of_a_study_is_trained_again_from_its_own_config(

@@ -31,7 +31,7 @@ COMMANDS = {
     "evaluate": (launch.evaluate, [TRUST]),
     "maps": (launch.maps, ["--text=the", TRUST]),
     "generate": (launch.generate, ["--text=the", TRUST]),
-    "convert": (launch.convert, ["--to=out", TRUST]),
+    "convert": (launch.convert, ["--save_pretrained=out", TRUST]),
 }
 
 
@@ -127,7 +127,7 @@ def test_a_key_that_the_checkpoint_was_trained_without_is_told(run: Path, capsys
 READERS: dict[str, Callable[[Path], Any]] = {
     "convert": lambda run: export_run(run, run.parent / "published").parameters,
     "maps --text": lambda run: jax.tree.map(lambda leaf: leaf.tolist(), load(run).variables.params),
-    "maps --against": lambda run: _other_run(str(run), run.parent) and "a run",
+    "maps --compare_to": lambda run: _other_run(str(run), run.parent) and "a run",
     "scaled runs": lambda run: [path.name for path in _directories([run])],
     "trials": lambda run: [path.name for path in _directories([run.parent.parent])],
     "initialize_from": lambda run: sorted(open_init_source(str(run), None, "", None).leaves),

@@ -62,7 +62,7 @@ def test_seeds_give_intervals_and_unfinished_runs_are_left_out_and_named(
     make_run(sweep / "other" / "strange", 100_000, 2_000_000, 5.0)
     (sweep / "other" / "strange" / "config.json").write_text("{}")
     paths = ",".join(map(str, (*(sweep / "trials").iterdir(), *(sweep / "other").iterdir())))
-    said = call(capsys, f"--runs={paths}", f"--to={sweep / 'found.json'}")
+    said = call(capsys, f"--runs={paths}", f"--output={sweep / 'found.json'}")
     assert "early: it reports no validation/loss at its last step, 100" in said.err
     assert "strange: its files cannot be read: 'steps'" in said.err
     assert "burst: its validation/loss is not finite" in said.err
@@ -90,5 +90,5 @@ def test_runs_that_differ_in_both_and_are_few_are_not_said_to_fall_or_to_fit(
 def test_what_cannot_be_fitted_is_refused(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is no run directory" in call(capsys, f"--workdir={sweep / 'trials'}", code=2).err
     assert "1 finished runs" in call(capsys, f"--runs={sweep / 'trials' / '0'}", code=2).err
-    assert "give one of them" in call(capsys, f"--runs={sweep}", f"--workdir={sweep}", code=2).err
+    assert "pass only one of them" in call(capsys, f"--runs={sweep}", f"--workdir={sweep}", code=2).err
     assert "report validation/nothing" in call(capsys, f"--workdir={sweep}", "--metric=validation/nothing", code=2).err

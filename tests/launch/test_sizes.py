@@ -86,7 +86,7 @@ def test_one_size_alone(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--name=gpt2xl", "error: --name='gpt2xl' is unknown: did you mean 'gpt2-xl'? known: gpt2-xl, gpt2, "),
         ("--jsn", "error: unknown flag --jsn: did you mean '--json'?\n"),
-        ("--trust=lab.x", "error: --trust=lab.x is about the code of a run: add --workdir=RUN, or leave it out\n"),
+        ("--trust=lab.x", "error: --trust=lab.x is about the code of a run: add --workdir=RUN, or omit --trust\n"),
     ],
 )
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str], word: str, says: str) -> None:
@@ -159,7 +159,10 @@ def test_a_run_that_cannot_be_counted_is_told_in_one_line(
     trust = "--trust=tests.contracts.normed_translator"
     for words, says in (
         ([f"--workdir={run}"], f"add {trust} if"),
-        ([f"--workdir={run}", "--name=gpt2"], "--name=gpt2 is of a published size and --workdir of a run: give one"),
+        (
+            [f"--workdir={run}", "--name=gpt2"],
+            "--name=gpt2 names a published model, and --workdir a run: pass only one",
+        ),
         ([f"--workdir={tmp_path / 'new'}", trust], "has no checkpoint yet; train it with python -m launch.train"),
         ([f"--workdir={tmp_path / 'none'}"], "is missing; make a run"),
     ):
@@ -179,7 +182,7 @@ def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
 
 
 def test_published_trainings_cost_what_their_tables_print(capsys: pytest.CaptureFixture[str]) -> None:
-    found = {each["name"]: each for each in json.loads(printed(capsys, "--trained", "--json"))}
+    found = {each["name"]: each for each in json.loads(printed(capsys, "--published_trainings", "--json"))}
     # Vaswani et al. 2017, table 2 and footnote 5: devices x seconds x sustained rate.
     assert found["transformer-base"]["operations"] == 8 * 12 * 3600 * 9.5e12 == pytest.approx(3.2832e18)
     assert found["transformer-big"]["operations"] == pytest.approx(2.29824e19)
@@ -194,20 +197,23 @@ def test_published_trainings_cost_what_their_tables_print(capsys: pytest.Capture
         for pair in ("en-de", "en-fr")
     }
     assert found["gopher-280b"]["dollars"] == 4096 * 920 == 3_768_320
-    assert "3,768,320" in printed(capsys, "--trained")
-    doubled = {each["name"]: each for each in json.loads(printed(capsys, "--trained", "--price=2", "--json"))}
+    assert "3,768,320" in printed(capsys, "--published_trainings")
+    doubled = {
+        each["name"]: each
+        for each in json.loads(printed(capsys, "--published_trainings", "--dollars_per_device_hour=2", "--json"))
+    }
     assert doubled["gopher-280b"]["dollars"] == 2 * 3_768_320
 
 
 def test_the_cost_of_training_is_six_n_d_and_exact_in_days_and_dollars(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--name=gpt3-175b", "--rate=1e14", "--price=2", "--json")
+    words = ("--name=gpt3-175b", "--flops_per_second=1e14", "--dollars_per_device_hour=2", "--json")
     (found,) = json.loads(printed(capsys, *words))
     assert found["6 N D"] == 6 * 174_604_259_328 * 300e9 == pytest.approx(found["published"], rel=2e-3)
     attention = 12 * 96 * 12288 * 2048
     assert found["exact"] == pytest.approx(found["6 N D"] + attention * 300e9, rel=1e-3)
     assert found["device-days"] == pytest.approx(found["exact"] / 1e14 / 86400)
     assert found["dollars"] == pytest.approx(found["device-days"] * 24 * 2)
-    (fewer,) = json.loads(printed(capsys, "--name=gpt2", "--tokens=1e9", "--json"))
+    (fewer,) = json.loads(printed(capsys, "--name=gpt2", "--training_tokens=1e9", "--json"))
     assert fewer["6 N D"] == 6 * 124_439_808 * 1e9
     assert fewer["device-days"] is None
     assert fewer["dollars"] is None
@@ -216,11 +222,14 @@ def test_the_cost_of_training_is_six_n_d_and_exact_in_days_and_dollars(capsys: p
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--rate=0",), "--rate=0.0 must be above 0"),
-        (("--name=gpt2", "--rate=1e12"), "give --tokens"),
-        (("--trained", "--rate=1e12"), "leave --trained out"),
-        (("--workdir=runs/x", "--price=1"), "leave --workdir out"),
-        (("--name=gpt2", "--tokens=1e9", "--price=1"), "--price=1.0 is for days of a device, which need --rate"),
+        (("--flops_per_second=0",), "--flops_per_second=0.0 must be above 0"),
+        (("--name=gpt2", "--flops_per_second=1e12"), "pass --training_tokens"),
+        (("--published_trainings", "--flops_per_second=1e12"), "omit --published_trainings"),
+        (("--workdir=runs/x", "--dollars_per_device_hour=1"), "omit --workdir"),
+        (
+            ("--name=gpt2", "--training_tokens=1e9", "--dollars_per_device_hour=1"),
+            "--dollars_per_device_hour=1.0 needs --flops_per_second or --published_trainings",
+        ),
     ],
 )
 def test_costs_that_cannot_be_told_are_refused(

@@ -112,11 +112,11 @@ def test_a_worker_trains_real_trials_and_the_command_sums_them_up(tmp_path, caps
 @pytest.mark.slow
 def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path, config_file):
     words = [f"--config={config_file()}", f"--workdir={tmp_path / 's'}"]
-    wrong = start(*words, "--trials=1", "--metric=validation/lost")
+    wrong = start(*words, "--num_trials=1", "--metric=validation/lost")
     assert wrong.returncode == 2, wrong.stdout + wrong.stderr
     assert "metric validation/lost is unknown to the first trial that finished; it reports test/" in wrong.stderr
     assert "validation/loss" in wrong.stderr
-    done = start(*words, "--workers", "2")
+    done = start(*words, "--num_workers", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     ledger = Ledger.existing(tmp_path / "s")
     assert {ledger.state(trial) for trial in ledger.trials()} == {State.DONE}
@@ -134,26 +134,30 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("None", [], "get_sweep returned a NoneType; it must return what sweep.product"),
         ("1 / 0", [], "fails at line 21: ZeroDivisionError"),
         ("sweep.choice('model.norm_placment', ['pre'])", [], "did you mean config.model.norm_placement"),
-        ("sweep.log_uniform('model.widht', 1, 2)", ["--trials=2"], "unknown key config.model.widht"),
-        ("sweep.uniform('model.width', 8, 16)", ["--trials=2"], "is a float; it must be a int (in the trial"),
+        ("sweep.log_uniform('model.widht', 1, 2)", ["--num_trials=2"], "unknown key config.model.widht"),
+        ("sweep.uniform('model.width', 8, 16)", ["--num_trials=2"], "is a float; it must be a int (in the trial"),
         ("sweep.choice('model.heads', [2, 3])", [], "(in the trial model.heads=3)"),
-        ("sweep.choice('seed', [1, 2])", ["--trials=0"], "--trials=0 must be at least 1"),
-        ("sweep.choice('seed', [1, 2])", ["--workers=0"], "--workers=0 must be at least 1"),
-        ("sweep.choice('seed', [1, 2])", ["--engine=annealing"], "--engine=annealing is unknown"),
+        ("sweep.choice('seed', [1, 2])", ["--num_trials=0"], "--num_trials=0 must be at least 1"),
+        ("sweep.choice('seed', [1, 2])", ["--num_workers=0"], "--num_workers=0 must be at least 1"),
+        ("sweep.choice('seed', [1, 2])", ["--search_algorithm=annealing"], "--search_algorithm=annealing is unknown"),
         ("sweep.choice('seed', [1, 2])", ["--metric=loss"], "--metric=loss is no metric: write split/name"),
-        ("sweep.choice('seed', [1, 2])", ["--better=greater"], "--better: invalid choice: 'greater'"),
-        ("sweep.choice('seed', [1, 2])", ["--seed=1"], "--seed draws nothing from a grid"),
-        ("sweep.choice('seed', [1, 2])", ["--storage=postgresql://h/n"], "--storage is Optuna's"),
+        ("sweep.choice('seed', [1, 2])", ["--direction=greater"], "--direction: invalid choice: 'greater'"),
+        ("sweep.choice('seed', [1, 2])", ["--seed=1"], "--seed has no effect on a grid"),
+        ("sweep.choice('seed', [1, 2])", ["--storage=postgresql://h/n"], "--storage is for Optuna"),
         (
             "sweep.choice('seed', [1, 2])",
-            ["--engine=hyperband", "--vectorize"],
-            "--engine=hyperband proposes one after",
+            ["--search_algorithm=hyperband", "--vmap"],
+            "--search_algorithm=hyperband suggests one after",
         ),
-        ("sweep.choice('seed', [1, 2])", ["--engine=tpe", "--vectorize"], "--engine=tpe proposes one after another"),
-        ("sweep.choice('seed', [1, 2])", ["--engine=gp"], "needs "),
+        (
+            "sweep.choice('seed', [1, 2])",
+            ["--search_algorithm=tpe", "--vmap"],
+            "--search_algorithm=tpe suggests one after another",
+        ),
+        ("sweep.choice('seed', [1, 2])", ["--search_algorithm=gp"], "needs "),
         ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", [], "say how many trials there are to be"),
-        ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", ["--engine=grid"], "needs a finite space"),
-        ("sweep.choice('seed', [1, 2])", ["--worker", "--workers=2"], "--worker is one worker itself"),
+        ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", ["--search_algorithm=grid"], "needs a finite space"),
+        ("sweep.choice('seed', [1, 2])", ["--worker", "--num_workers=2"], "--worker is one worker itself"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_no_directory(tmp_path, capsys, config_file, space, words, says):
@@ -196,20 +200,27 @@ def test_a_config_without_get_sweep_is_told_so(tmp_path, capsys, config_file):
 def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys, config_file, monkeypatch):
     given = []
     monkeypatch.setattr(sweep, "run_workers", lambda *about, **settings: given.append((about, settings)))
-    words = ["--config", config_file(), f"--workdir={tmp_path / 's'}", "--workers", "2", "--engine=random"]
-    code, out, err = call(capsys, *words, "--trials=9", "--config.seed=4", "--retry-failed", "--vectorize")
+    words = [
+        "--config",
+        config_file(),
+        f"--workdir={tmp_path / 's'}",
+        "--num_workers",
+        "2",
+        "--search_algorithm=random",
+    ]
+    code, out, err = call(capsys, *words, "--num_trials=9", "--config.seed=4", "--retry_failed", "--vmap")
     assert code == 0, err
     (command, ledger), settings = given[0]
     assert command == [
         *(sys.executable, "-m", "launch.sweep"),
         f"--config={config_file()}",
         f"--workdir={tmp_path / 's'}",
-        "--engine=random",
-        "--trials=9",
+        "--search_algorithm=random",
+        "--num_trials=9",
         "--config.seed=4",
-        "--vectorize",
+        "--vmap",
     ]
     assert (settings["workers"], settings["total"]) == (2, 2)
-    assert "the space holds 2 different trials, fewer than --trials=9: all are tried" in out
+    assert "the space holds 2 different trials, fewer than --num_trials=9: all are tried" in out
     assert {trial.config["seed"] for trial in ledger.trials()} == {4}
     assert "0 of 2 finished; 2 pending" in out

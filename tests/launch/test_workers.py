@@ -46,14 +46,14 @@ def test_each_worker_has_a_card_and_a_tpu_has_one_worker(tmp_path):
     chosen = divide_machine(2, range(64), {"CUDA_VISIBLE_DEVICES": "3,GPU-1f"}, tmp_path)
     assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in chosen] == ["3", "GPU-1f"]
     assert cores_of(divide_machine(2, [0, 1], {"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path)) == [(0,), (1,)]
-    with pytest.raises(UserError, match="--workers=4 is more than the 3 cards of this machine: say 3 or fewer"):
+    with pytest.raises(UserError, match="--num_workers=4 is more than the 3 GPUs of this machine: pass at most 3"):
         divide_machine(4, range(64), {}, tmp_path)
     assert cores_of(divide_machine(4, range(4), CPU, tmp_path)) == [(0,), (1,), (2,), (3,)]
     assert divide_machine(1, range(4), {}, tmp_path) == [Place(None, {})]
     (tmp_path / "dev" / "accel0").touch()
-    with pytest.raises(UserError, match="--workers=2: one process holds a machine's TPU"):
+    with pytest.raises(UserError, match="--num_workers=2: only one process can use a TPU"):
         divide_machine(2, range(64), {}, tmp_path)
-    with pytest.raises(UserError, match="--workers=0 must be at least 1"):
+    with pytest.raises(UserError, match="--num_workers=0 must be at least 1"):
         divide_machine(0, range(4))
 
 

@@ -252,7 +252,9 @@ def test_opening_what_is_no_run_says_how_to_make_one(tmp_path: Path):
     with pytest.raises(UserError, match=rf"is a sweep or an ablation, no run; .* '--workdir={run}'"):
         RunDirectory.open(run.parent.parent)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(UserError, match=rf"published weights, .* python -m launch\.convert --from={tmp_path}"):
+    with pytest.raises(
+        UserError, match=rf"published weights, .* python -m launch\.convert --from_pretrained={tmp_path}"
+    ):
         RunDirectory.open(tmp_path)
 
 

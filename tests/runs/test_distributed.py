@@ -277,11 +277,11 @@ def test_what_is_given_by_halves_or_cannot_be_is_refused(changes: dict[str, str 
 
 
 def test_flags_come_before_the_environment() -> None:
-    with pytest.raises(UserError, match="--coordinator and --processes without --process"):
+    with pytest.raises(UserError, match="--coordinator_address and --num_processes without --process_id"):
         distributed.join_processes("10.0.0.2:8476", 4, environment=GIVEN)
-    with pytest.raises(UserError, match="--process=4 must be from 0 to --processes - 1"):
+    with pytest.raises(UserError, match="--process_id=4 must be from 0 to --num_processes - 1"):
         distributed.join_processes("10.0.0.2:8476", 4, 4, environment=GIVEN)
-    with pytest.raises(UserError, match="--heartbeat=0 must be at least 1"):
+    with pytest.raises(UserError, match="--heartbeat_timeout=0 must be at least 1"):
         distributed.join_processes(heartbeat=0, environment={})
 
 
@@ -388,7 +388,7 @@ def test_open_mpi_5_needs_an_mpi4py_of_its_own(monkeypatch: pytest.MonkeyPatch, 
         distributed.join_processes(environment=OPEN_MPI_5)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert "--processes=$OMPI_COMM_WORLD_SIZE --process=$OMPI_COMM_WORLD_RANK" in str(caught.value)
+    assert "--num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_open_mpi_5_needs_an_mpi4py_of_its_own(monkeypatch: pytest.MonkeyPatch, 
         ({"FLUX_JOB_SIZE": "8", "FLUX_TASK_RANK": "7"}, "Flux started this process as number 7 of 8"),
         (
             {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},
-            "--processes=$SLURM_STEP_NUM_TASKS --process=$SLURM_PROCID",
+            "--num_processes=$SLURM_STEP_NUM_TASKS --process_id=$SLURM_PROCID",
         ),
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "10.0.0.2"}, "torchrun started this process"),
         ({"NUM_PROCESSES": "2", "PROCESS_ID": "1", "COORDINATOR_ADDRESS": "a"}, "Kubeflow started this process"),

@@ -50,7 +50,7 @@ def trial(ticks: int, **about: Any) -> Trial:
 
 def sweep(path: Path, trials: Sequence[Trial], **facts: Any) -> Ledger:
     """The ledger of a sweep of these trials."""
-    about: Mapping[str, Any] = {"config": {"ticks": 1}, "metric": "validation/loss", "better": "lower", **facts}
+    about: Mapping[str, Any] = {"config": {"ticks": 1}, "metric": "validation/loss", "direction": "minimize", **facts}
     ledger = Ledger.open(path, about)
     ledger.plan(trials)
     return ledger

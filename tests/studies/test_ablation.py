@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 
 from tests.studies.tiny import PLAIN, ablation, base
 from transformer.config import UserError
-from transformer.studies.ablations.ablation import Better, Stack, build_ablation, with_seeds
+from transformer.studies.ablations.ablation import Direction, Stack, build_ablation, with_seeds
 from transformer.studies.ablations.arms import differences, plan
 
 WRONG = {
@@ -23,7 +23,7 @@ WRONG = {
     "no tasks": ({"tasks": {}}, "ablation.tasks is empty"),
     "metric without a split": ({"reported": "loss"}, "metric 'loss' is not written as split/name"),
     "followed without a name": ({"followed": ("train/",)}, "metric 'train/' is not written"),
-    "direction": ({"better": "smaller"}, "ablation.better='smaller' is unknown"),
+    "direction": ({"direction": "smaller"}, "ablation.direction='smaller' is unknown"),
     "target": ({"target": float("inf")}, "ablation.target=inf must be a finite number"),
     "notable": ({"notable": 0.0}, "ablation.notable=0.0 must be above 0"),
     "nothing tuned": ({"tuned": {"steps": ()}}, "ablation.tuned['steps'] is empty"),
@@ -69,12 +69,12 @@ def test_plain_values_become_the_study_s_own():
     spec = ablation(
         arms={"post": ConfigDict({"model": {"family": "decoder"}}), "pre": {}},
         tuned={"optimizer.learning_rate": [1e-3, 3e-3], "optimizer.warmup_steps": [0, 10]},
-        better="higher",
+        direction="maximize",
         initial_gradients={"decoder": {"depths": [6, 12], "depth_keys": ["model.layers"], "overrides": {"a": 1}}},
         followed=["train/loss", "validation/accuracy"],
     )
     assert spec.arms["post"] == {"model": {"family": "decoder"}}
-    assert spec.better is Better.HIGHER
+    assert spec.direction is Direction.MAXIMIZE
     assert spec.initial_gradients["decoder"] == Stack((6, 12), ("model.layers",), {"a": 1})
     assert spec.curves == ("validation/loss", "train/loss", "validation/accuracy")
     assert list(spec.combinations()) == [

@@ -74,7 +74,7 @@ def test_without_warm_up_post_norm_never_learns_what_pre_norm_learns(tmp_path: P
     words = [
         "--config=experiments/ablations/configs/norm_placement_without_warmup.py",
         f"--workdir={tmp_path / 'study'}",
-        "--workers=2",
+        "--num_workers=2",
     ]
     # As a person runs it: on one device, with the compiler's optimizations.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

@@ -283,7 +283,7 @@ def test_the_runs_are_all_there_and_sort(result, page):
     expected = set()
     for (arm, *where), cell in places.items():
         if cell["state"] == "done":
-            beside = "" if arm == "pre" else f" --against=runs/norms/{places['pre', *where]['directory']}"
+            beside = "" if arm == "pre" else f" --compare_to=runs/norms/{places['pre', *where]['directory']}"
             trust = " --trust=lab.mine" if arm == "deepnorm" else ""
             expected.add(f"python -m launch.maps --workdir=runs/norms/{cell['directory']}{beside}{trust}")
     assert shown == expected | {cell["command"] for cell in result["cells"]}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer.studies.ablations.ablation import Ablation, Better
+from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.results import Cell, Point
 from transformer.studies.ablations.text import round_to_error
@@ -86,7 +86,7 @@ def test_a_study_of_two_arms() -> None:
     assert pair["power"]["deviation"] == pytest.approx(spread)
     # What five pairs see at 80 % and 5 %: 1.682 deviations.
     assert pair["power"]["detectable"] == pytest.approx(1.682 * spread, rel=1e-3)
-    assert (result["name"], result["better"], result["seeds"]) == ("norm", "lower", [1, 2, 3, 4, 5])
+    assert (result["name"], result["direction"], result["seeds"]) == ("norm", "minimize", [1, 2, 3, 4, 5])
     assert result["warnings"] == []
     assert result["about"] == about
 
@@ -249,7 +249,7 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
     assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not said", 5, None)
     assert pair["why"] == (
         f"pre has no run of {RATE}=2 to compare with its other values: what one arm has over the other may be its "
-        "tuning (--retry-failed trains again what failed)."
+        "tuning (--retry_failed trains again what failed)."
     )
     assert f"Nothing is said of post against pre: {pair['why']}" in result["summary"]
     # The same where each value has runs, but no seed has all of them.
@@ -346,7 +346,7 @@ def test_equal_arms_show_no_difference() -> None:
 def test_equal_differences_carry_no_t_statistic() -> None:
     """Three seeds of 1.000 against 0.998 are no p of 0; nor are they where rounding moves the last digits."""
     arms = ("a", "b", "c")
-    study = spec(arms, seeds=(1, 2, 3), reported="test/accuracy", better=Better.HIGHER)
+    study = spec(arms, seeds=(1, 2, 3), reported="test/accuracy", direction=Direction.MAXIMIZE)
     for noise in ((0.0, 0.0, 0.0), (0.0, 6e-8, -6e-8)):
         off = [0.998 + each for each in noise]
         result = analyze(study, row("a", [1.0] * 3) + row("b", off) + row("c", [1.1, 0.9, 1.0]), {})
@@ -365,7 +365,7 @@ def test_equal_differences_carry_no_t_statistic() -> None:
 
 
 def test_seven_equal_differences_are_enough_for_a_verdict_over_two() -> None:
-    study = spec(("a", "b", "c"), seeds=tuple(range(1, 8)), better=Better.HIGHER)
+    study = spec(("a", "b", "c"), seeds=tuple(range(1, 8)), direction=Direction.MAXIMIZE)
     result = analyze(study, row("a", [1.0] * 7) + row("b", [0.998] * 7) + row("c", [1.0] * 7), {})
     worse, same = result["comparisons"]
     assert (worse["verdict"], worse["p_holm"]) == ("worse", 2 * 2 / 2**7)
@@ -405,7 +405,7 @@ def test_holm_over_the_arms() -> None:
 
 
 def test_higher_can_be_better() -> None:
-    study = spec(better=Better.HIGHER, tuned={RATE: (1, 2)}, learned_within=0.5, target=1.3)
+    study = spec(direction=Direction.MAXIMIZE, tuned={RATE: (1, 2)}, learned_within=0.5, target=1.3)
     low = [cell(arm, seed, 0.6, tuned={RATE: 1}) for arm in ("pre", "post") for seed in range(1, 6)]
     low[0] = low[0]._replace(chosen=0.4)
     high = [

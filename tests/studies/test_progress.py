@@ -156,7 +156,7 @@ def test_the_file_has_every_trial_and_the_summary_the_best(rows):
     assert str(ledger.directory(rows[1].trial)) in said
     assert "once more  python -m launch.train --config=x.py" in said
     assert "failed: disk full, at once" in said
-    assert "--retry-failed" in said
+    assert "--retry_failed" in said
     none = [row for row in rows if row.state != State.DONE]
     assert best_done(none, maximize=False) is None
     assert "best" not in summarize(ledger, none, LOSS, None, "")

@@ -74,10 +74,10 @@ def test_the_engine_and_the_total_follow_from_the_space():
     assert choose_engine("tpe", GRID) == "tpe"
     assert [check_total(None, GRID), check_total(4, RATES)] == [6, 4]
     for make, says in (
-        (lambda: choose_engine("annealing", GRID), "--engine=annealing is unknown; there are grid, random"),
-        (lambda: choose_engine("grid", RATES), "--engine=grid needs a finite space"),
-        (lambda: check_total(None, RATES), "say how many trials there are to be, as --trials=20"),
-        (lambda: check_total(0, GRID), "--trials=0 must be at least 1"),
+        (lambda: choose_engine("annealing", GRID), "--search_algorithm=annealing is unknown; there are grid, random"),
+        (lambda: choose_engine("grid", RATES), "--search_algorithm=grid needs a finite space"),
+        (lambda: check_total(None, RATES), "say how many trials there are to be, as --num_trials=20"),
+        (lambda: check_total(0, GRID), "--num_trials=0 must be at least 1"),
     ):
         with pytest.raises(UserError) as told:
             make()
@@ -100,7 +100,7 @@ def test_grid_and_chance_do_without_optuna_and_the_others_name_the_extra(monkeyp
             check_installed(engine)
     monkeypatch.setattr("transformer.studies.sweeps.optuna_search.find_spec", lambda name: name == "optuna" or None)
     check_installed("tpe")
-    with pytest.raises(UserError, match="--engine=gp needs PyTorch as well"):
+    with pytest.raises(UserError, match="--search_algorithm=gp needs PyTorch"):
         check_installed("gp")
 
 
@@ -116,7 +116,7 @@ class Bowl(Sleeping):
 
 
 def run(path, engine, total, space=RATES, maximize=False, seed=0):
-    facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "better": maximize}
+    facts = {"engine": engine, "space": space.describe(), "metric": "validation/loss", "direction": maximize}
     ledger = Ledger.open(path, facts)
     proposer = connect(engine, ledger, base(steps=9, eval_every=1), space, seed=seed, maximize=maximize)
     work(ledger, proposer, total=total, metric="validation/loss", trainer=Bowl())
@@ -201,7 +201,7 @@ def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
 def test_hyperband_needs_reports_before_the_last_step(tmp_path):
     ledger = Ledger.open(tmp_path, {"engine": "hyperband"})
     for every in (0, 9, 10):
-        with pytest.raises(UserError, match=f"config.eval_every={every} makes none before step 9"):
+        with pytest.raises(UserError, match=f"config.eval_every={every} gives none before step 9"):
             connect("hyperband", ledger, base(steps=9, eval_every=every), RATES, seed=0, maximize=False)
 
 

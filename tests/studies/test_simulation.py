@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer.studies.ablations.ablation import Ablation, Better
+from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.comparisons import Comparison, comparisons
 from transformer.studies.ablations.results import Cell
 from transformer.studies.ablations.statistics import t_test
@@ -71,7 +71,9 @@ def told_apart(accuracies_AxS: np.ndarray) -> bool:
     """Whether a study of accuracies, by arm and seed, gives any verdict."""
     arms, seeds = accuracies_AxS.shape
     names = tuple(f"arm{number}" for number in range(arms))
-    spec = Ablation("Equal?", {name: {} for name in names}, names[0], seeds=tuple(range(seeds)), better=Better.HIGHER)
+    spec = Ablation(
+        "Equal?", {name: {} for name in names}, names[0], seeds=tuple(range(seeds)), direction=Direction.MAXIMIZE
+    )
     cells = [
         Cell(name, "", seed, {}, "done", float(value), float(value), {}, None, {}, 100, "", "")
         for name, accuracies in zip(names, accuracies_AxS, strict=True)

@@ -43,7 +43,7 @@ def made_up(state="running"):
     return {
         "name": "rates",
         "metric": "validation/loss",
-        "better": "lower",
+        "direction": "minimize",
         "state": state,
         "counts": "4 of 6 finished: 4 done; 1 running",
         "seconds_left": 600.0 if state == "running" else None,

@@ -18,12 +18,12 @@ from transformer.tasks.mask_filling import fill_in
 def test_the_choices_name_the_chooser() -> None:
     assert Decoding().chooser == Greedy()
     assert Decoding(beams=3).chooser == Beam(3, 0.6)
-    assert Decoding(top_k=5, samples=2).chooser == Sampling(1.0, 5, 1.0, beams=2)
+    assert Decoding(top_k=5, num_samples=2).chooser == Sampling(1.0, 5, 1.0, beams=2)
     assert Decoding(temperature=0.5, top_p=0.9).chooser == Sampling(0.5, 0, 0.9)
     for values, message in (
         ({"beams": 2, "top_k": 3}, "beams=2 searches and top_k samples"),
-        ({"samples": 2}, "samples=2 needs sampling"),
-        ({"length": 0}, "length=0"),
+        ({"num_samples": 2}, "num_samples=2 needs sampling"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
     ):
         with pytest.raises(UserError, match=message):
             Decoding(**values)  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ def test_the_choices_name_the_chooser() -> None:
 @pytest.mark.slow
 def test_samples_are_reproducible_and_differ_by_seed(language_task: Any, language_view: View) -> None:
     def said(seed: int) -> list[str]:
-        decoding = {"temperature": 1.0, "samples": 2, "length": 8, "seed": seed}
+        decoding = {"temperature": 1.0, "num_samples": 2, "max_new_tokens": 8, "seed": seed}
         return language_task.answer(language_view, Request(["The ", "dogs, "], decoding=decoding)).lines
 
     first = said(0)
@@ -45,16 +45,16 @@ def test_samples_are_reproducible_and_differ_by_seed(language_task: Any, languag
 
 @pytest.mark.slow
 def test_a_stop_string_cuts_and_other_rows_go_on(language_task: Any, language_view: View) -> None:
-    whole = language_task.answer(language_view, Request(["The "], decoding={"length": 12})).lines[0]
+    whole = language_task.answer(language_view, Request(["The "], decoding={"max_new_tokens": 12})).lines[0]
     said = whole.removeprefix("The ")
     stop = said[3:5]
-    decoding = {"length": 12, "stops": (stop,)}
+    decoding = {"max_new_tokens": 12, "stop_sequences": (stop,)}
     cut = language_task.answer(language_view, Request(["The "], decoding=decoding)).lines[0]
     assert cut == "The " + said[: said.find(stop)]
 
 
 def test_maps_are_those_of_what_was_said(language_task: Any, language_view: View) -> None:
-    answers = language_task.answer(language_view, Request(["The fox "], decoding={"length": 5}))
+    answers = language_task.answer(language_view, Request(["The fox "], decoding={"max_new_tokens": 5}))
     weights = answers.look(Capture(("decoder/self",)))["decoder/self"].weights
     tokens = len(answers.lines[0].encode())
     assert weights.shape == (2, 1, 2, tokens, tokens)
@@ -81,14 +81,14 @@ def test_words_are_weighed_at_hidden_places_by_the_models_own_probabilities(
     ordinary = np.exp(logits[0, [5, 7]][:, :256])
     expected = ordinary[:, list(b"o ")] / ordinary.sum(1, keepdims=True)
     np.testing.assert_allclose(filled.probabilities, expected, rtol=1e-4)
-    (line,) = masked_task.answer(masked_view, Request([text], decoding={"words": words})).lines
+    (line,) = masked_task.answer(masked_view, Request([text], decoding={"score_words": words})).lines
     assert line.endswith("".join(f" | o {o:.3g},   {space:.3g}" for o, space in filled.probabilities))
-    with pytest.raises(UserError, match="--weighed names ''"):
-        masked_task.answer(masked_view, Request([text], decoding={"words": ("o", "")}))
-    with pytest.raises(UserError, match="--weighed names 'ox'"):
-        masked_task.answer(masked_view, Request([text], decoding={"words": ("ox",)}))
-    with pytest.raises(UserError, match="--weighed=o is for runs that fill in hidden tokens"):
-        language_task.answer(language_view, Request(["The"], decoding={"words": ("o",)}))
+    with pytest.raises(UserError, match="--score_words names ''"):
+        masked_task.answer(masked_view, Request([text], decoding={"score_words": ("o", "")}))
+    with pytest.raises(UserError, match="--score_words names 'ox'"):
+        masked_task.answer(masked_view, Request([text], decoding={"score_words": ("ox",)}))
+    with pytest.raises(UserError, match="--score_words=o is for runs that fill in hidden tokens"):
+        language_task.answer(language_view, Request(["The"], decoding={"score_words": ("o",)}))
 
 
 def test_what_a_task_cannot_do_is_refused(
@@ -98,11 +98,11 @@ def test_what_a_task_cannot_do_is_refused(
         masked_task.answer(masked_view, Request(["The fox"], decoding={}))
     with pytest.raises(UserError, match="--beams is for runs that generate"):
         masked_task.answer(masked_view, Request(["The <mask>"], decoding={"beams": 2}))
-    with pytest.raises(UserError, match="--language=de is for runs that translate"):
+    with pytest.raises(UserError, match="--target_language=de is for runs that translate"):
         language_task.answer(language_view, Request(["The fox"], "de", {}))
-    with pytest.raises(UserError, match=r"has 8 tokens: with 64 more .* --length=56"):
-        language_task.answer(language_view, Request(["The foxe"], decoding={"length": 64}))
+    with pytest.raises(UserError, match=r"has 8 tokens: with 64 more .* --max_new_tokens=56"):
+        language_task.answer(language_view, Request(["The foxe"], decoding={"max_new_tokens": 64}))
     with pytest.raises(UserError, match=r"has 65 tokens: with 1 more .*; shorten it$"):
         language_task.answer(language_view, Request([65 * "a"], decoding={}))
     with pytest.raises(UserError, match="no text to continue"):
-        language_task.answer(language_view, Request([""], decoding={"length": 3}))
+        language_task.answer(language_view, Request([""], decoding={"max_new_tokens": 3}))

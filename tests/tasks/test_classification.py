@@ -178,7 +178,7 @@ def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classific
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(["dog"], language="de"), "--language=de is for runs that translate"),
+        (Request(["dog"], language="de"), "--target_language=de is for runs that translate"),
         (Request(["dog"], decoding={"beams": 2}), "--beams is for runs that generate; this one classifies"),
         (Request(["dog " * 20]), "tokens, more than 16, the greatest of config.task.lengths: shorten it"),
     ],

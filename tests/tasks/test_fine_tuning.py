@@ -319,7 +319,7 @@ def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning])
     [
         ("entailment", Request(["only one"]), "'only one' must be 'text $ text', each with words"),
         ("choice", Request(["a $ b"]), "has 2 texts with '$' between them, but an example of this run has 4"),
-        ("entailment", Request(["a $ b"], language="de"), "--language=de is for runs that translate"),
+        ("entailment", Request(["a $ b"], language="de"), "--target_language=de is for runs that translate"),
         (
             "acceptability",
             Request(["word " * 30]),

@@ -53,7 +53,7 @@ def test_parts_of_a_batch_fill_their_own_lanes() -> None:
 
 
 def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
-    """As where `--skip` passes batches by, or a step makes no update and what it carried is thrown away."""
+    """As where `--skip_batches` passes batches by, or a step makes no update and what it carried is thrown away."""
     task, view = task_of(), view_of("transformer_xl", train=True)
     source, extra = SegmentBatches(np.arange(60), context=2, rows=2, seed=0), task.init_extra(view, None)
     kept, pasts = extra, {}

@@ -165,9 +165,9 @@ def test_a_config_knows_its_tasks_name() -> None:
 def test_a_language_that_lacks_or_is_another_is_told_with_those_that_there_are() -> None:
     two, one = (types.SimpleNamespace(languages=languages) for languages in (("de", "fr"), ()))
     for tokenizer, language, says in (
-        (two, None, r"learned several languages: say one of --language=de, --language=fr$"),
-        (two, "es", r"^--language=es was not learned by this run; say one of: de, fr$"),
-        (one, "de", r"^--language=de: this run knows one direction alone; leave the flag out$"),
+        (two, None, r"learned several languages: say one of --target_language=de, --target_language=fr$"),
+        (two, "es", r"^--target_language=es was not learned by this run; say one of: de, fr$"),
+        (one, "de", r"^--target_language=de: this run knows one direction alone; leave the flag out$"),
     ):
         with pytest.raises(UserError, match=says):
             check_language(tokenizer, language)

@@ -55,7 +55,8 @@ def test_a_family_that_hugging_face_lacks_is_refused_by_name(tmp_path: Path) -> 
             write_folder(tmp_path / "out", model_config({"family": name}), {})
         known = ", ".join(theirs)
         assert (
-            str(told.value) == f"Hugging Face has no model of config.model.family={name!r}: --to writes {known} alone"
+            str(told.value)
+            == f"Hugging Face has no model of config.model.family={name!r}: --save_pretrained writes {known} alone"
         )
     assert not (tmp_path / "out").exists()
 

@@ -55,7 +55,10 @@ def same(runs: dict[str, Path]) -> Callable[[Shown], None]:
 
 def test_what_is_generated_and_its_maps(same: Callable[[Shown], None], capsys: pytest.CaptureFixture[str]) -> None:
     def generated(run: Path) -> dict[str, Any]:
-        assert cli.run(generate.COMMAND, generate.main, [f"--workdir={run}", "--text=Permission", "--length=8"]) == 0
+        assert (
+            cli.run(generate.COMMAND, generate.main, [f"--workdir={run}", "--text=Permission", "--max_new_tokens=8"])
+            == 0
+        )
         lines = capsys.readouterr().out
         (folder,) = (run / "generated").iterdir()
         return {"lines": lines, "maps": MapStore.existing(folder / "maps").read(SITE, 0)}

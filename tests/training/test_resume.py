@@ -255,7 +255,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
         monkeypatch.setattr(train, "compile_run_probe", spoilt_probe)
     else:
         monkeypatch.setattr(checkpointing.Saver, "first_not_finite", lambda self, state: "optimizers/x")
-    with pytest.raises(Failed, match=rf"at step \d.*--rewind={SAVED} --skip=\d$"):
+    with pytest.raises(Failed, match=rf"at step \d.*--rollback_to_step={SAVED} --skip_batches=\d$"):
         train.train(experiment.resolve(CONFIG), folder)
 
 

@@ -80,7 +80,7 @@ class Trial:
 
     def follow(self, said: str) -> Rewind:
         """Do what it says, as printed."""
-        found = re.search(r"--rewind=(\d+) --skip=(\d+)", said)
+        found = re.search(r"--rollback_to_step=(\d+) --skip_batches=(\d+)", said)
         assert found is not None, said
         advice = Rewind(int(found[1]), int(found[2]))
         roll_back(self.run, advice)
@@ -105,7 +105,8 @@ def test_a_request_that_repeats_the_last_says_that_it_changes_nothing(
     assert capsys.readouterr().out == "going back to step 500, past 10 batches from number 500 on\n"
     roll_back(trial.run, Rewind(500, 10))
     assert capsys.readouterr().out == (
-        "--rewind=500 --skip=10 was done before and changes nothing: to go past more, say another --skip\n"
+        "--rollback_to_step=500 --skip_batches=10 was done before and changes nothing: to skip more, pass another "
+        "--skip_batches\n"
     )
     assert trial.numbers(501, 501) == [510]
 
@@ -190,14 +191,14 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
     trial.run.checkpoints = None  # which all processes ask together
     monkeypatch.setattr(rollback, "run_on_primary", None)
     found = explain_not_finite(NotFinite(630, "optimizers/x is not finite at step 630"), trial.run)
-    assert str(found).endswith("start each of its 2 processes again with --rewind=500 --skip=130")
+    assert str(found).endswith("start each of its 2 processes again with --rollback_to_step=500 --skip_batches=130")
 
 
 @pytest.mark.parametrize(
     ("why", "way"),
     [
-        (Diverged(506, 510, "loss is nan"), "--rewind=500 --skip=10"),
-        (NotFinite(508, "maps['self'] at step 508 holds NaN"), "--rewind=500 --skip=8"),
+        (Diverged(506, 510, "loss is nan"), "--rollback_to_step=500 --skip_batches=10"),
+        (NotFinite(508, "maps['self'] at step 508 holds NaN"), "--rollback_to_step=500 --skip_batches=8"),
     ],
 )
 def test_a_vmapped_run_that_ended_is_told_with_how_it_goes_on_by_itself(

@@ -152,9 +152,11 @@ def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
     assert cli.run(maps.COMMAND, maps.main, [f"--workdir={name}", "--text=Permission"]) == 0
     assert f"Open this page in a browser: {name}/looks/written-0001.html\n" in capsys.readouterr().out
     assert b"Permission" in server.objects["bucket", "runs/written/looks/written-0001.html"].content
-    assert cli.run(generate.COMMAND, generate.main, [f"--workdir={name}", "--text=Permission", "--length=2"]) == 0
+    assert (
+        cli.run(generate.COMMAND, generate.main, [f"--workdir={name}", "--text=Permission", "--max_new_tokens=2"]) == 0
+    )
     assert f"Open this page in a browser: {name}/generated/0001/report.html\n" in capsys.readouterr().err
-    assert cli.run(convert.COMMAND, convert.main, [f"--workdir={name}", f"--to={tmp_path / 'out'}"]) == 0
+    assert cli.run(convert.COMMAND, convert.main, [f"--workdir={name}", f"--save_pretrained={tmp_path / 'out'}"]) == 0
     assert f"parameters of {name} as a gpt2 model" in capsys.readouterr().out
     tokenizer = (tmp_path / "out" / "tokenizer.json").read_bytes()
     assert tokenizer == server.objects["bucket", "runs/written/tokenizer.json"].content

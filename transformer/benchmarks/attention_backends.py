@@ -28,10 +28,12 @@ class Timing(NamedTuple):
     captured: dict[Backend, float]
 
 
-def time_backends(*, length: int, batch: int, heads: int, depth: int, dtype: str, causal: bool, repeats: int) -> Timing:
+def time_backends(
+    *, length: int, batch_size: int, num_heads: int, head_dim: int, dtype: str, causal: bool, repeats: int
+) -> Timing:
     """Time self-attention of random arrays on every backend that takes it on this machine."""
     keys = jax.random.split(jax.random.key(0), 3)
-    q, k, v = (jax.random.normal(key, (batch, length, heads, depth), dtype) for key in keys)
+    q, k, v = (jax.random.normal(key, (batch_size, length, num_heads, head_dim), dtype) for key in keys)
     mask, shape = Mask(causal=causal), CallShape.of(q, k, v)
     variant = Variant.of(AttentionSpec(), mask, bias=False)
     able = [

@@ -48,7 +48,7 @@ def run_in_turn(
     """
     if peers is not None and checkout() is None:
         raise UserError(
-            f"--peers={peers}: the peers' programs are in a checkout alone: clone the repository, or leave it out"
+            f"--peer_python={peers}: the peers' programs are in a checkout alone: clone the repository, or leave it out"
         )
     programs = {
         name: program
@@ -93,7 +93,7 @@ def _run(name: str, program: Program, peers: str | None) -> dict[str, Any]:
     try:
         ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise UserError(f"--peers={peers} does not run: {error}") from None
+        raise UserError(f"--peer_python={peers} does not run: {error}") from None
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise UserError(f"the program of {name} failed with exit code {ended.returncode}: {last}")

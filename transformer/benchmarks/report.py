@@ -29,7 +29,7 @@ def table(benchmark: Benchmark, result: Result) -> str:
             f"{row.name:<{width}}  {1e3 * row.seconds:>9.2f}  {benchmark.units / row.seconds:>18,.0f}  "
             f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f}){_rates(row, work)}"
         )
-    lines += [f"{name}: not measured, it needs --peers=PYTHON" for name in result.left_out]
+    lines += [f"{name}: not measured, it needs --peer_python=PYTHON" for name in result.left_out]
     return "\n".join(lines)
 
 

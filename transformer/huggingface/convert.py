@@ -124,7 +124,7 @@ def write_folder(
         if config.get(name, number) != number:
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
         config[name] = number
-    claim_folder(folder, "--to")
+    claim_folder(folder, "--save_pretrained")
     safetensors_files.write(folder / safetensors_files.WEIGHTS, to_tensors(slots, params))
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
@@ -148,7 +148,9 @@ def express(model: Any, params: PyTree) -> tuple[Family, Config, list[Slot]]:
             refusals.append(error)
     if not refusals:
         known = ", ".join(sorted({family.model for family in FAMILIES.values()}))
-        raise UserError(f"Hugging Face has no model of config.model.family={name!r}: --to writes {known} alone")
+        raise UserError(
+            f"Hugging Face has no model of config.model.family={name!r}: --save_pretrained writes {known} alone"
+        )
     nearest = min(refusals, key=lambda error: len(error.faults))
     raise UserError(f"Hugging Face has no such model; the nearest is {nearest}") from nearest
 

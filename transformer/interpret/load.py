@@ -31,7 +31,7 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Reader, Reading, Sentences, View
 from transformer.tasks.plain import look_over
 from transformer.training.config import Experiment, resolve
-from transformer.training.conversion import Fitting, config_of, kept_of
+from transformer.training.conversion import FineTuning, config_of, kept_of
 from transformer.training.trained_run import open_run
 
 Texts = str | Sequence[str]
@@ -183,7 +183,7 @@ def _as_tuple(texts: Texts) -> tuple[str, ...]:
 def _of_published(folder: Path) -> Loaded:
     foreign = read_folder(folder)
     kept = kept_of(folder, foreign)
-    experiment = resolve(config_of(foreign, kept, Fitting(), name=folder.resolve().name))
+    experiment = resolve(config_of(foreign, kept, FineTuning(), name=folder.resolve().name))
     model = _model(experiment, kept)
     params = jax.tree.map(jax.numpy.asarray, foreign.params)
     state = model.functional.bind(params).initial_state(jax.random.key(0))

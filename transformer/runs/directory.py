@@ -404,7 +404,7 @@ def _why_no_run(path: Path) -> str | None:
     if (path / _CONFIG).is_file():
         recorded = _read_json(path / _CONFIG, dict)
         if "model_type" in recorded and "task" not in recorded:
-            words = [*command_words("convert"), f"--from={path}", f"--workdir={path}-run"]
+            words = [*command_words("convert"), f"--from_pretrained={path}", f"--workdir={path}-run"]
             return f"is a folder of published weights, no run; make a run of it with {shlex.join(words)}"
         return None
     train = shlex.join(command_words("train"))

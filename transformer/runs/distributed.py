@@ -27,7 +27,7 @@ _OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LO
 _ORTE = "OMPI_MCA_orte_hnp_uri"  # the address of mpirun, up to Open MPI 4
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _GKE_HOSTS, _GKE_INDEX = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"
-_ALONE = "or --processes=1 to train alone"
+_ALONE = "or --num_processes=1 to train alone"
 _BROADCAST_BLOCK = 1024  # bytes
 _MESSAGE_LENGTH = 4096  # bytes of what is said
 _logger = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ def join_processes(
         UserError: For incomplete or invalid settings.
     """
     if heartbeat < 1:
-        raise UserError(f"--heartbeat={heartbeat} must be at least 1 second")
+        raise UserError(f"--heartbeat_timeout={heartbeat} must be at least 1 second")
     settings: dict[str, Any] | None
-    flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
+    flags = {"--coordinator_address": coordinator, "--num_processes": processes, "--process_id": process}
     variables = {name: environment.get(name) or None for name in (ADDRESS, COUNT, INDEX)}
     given = next((each for each in (flags, variables) if any(value is not None for value in each.values())), None)
     if given is not None and _is_single_process(*given.values()):
@@ -224,20 +224,21 @@ def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
             raise UserError(
                 f"{name} started this process as number {environment[rank]} of {count} ({size}, {rank}), and does "
                 "not say where the first is: give "
-                f"--coordinator=HOST:PORT --processes=${size} --process=${rank}, {_ALONE}"
+                f"--coordinator_address=HOST:PORT --num_processes=${size} --process_id=${rank}, {_ALONE}"
             )
     hosts = environment.get(_GKE_HOSTS, "").split(",")
     if len(hosts) > 1:
         raise UserError(
             f"{_GKE_HOSTS} names {len(hosts)} hosts, and jax finds no TPU here (is libtpu installed, and JAX_PLATFORMS "
-            f"not cpu?): give --coordinator={hosts[0]}:8482 --processes={len(hosts)} --process=${_GKE_INDEX}, {_ALONE}"
+            f"not cpu?): give --coordinator_address={hosts[0]}:8482 --num_processes={len(hosts)} "
+            f"--process_id=${_GKE_INDEX}, {_ALONE}"
         )
     sizes = {_OPEN_MPI[0], *(launcher.size for launcher in UNSUPPORTED_LAUNCHERS)}
     for rank, name in RANK_VARIABLES.items():
         if rank in environment and not sizes & set(environment):
             raise UserError(
                 f"{name} started this process as number {environment[rank]} ({rank}), and does not say of how many: "
-                f"give --coordinator=HOST:PORT --processes=N --process=${rank}, {_ALONE}"
+                f"give --coordinator_address=HOST:PORT --num_processes=N --process_id=${rank}, {_ALONE}"
             )
 
 
@@ -251,7 +252,9 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
     if not (int(version) >= 5 if version.isdecimal() else _ORTE not in environment):
         return False
     count = process_number(environment, _OPEN_MPI[0])
-    given = f"give --coordinator=HOST:PORT --processes=${_OPEN_MPI[0]} --process=${_OPEN_MPI[1]}, {_ALONE}"
+    given = (
+        f"give --coordinator_address=HOST:PORT --num_processes=${_OPEN_MPI[0]} --process_id=${_OPEN_MPI[1]}, {_ALONE}"
+    )
     if find_spec("mpi4py") is None:
         raise UserError(
             f"Open MPI started {count} processes, which find each other by mpi4py, and it is not installed: "

@@ -53,8 +53,8 @@ def read_aligned(
             if not (0 <= i < sizes[0] and 0 <= j < sizes[1]):
                 raise UserError(
                     f"{links}, line {number}: source word {i + first} and target word {j + first} are linked, and the "
-                    f"sentences have {sizes[0]} and {sizes[1]} words: leave the pair out, or say --reverse or "
-                    "--first_word"
+                    f"sentences have {sizes[0]} and {sizes[1]} words: leave the pair out, or say --target_first or "
+                    "--first_word_index"
                 )
         pairs.append(Pair(said, meant, language, links=Links(sure, possible)))
     return pairs

@@ -46,7 +46,7 @@ def roll_out(
         view.variables,
         inputs,
         chooser=decoding.chooser,
-        length=decoding.length,
+        length=decoding.max_new_tokens,
         tokens=Tokens(tokenizer.pad, tokenizer.begin, tokenizer.end),
         key=jax.random.key(decoding.seed),
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
@@ -58,7 +58,7 @@ def continuations(
     tokenizer: AnyTokenizer, texts: Sequence[str], prompts: Batch, length: int, *, split: str
 ) -> Evaluation:
     """What a model makes of texts by greedy decoding, as samples to read; `prompts` is `encode_prompts` of them."""
-    decoding = Decoding(length=length)
+    decoding = Decoding(max_new_tokens=length)
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
         return {}, {"tokens": roll_out(view, tokenizer, batch, decoding).tokens[:, 0]}
@@ -86,14 +86,14 @@ def continue_texts(
     `max_length` is the model's number of positions.
 
     Raises:
-        UserError: For a prompt that leaves no room for `decoding.length` more tokens.
+        UserError: For a prompt that leaves no room for `decoding.max_new_tokens` more tokens.
     """
     prompts = encode_prompts(tokenizer, texts)
     for text, length in zip(texts, prompts["lengths"], strict=True):
-        if length + decoding.length > max_length:
-            advice = f", or give --length={max_length - length}" if length < max_length else ""
+        if length + decoding.max_new_tokens > max_length:
+            advice = f", or give --max_new_tokens={max_length - length}" if length < max_length else ""
             raise UserError(
-                f"{text[:40]!r}... has {length} tokens: with {decoding.length} more it exceeds the model's "
+                f"{text[:40]!r}... has {length} tokens: with {decoding.max_new_tokens} more it exceeds the model's "
                 f"{max_length} positions; shorten it{advice}"
             )
     begins = all(tokenizer.special.issuperset(row) for row in read_prompts(prompts))
@@ -106,7 +106,7 @@ def continue_texts(
     tokens, lengths = np.asarray(rollout.tokens), np.asarray(rollout.lengths)
     return [
         [
-            _continued(tokenizer, text, prompt, row[:length].tolist(), decoding.stops)
+            _continued(tokenizer, text, prompt, row[:length].tolist(), decoding.stop_sequences)
             for row, length in zip(rows, row_lengths, strict=True)
         ]
         for text, prompt, rows, row_lengths in zip(texts, read_prompts(prompts), tokens, lengths, strict=True)
@@ -130,13 +130,13 @@ def answers_by_continuing(
         UserError: For a language, a coverage penalty, and texts that leave no room.
     """
     if request.language is not None:
-        raise UserError(f"--language={request.language} is for runs that translate")
+        raise UserError(f"--target_language={request.language} is for runs that translate")
     if request.decoding.get("coverage_penalty"):
         raise UserError(f"--coverage_penalty={request.decoding['coverage_penalty']} is for runs that translate")
     max_length = max_length_of(view)
     prompts = encode_prompts(tokenizer, texts)
     room = max(max_length - int(prompts["lengths"].max()), 1)
-    decoding = Decoding.asked(request.decoding, **({"length": min(Decoding.length, room)} | own))
+    decoding = Decoding.asked(request.decoding, **({"max_new_tokens": min(Decoding.max_new_tokens, room)} | own))
     said = continue_texts(view, tokenizer, texts, decoding, max_length)
     lines = [text + each.text for text, several in zip(texts, said, strict=True) for each in several]
     rows = [several[0].tokens[: min(MAPPED_TOKENS, max_length)] for several in said]

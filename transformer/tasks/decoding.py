@@ -23,32 +23,32 @@ _SAMPLING = ("temperature", "top_k", "top_p")
 class Decoding(Config):
     """Greedy for one beam, beam search for more; sampling where a temperature, top_k or top_p is given.
 
-    `samples` are drawn from each prompt, by the key of `seed`. `length` is the greatest number of new tokens.
+    `num_samples` are drawn from each prompt, by the key of `seed`. `max_new_tokens` bounds the length of each.
 
     Raises:
         UserError: For beams together with sampling, a coverage penalty without beams, and values out of range.
     """
 
-    length: Positive = 64
+    max_new_tokens: Positive = 64
     beams: Beams = 1
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
     temperature: Amount | None = None
     top_k: Count | None = None
     top_p: float | None = None
-    samples: Positive = 1
+    num_samples: Positive = 1
     repetition_penalty: Amount = 1.0
-    stops: tuple[str, ...] = ()
+    stop_sequences: tuple[str, ...] = ()
     seed: Seed = 0
 
     def _check(self) -> None:
-        check_several(self.stops, "stops")
+        check_several(self.stop_sequences, "stop_sequences")
         given = self._sampled()
         if given and self.beams > 1:
             raise UserError(f"beams={self.beams} searches and {given[0]} samples: give one of them")
         check_coverage(self.coverage_penalty, self.beams)
-        if self.samples > 1 and not given:
-            raise UserError(f"samples={self.samples} needs sampling: give temperature, top_k or top_p as well")
+        if self.num_samples > 1 and not given:
+            raise UserError(f"num_samples={self.num_samples} needs sampling: give temperature, top_k or top_p as well")
 
     @classmethod
     def asked(cls, given: Mapping[str, Any], **own: Any) -> "Decoding":
@@ -57,7 +57,7 @@ class Decoding(Config):
         Raises:
             UserError: As the class.
         """
-        refuse_words(given)
+        refuse_score_words(given)
         if any(name in given for name in _SAMPLING):
             own["beams"] = 1
         if (own | dict(given)).get("beams", 1) == 1:
@@ -74,7 +74,7 @@ class Decoding(Config):
         if self._sampled():
             temperature = 1.0 if self.temperature is None else self.temperature
             top_p = 1.0 if self.top_p is None else self.top_p
-            return Sampling(temperature, self.top_k or 0, top_p, beams=self.samples)
+            return Sampling(temperature, self.top_k or 0, top_p, beams=self.num_samples)
         return Greedy() if self.beams == 1 else Beam(self.beams, self.length_penalty)
 
     def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int, *, begins: bool) -> Constraints:
@@ -85,9 +85,9 @@ class Decoding(Config):
         """
         unknown = range(tokenizer.vocabulary, vocabulary)
         table = None
-        if self.stops:
+        if self.stop_sequences:
             written = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
-            table = stop_table(self.stops, *([*known, *[b""] * len(unknown)] for known in written))
+            table = stop_table(self.stop_sequences, *([*known, *[b""] * len(unknown)] for known in written))
         return Constraints(self.repetition_penalty, tuple(unknown), table)
 
     def _sampled(self) -> list[str]:
@@ -95,14 +95,14 @@ class Decoding(Config):
         return [name for name in _SAMPLING if getattr(self, name) is not None]
 
 
-def refuse_words(given: Mapping[str, Any]) -> None:
-    """Refuse words to be weighed at hidden places, for a run that fills in none.
+def refuse_score_words(given: Mapping[str, Any]) -> None:
+    """Refuse words to score at masked positions, for a run that fills in none.
 
     Raises:
         UserError: As described above.
     """
-    if "words" in given:
-        raise UserError(f"--weighed={','.join(given['words'])} is for runs that fill in hidden tokens")
+    if "score_words" in given:
+        raise UserError(f"--score_words={','.join(given['score_words'])} is for runs that fill in hidden tokens")
 
 
 def check_coverage(coverage_penalty: float, beams: int) -> None:

@@ -92,7 +92,7 @@ def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
     """
     single = {tokens[0] for tokens in tokenizer.encode([word, f" {word}"]) if len(tokens) == 1}
     if not word or not single - tokenizer.special:
-        raise UserError(f"--weighed names {word!r}, which is no single token of the run's tokenizer")
+        raise UserError(f"--score_words names {word!r}, which is no single token of the run's tokenizer")
     return np.array(sorted(single - tokenizer.special))
 
 

@@ -209,7 +209,7 @@ class MaskedLanguageModeling(TextTask):
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             raise UserError("this run reads from the left (config.task.objective=left_to_right): it fills in nothing")
         given = dict(request.decoding)
-        words = given.pop("words", ())
+        words = given.pop("score_words", ())
         refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
         filled = fill_in(view, self.tokenizer, request.texts, max_length_of(view), words)
         lines = [self.tokenizer.decode(each.tokens) + weighed(words, each.probabilities) for each in filled]

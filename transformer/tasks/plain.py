@@ -11,7 +11,7 @@ from transformer.attention.capture import Capture, Captured
 from transformer.config import UserError
 from transformer.models.model import Aux, Variables
 from transformer.tasks.contract import Answers, Batch, Evaluation, Look, PyTree, Report, Request, Sentences, View
-from transformer.tasks.decoding import refuse_words
+from transformer.tasks.decoding import refuse_score_words
 
 
 class PlainTask:
@@ -92,8 +92,8 @@ def refuse_decoding(request: Request, does: str) -> None:
         UserError: As described above.
     """
     if request.language is not None:
-        raise UserError(f"--language={request.language} is for runs that translate")
-    refuse_words(request.decoding)
+        raise UserError(f"--target_language={request.language} is for runs that translate")
+    refuse_score_words(request.decoding)
     if request.decoding:
         name = next(iter(request.decoding))
         raise UserError(f"--{name} is for runs that generate; this one {does}")
@@ -106,8 +106,13 @@ def refuse_options(request: Request, does: str) -> None:
         UserError: For a language, samples, stop strings or a coverage penalty.
     """
     given = request.decoding
-    if request.language is not None or "stops" in given or given.get("samples", 1) > 1 or given.get("coverage_penalty"):
-        raise UserError(f"this run {does}: leave out --language, --samples, --stop and --coverage_penalty")
+    if (
+        request.language is not None
+        or "stop_sequences" in given
+        or given.get("num_samples", 1) > 1
+        or given.get("coverage_penalty")
+    ):
+        raise UserError(f"this run {does}: leave out --target_language, --num_samples, --stop and --coverage_penalty")
 
 
 def check_sentences(sentences: Sentences, *, two_sided: bool = False) -> None:

@@ -75,7 +75,7 @@ class TokenSequenceTask(PlainTask):
             view.variables,
             {name: jnp.asarray(batch[name]) for name in self.given},
             chooser=decoding.chooser,
-            length=decoding.length,
+            length=decoding.max_new_tokens,
             tokens=Tokens(PAD, BEGIN, END, self.known),
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
@@ -132,7 +132,7 @@ class SymbolSequenceTask(TokenSequenceTask):
 
     def decoded(self, view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """The step of an evaluation of what is said about what is given and nothing else."""
-        decoding = Decoding(length=self.steps, beams=self.beams, length_penalty=0.0)
+        decoding = Decoding(max_new_tokens=self.steps, beams=self.beams, length_penalty=0.0)
         return {}, {"tokens": self.decode(view, batch, decoding)}
 
     def say(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> dict[str, np.ndarray]:
@@ -162,8 +162,8 @@ class SymbolSequenceTask(TokenSequenceTask):
         """
         refuse_options(request, does)
         decoding = Decoding.asked(request.decoding, length=self.steps, beams=self.beams, length_penalty=0.0)
-        if decoding.length > self.steps:
-            raise UserError(f"--length={decoding.length}: {longest} with its end")
+        if decoding.max_new_tokens > self.steps:
+            raise UserError(f"--max_new_tokens={decoding.max_new_tokens}: {longest} with its end")
         return decoding
 
 

@@ -42,9 +42,10 @@ def translate(
     if not any(text.strip() for text in texts):
         raise UserError("no sentence to translate: give one by --text, or one a line on standard input")
     check_language(tokenizer, language)
-    if max_length is not None and decoding.length > max_length:
+    if max_length is not None and decoding.max_new_tokens > max_length:
         raise UserError(
-            f"--length={decoding.length} exceeds the model's {max_length} positions: give at most {max_length}"
+            f"--max_new_tokens={decoding.max_new_tokens} exceeds the model's {max_length} positions: pass at most "
+            f"{max_length}"
         )
     source = [Pair(text.strip(), "", language or "") for text in texts]
     encoded = encode(tokenizer, source)
@@ -61,7 +62,7 @@ def translate(
             variables,
             inputs,
             chooser=decoding.chooser,
-            length=decoding.length,
+            length=decoding.max_new_tokens,
             tokens=Tokens(*special_tokens(tokenizer)),
             key=jax.random.key(decoding.seed),
             constraints=constraints,
@@ -71,7 +72,7 @@ def translate(
     rollout = run(view.variables, source_only)
     best_BxT, lengths_B = np.asarray(rollout.tokens[:, 0]), np.asarray(rollout.lengths[:, 0])
     return [
-        pair._replace(target=cut(tokenizer.decode(tokens[:length]), decoding.stops))
+        pair._replace(target=cut(tokenizer.decode(tokens[:length]), decoding.stop_sequences))
         for pair, tokens, length in zip(source, best_BxT, lengths_B, strict=True)
     ]
 
@@ -81,10 +82,12 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
     known = tokenizer.languages
     if known and language not in known:
         if language is None:
-            raise UserError(f"this run learned several languages: say one of --language={', --language='.join(known)}")
-        raise UserError(f"--language={language} was not learned by this run; say one of: {', '.join(known)}")
+            raise UserError(
+                f"this run learned several languages: say one of --target_language={', --target_language='.join(known)}"
+            )
+        raise UserError(f"--target_language={language} was not learned by this run; say one of: {', '.join(known)}")
     if language and not known:
-        raise UserError(f"--language={language}: this run knows one direction alone; leave the flag out")
+        raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
 
 
 def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float) -> Coverage | None:

@@ -221,9 +221,9 @@ class Translation(PlainTask):
         Raises:
             UserError: For samples, a language that the run was not trained on, and sentences that are too long.
         """
-        if request.decoding.get("samples", 1) > 1:
-            samples = request.decoding["samples"]
-            raise UserError(f"--samples={samples} is for runs that continue texts: a translation is one")
+        if request.decoding.get("num_samples", 1) > 1:
+            samples = request.decoding["num_samples"]
+            raise UserError(f"--num_samples={samples} is for runs that continue texts: a translation is one")
         pairs = translated(self.config, view, self.tokenizer, request)
         return answers_of(view, [pair.target for pair in pairs], reading_of(view, self.tokenizer, pairs))
 

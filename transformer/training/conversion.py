@@ -50,27 +50,27 @@ _SPECIAL = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitting:
-    """How a converted model is trained further: its data, batches and steps.
+class FineTuning:
+    """How an imported model is fine-tuned: its data, batches and steps.
 
-    `context` is the greatest length of a text in tokens, at most the model's own; `rows` such texts fill a batch.
-    Absent values are the task's own.
+    `context_length` is the maximum length of a text in tokens, limited by the model's own; `batch_size` such texts fill
+    a batch. Absent values are the task's own.
     """
 
     dataset: str | None = None
     data_dir: str | None = None
-    test: str | None = None
-    context: int = 128
-    rows: int = 16
+    test_split: str | None = None
+    context_length: int = 128
+    batch_size: int = 16
     steps: int = 1000
     learning_rate: float = 5e-5
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise UserError(f"--rows={self.rows} must be at least 1")
-        if self.context < 2:
-            raise UserError(f"--context={self.context} must be at least 2 tokens")
+        if self.batch_size < 1:
+            raise UserError(f"--batch_size={self.batch_size} must be at least 1")
+        if self.context_length < 2:
+            raise UserError(f"--context_length={self.context_length} must be at least 2 tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Converted:
     notes: tuple[str, ...] = ()
 
 
-def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
+def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converted:
     """Make a run directory of a Hugging Face folder: its config, its tokenizer, and a checkpoint at step 0.
 
     Raises:
@@ -93,16 +93,16 @@ def import_run(source: Path, workdir: Path, fitting: Fitting) -> Converted:
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
     foreign = read_folder(source)
     kept = kept_of(source, foreign)
-    if isinstance(kept, PictureFacts) and fitting.dataset is None:
+    if isinstance(kept, PictureFacts) and fine_tuning.dataset is None:
         raise UserError("a model of pictures needs pictures: give --dataset=FOLDER, with pictures in train/CLASS/")
-    experiment = resolve(config_of(foreign, kept, fitting, name=workdir.resolve().name))
+    experiment = resolve(config_of(foreign, kept, fine_tuning, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory:
         try:
             # First: without its checkpoint, whatever became of that, it is refused instead of trained from the start.
             directory.record(converted={"model_type": foreign.config["model_type"], "notes": foreign.notes})
             if not isinstance(kept, PictureFacts):
                 kept.save(directory.path)
-            parameters, begun = _save_start(experiment, directory, foreign.params, fitting.seed, kept)
+            parameters, begun = _save_start(experiment, directory, foreign.params, fine_tuning.seed, kept)
         except BaseException:
             if saved_last(directory.checkpoints) is None:
                 # Or the same command would be refused once the disk has space again.
@@ -144,28 +144,30 @@ def _save_start(
     return count, begun
 
 
-def config_of(foreign: Foreign, kept: AnyTokenizer | PictureFacts, fitting: Fitting, *, name: str) -> dict[str, Any]:
+def config_of(
+    foreign: Foreign, kept: AnyTokenizer | PictureFacts, fine_tuning: FineTuning, *, name: str
+) -> dict[str, Any]:
     """The config of a run that trains a model further.
 
     Raises:
         UserError: For a tokenizer with more tokens than the model.
     """
     if isinstance(kept, PictureFacts):
-        task = _picture_task(foreign, fitting)
+        task = _picture_task(foreign, fine_tuning)
     else:
-        task = _text_task(foreign, kept, fitting)
+        task = _text_task(foreign, kept, fine_tuning)
     return {
         "name": name,
-        "seed": fitting.seed,
-        "steps": fitting.steps,
+        "seed": fine_tuning.seed,
+        "steps": fine_tuning.steps,
         "task": task,
         "model": foreign.model,
         # A schedule without an end allows more steps later.
         "optimizer": {
             "algorithm": "adamw",
-            "learning_rate": fitting.learning_rate,
+            "learning_rate": fine_tuning.learning_rate,
             "schedule": "constant",
-            "warmup_steps": min(100, fitting.steps),
+            "warmup_steps": min(100, fine_tuning.steps),
             "beta2": 0.999,
             "epsilon": 1e-8,
             "weight_decay": 0.01,
@@ -174,26 +176,31 @@ def config_of(foreign: Foreign, kept: AnyTokenizer | PictureFacts, fitting: Fitt
     }
 
 
-def _given(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
-    given = {"dataset": fitting.dataset, "data_dir": fitting.data_dir, "test_split": fitting.test}
+def _given(foreign: Foreign, fine_tuning: FineTuning) -> dict[str, Any]:
+    given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
     return {"name": TASKS[foreign.model["family"]]} | {key: value for key, value in given.items() if value is not None}
 
 
-def _picture_task(foreign: Foreign, fitting: Fitting) -> dict[str, Any]:
+def _picture_task(foreign: Foreign, fine_tuning: FineTuning) -> dict[str, Any]:
     """The task over pictures, which are resized and normalized as preprocessor_config.json says it."""
-    return {"dataset": "pictures", **_given(foreign, fitting), **foreign.pictures, "batch_size": fitting.rows}
+    return {
+        "dataset": "pictures",
+        **_given(foreign, fine_tuning),
+        **foreign.pictures,
+        "batch_size": fine_tuning.batch_size,
+    }
 
 
-def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fitting: Fitting) -> dict[str, Any]:
-    model, task = foreign.model, _given(foreign, fitting)
+def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fine_tuning: FineTuning) -> dict[str, Any]:
+    model, task = foreign.model, _given(foreign, fine_tuning)
     rows, name = model["embedding_rows"], task["name"]
     if tokenizer.vocabulary > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
-    context = min(fitting.context, model.get("max_length", fitting.context))
+    context = min(fine_tuning.context_length, model.get("max_length", fine_tuning.context_length))
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
-        return {**task, "lengths": (*lengths, context), "tokens_per_batch": fitting.rows * context}
-    return {**task, "tokenizer": "given", "context": context, "batch_size": fitting.rows}
+        return {**task, "lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
+    return {**task, "tokenizer": "given", "context": context, "batch_size": fine_tuning.batch_size}
 
 
 def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Collection[str] = ()) -> Converted:
@@ -226,12 +233,12 @@ def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Co
             raise UserError(f"{workdir} has pictures of {width} x {height} pixels: Hugging Face's are square")
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
-        with claimed_folder(target, "--to"):
+        with claimed_folder(target, "--save_pretrained"):
             family = write_folder(target, model, params, keys=labels)
             said = preprocessor.written_preprocessor(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, said)
     else:
-        with claimed_folder(target, "--to"):
+        with claimed_folder(target, "--save_pretrained"):
             family = write_folder(target, model, params, _token_keys(experiment, kept))
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
     return Converted(family.model_type, count_parameters(params), tuple(notes))

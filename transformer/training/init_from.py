@@ -339,7 +339,7 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
 
 def _how_to_make_a_checkpoint() -> str:
     convert = shlex.join(command_words("convert"))
-    return f"train it, or make a run of published weights with {convert} --from=FOLDER --workdir=RUN"
+    return f"train it, or make a run of published weights with {convert} --from_pretrained=FOLDER --workdir=RUN"
 
 
 @contextlib.contextmanager

@@ -37,7 +37,11 @@ class Rewind(NamedTuple):
 
     def __str__(self) -> str:
         """The flags that ask for it."""
-        return f"--skip={self.skip}" if self.step is None else f"--rewind={self.step} --skip={self.skip}"
+        return (
+            f"--skip_batches={self.skip}"
+            if self.step is None
+            else f"--rollback_to_step={self.step} --skip_batches={self.skip}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,14 +124,16 @@ def _rollback_target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> i
         return under_way
     if recorded is not None and recorded.repeats(wanted):
         if under_way is None:
-            print(f"{wanted} was done before and changes nothing: to go past more, say another --skip", flush=True)
+            print(
+                f"{wanted} was done before and changes nothing: to skip more, pass another --skip_batches", flush=True
+            )
         return under_way
     step = max(steps, default=0) if wanted.step is None else wanted.step
     if step not in (0, *steps):
         there = f"of steps {', '.join(map(str, steps))}" if steps else "none"
-        raise UserError(f"--rewind={step}: the run has checkpoints {there}, and 0 is its start")
+        raise UserError(f"--rollback_to_step={step}: the run has checkpoints {there}, and 0 is its start")
     if not 0 <= wanted.skip < 2**31:
-        raise UserError(f"--skip={wanted.skip} must be a number of batches, 0 or more")
+        raise UserError(f"--skip_batches={wanted.skip} must be a number of batches, 0 or more")
     passed = _ranges(recorded)
     first = batch_number(step, passed)
     if wanted.skip:
@@ -234,7 +240,11 @@ def check_parameters_finite(state: TrainState, run: OpenRun, latest: int | None)
             steps = [step for step in run.checkpoints.steps() if latest is None or step < latest]
             raise Failed(
                 f"the parameter {name} is not finite {where}, and no update can mend it: "
-                + ("begin with others" if latest is None else f"go back with --rewind={max(steps, default=0)}")
+                + (
+                    "begin with others"
+                    if latest is None
+                    else f"go back with --rollback_to_step={max(steps, default=0)}"
+                )
             )
 
 

@@ -192,7 +192,7 @@ def with_language_model(
     if workdir is None:
         return loaded
     if not 0 <= weight < math.inf:
-        raise UserError(f"--language_weight={weight:g} must be a number of at least 0")
+        raise UserError(f"--language_model_weight={weight:g} must be a number of at least 0")
     experiment, assembly, state = loaded
     task, model = assembly.task, assembly.model
     if not isinstance(task, SymbolSequenceTask) or isinstance(model, Ensemble):

@@ -1,6 +1,7 @@
-"""The factor 1 / sqrt(D) of dot products, on and off, at depths 16 and 64 (Vaswani et al. 2017, section 3.2.1).
+r"""The factor 1 / sqrt(D) of dot products, on and off, at depths 16 and 64 (Vaswani et al. 2017, section 3.2.1).
 
-    python -m launch.ablate --config=experiments/ablations/configs/dot_product_scale.py --workdir=runs/scale --workers=2
+    python -m launch.ablate --config=experiments/ablations/configs/dot_product_scale.py \
+        --workdir=runs/scale --num_workers=2
 
 60 runs of half a minute (two arms x two depths x three learning rates x five seeds): about 20 minutes on two cores. One
 run alone:

@@ -1,6 +1,6 @@
 """The depth of a head at a fixed number of heads (after Vaswani et al. 2017, table 3, rows B).
 
-    python -m launch.ablate --config=experiments/ablations/configs/head_dim.py --workdir=runs/key_depth --workers=2
+    python -m launch.ablate --config=experiments/ablations/configs/head_dim.py --workdir=runs/key_depth --num_workers=2
 
 20 runs of half a minute: about 6 minutes on two cores. One run alone:
 

@@ -1,7 +1,7 @@
 r"""Label smoothing: none, 0.1 and 0.2 (Vaswani et al. 2017, section 5.4 and table 3, rows D).
 
     python -m launch.ablate --config=experiments/ablations/configs/label_smoothing.py --workdir=runs/smoothing \
-        --workers=2
+        --num_workers=2
 
 15 runs of half a minute: about 5 minutes on two cores. One run alone:
 
@@ -32,7 +32,7 @@ def get_ablation(ablation):
         reference="0.1",
         chosen_by="validation/accuracy",
         reported="test/bleu",
-        better="higher",
+        direction="maximize",
         notable=2.0,
         followed=("validation/cross_entropy",),
     )

@@ -1,7 +1,7 @@
 r"""Learned positions against sinusoidal ones (Vaswani et al. 2017, table 3, row E).
 
     python -m launch.ablate --config=experiments/ablations/configs/learned_positions.py --workdir=runs/learned \
-        --workers=2
+        --num_workers=2
 
 10 runs of half a minute: about 3 minutes on two cores. One run alone:
 

@@ -1,7 +1,7 @@
 r"""Where the norm stands around a sub-layer: five placements, each at the best of three learning rates.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement.py \
-        --workdir=runs/norm_placement --workers=2
+        --workdir=runs/norm_placement --num_workers=2
 
 75 runs of half a minute (five arms x five seeds x three learning rates), then four minutes for the gradients at
 initialization: under 30 minutes on two cores. One run alone:

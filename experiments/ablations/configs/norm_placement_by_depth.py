@@ -1,7 +1,7 @@
 r"""Pre- against post-norm at 1+1, 2+2 and 6+6 layers: whether post-norm wins anywhere, and where it loses most.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement_by_depth.py \
-        --workdir=runs/norm_depth --workers=2
+        --workdir=runs/norm_depth --num_workers=2
 
 60 runs (two arms x three depths x two learning rates x five seeds) of a half to one and a half minutes: about 30
 minutes on two cores. One run alone:

@@ -1,7 +1,7 @@
 r"""Learning rate by warm-up: where each placement of the norm trains well, and where it diverges.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement_by_learning_rate.py \
-        --workdir=runs/norm_map --workers=2
+        --workdir=runs/norm_map --num_workers=2
 
 180 runs (five arms x four learning rates x three warm-ups x three seeds) of 200 steps without clipping: about an hour
 on two cores. One run alone:

@@ -1,7 +1,7 @@
 r"""Whether pre- and post-norm learn at all: a large learning rate from the first step on, at 6+6 layers.
 
     python -m launch.ablate --config=experiments/ablations/configs/norm_placement_without_warmup.py \
-        --workdir=runs/norm_reversal --workers=2
+        --workdir=runs/norm_reversal --num_workers=2
 
 Six runs of one to three minutes on one core: under 10 minutes on two. One run alone:
 

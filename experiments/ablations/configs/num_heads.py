@@ -1,6 +1,6 @@
 """The number of heads at a fixed width (Vaswani et al. 2017, table 3, rows A).
 
-    python -m launch.ablate --config=experiments/ablations/configs/num_heads.py --workdir=runs/heads --workers=2
+    python -m launch.ablate --config=experiments/ablations/configs/num_heads.py --workdir=runs/heads --num_workers=2
 
 25 runs of half a minute: about 8 minutes on two cores. One run alone:
 

@@ -1,7 +1,7 @@
 r"""How a model knows positions: not at all, in its embeddings, or within its attention.
 
     python -m launch.ablate --config=experiments/ablations/configs/position_encodings.py --workdir=runs/positions \
-        --workers=2
+        --num_workers=2
 
 40 runs of half a minute to a minute: about 20 minutes on two cores. One run alone:
 

@@ -1,6 +1,7 @@
-"""The score of a query and a key: products, perceptrons, the angle, and the place alone.
+r"""The score of a query and a key: products, perceptrons, the angle, and the place alone.
 
-    python -m launch.ablate --config=experiments/ablations/configs/score_functions.py --workdir=runs/scores --workers=2
+    python -m launch.ablate --config=experiments/ablations/configs/score_functions.py \
+        --workdir=runs/scores --num_workers=2
 
 40 runs of half a minute to a minute and a half: about 25 minutes on two cores. One run alone:
 

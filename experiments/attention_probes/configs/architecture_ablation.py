@@ -1,7 +1,7 @@
 r"""Attention, recurrence and convolutions of equal parameters on corpora that ask one thing of attention each.
 
     python -m launch.ablate --config=experiments/attention_probes/configs/architecture_ablation.py \
-        --workdir=runs/corpora --workers=2
+        --workdir=runs/corpora --num_workers=2
 
 63 runs of a minute: more than an hour on one core (a third of that with --seeds=1). One run alone:
 
@@ -44,7 +44,7 @@ def get_ablation(ablation):
         reference="attention",
         chosen_by="validation/accuracy",
         reported="test/accuracy",
-        better="higher",
+        direction="maximize",
         seeds=(1, 2, 3),
         notable=0.05,
         tasks={name: {"task.dataset": name} for name in DATASETS},

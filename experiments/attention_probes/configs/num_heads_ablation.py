@@ -1,7 +1,7 @@
 r"""Two heads copy from two places at once, where one head of the same width cannot.
 
     python -m launch.ablate --config=experiments/attention_probes/configs/num_heads_ablation.py \
-        --workdir=runs/two_places --workers=2
+        --workdir=runs/two_places --num_workers=2
 
 15 runs of half a minute: six minutes on one core. One run alone:
 
@@ -58,7 +58,7 @@ def get_ablation(ablation):
         reference="two heads",
         chosen_by="validation/text_accuracy",
         reported="test/text_accuracy",
-        better="higher",
+        direction="maximize",
         notable=0.05,
         followed=("validation/accuracy", "validation/near_item_accuracy", "validation/far_item_accuracy"),
     )

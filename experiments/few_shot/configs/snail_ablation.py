@@ -1,7 +1,7 @@
 r"""SNAIL without its convolutions and without its attention, on Omniglot of five ways and one shot.
 
     python -m launch.ablate --config=experiments/few_shot/configs/snail_ablation.py --workdir=runs/snail \
-        --data_dir=DIR --workers=2
+        --data_dir=DIR --num_workers=2
 
 DIR holds Omniglot's archives.
 
@@ -39,7 +39,7 @@ def get_ablation(ablation):
         reference="both",
         chosen_by="validation/accuracy_1",
         reported="test/accuracy_1",
-        better="higher",
+        direction="maximize",
         seeds=(1, 2, 3),
         notable=0.01,
         followed=("validation/loss_1",),

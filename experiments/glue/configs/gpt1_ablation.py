@@ -46,7 +46,7 @@ def get_ablation(ablation):
         reference="without pre-training",
         chosen_by="validation/glue",
         reported="development/glue",
-        better="higher",
+        direction="maximize",
         tasks={name: {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
         followed=("validation/loss",),
     )

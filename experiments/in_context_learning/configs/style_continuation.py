@@ -7,7 +7,7 @@ Needs no data. Less than a minute on one core. The authors are chains of letters
 behind a prompt can be computed. Expect 0.97 of the continuations to be of their prompt's author (`follows`), as all of
 the authors' own are (`authors_follow`): results/two_authors.md.
 
-    python -m launch.generate --workdir=runs/two_authors --text='lumo vanu, ' --temperature=1 --length=40
+    python -m launch.generate --workdir=runs/two_authors --text='lumo vanu, ' --temperature=1 --max_new_tokens=40
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,11 @@
 r"""What the aligner, its word level and the encoder's second direction are worth to one who follows instructions.
 
     python -m launch.ablate --config=experiments/instruction_following/configs/listen_attend_walk_ablation.py \
-        --workdir=runs/walks --workers=2
+        --workdir=runs/walks --num_workers=2
     python -m launch.ablate \
         --config=experiments/instruction_following/configs/listen_attend_walk_ablation.py:long \
         --workdir=runs/walks_long \
-        --workers=2
+        --num_workers=2
 
 15 runs of about three minutes of a core each, for short instructions of one to three clauses as for long ones of one to
 six: 40 minutes on one core, and 75 on one that others use. Mei, Bansal and Walter (2016) take away the same parts, of a
@@ -55,7 +55,7 @@ def get_ablation(ablation):
         reference="full",
         chosen_by="validation/success",
         reported="test/success",
-        better="higher",
+        direction="maximize",
         seeds=(1, 2, 3),
         notable=0.02,
         followed=("validation/loss", "test/position", "test/success/1", "test/success/2", "test/success/3"),

@@ -5,7 +5,7 @@
 Needs no data. A quarter of an hour on one core. The text is the documentation inside Python. Expect 0.37 of the gaps
 filled right, 0.21 by frequency, but last words worse than by frequency: results/cloze.md.
 `--config.task.dataset=tinyshakespeare --data_dir=DIRECTORY` asks of Shakespeare, and `python -m launch.evaluate
---workdir=RUN --questions=200` any run on text.
+--workdir=RUN --num_questions=200` any run on text.
 """
 
 from ml_collections import ConfigDict

@@ -1,7 +1,7 @@
 r"""BERT's pre-training in parts: the next sentence, masks drawn once, and one direction alone.
 
     python -m launch.ablate --config=experiments/masked_lm/configs/bert_ablation.py --workdir=runs/bert_parts \
-        --workers=2
+        --num_workers=2
 
 20 runs of a minute and a half: half an hour on one core. One run alone:
 

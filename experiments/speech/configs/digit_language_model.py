@@ -2,7 +2,7 @@ r"""A language model of digits in words, whose score a listener's hypotheses can
 
     python -m launch.train --config=experiments/speech/configs/digit_language_model.py --workdir=runs/digit_words
     python -m launch.evaluate --workdir=runs/speech --split=test --beams=4 --language_model=runs/digit_words \
-        --language_weight=0.3
+        --language_model_weight=0.3
 
 A Transformer decoder over characters, for about a minute on one core. Every digit is as likely, so that nothing is
 known beyond spelling: its loss can come down to (ln 10 + ln 3 / 3) / 5 = 0.53 nats a character. Expect 0.59, and no

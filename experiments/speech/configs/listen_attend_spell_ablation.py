@@ -1,7 +1,7 @@
 r"""What Listen, Attend and Spell needs: its pyramid, and reading its own characters in training.
 
     python -m launch.ablate --config=experiments/speech/configs/listen_attend_spell_ablation.py \
-        --workdir=runs/listening --workers=2 \
+        --workdir=runs/listening --num_workers=2 \
         --data_dir=DIR
 
 9 runs of 600 steps, of three to six minutes on one core each; `--seeds=1` trains three of them. DIR holds

@@ -2,7 +2,7 @@ r"""What coverage does for summaries: facts that are told again (See et al. 2017
 
     python -m launch.train --config=experiments/summarization/configs/pointer_generator.py --workdir=runs/articles
     python -m launch.ablate --config=experiments/summarization/configs/coverage_ablation.py \
-        --workdir=runs/summaries --workers=2
+        --workdir=runs/summaries --num_workers=2
 
 6 runs of two minutes: about a quarter of an hour on one core. All go on from the first command's run, half of them with
 coverage. Compared by the share of the sentences of test summaries that tell a fact again; beside it the names that are

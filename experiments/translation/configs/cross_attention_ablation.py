@@ -1,7 +1,7 @@
 r"""Attention over the source against its mean, by the length of the sentence (after Bahdanau et al. 2015, figure 2).
 
     python -m launch.ablate --config=experiments/translation/configs/cross_attention_ablation.py \
-        --workdir=runs/by_length --workers=2
+        --workdir=runs/by_length --num_workers=2
 
 10 runs of about a minute: about 6 minutes on two cores. One run alone:
 
@@ -42,7 +42,7 @@ def get_ablation(ablation):
         reference="attention",
         chosen_by="validation/bleu",
         reported="test/bleu",
-        better="higher",
+        direction="maximize",
         notable=2.0,
         followed=tuple(
             f"{split}/{metric}/{length}"

@@ -1,7 +1,7 @@
 r"""A sweep over the demo: six learning rates, with the norm before and after each sub-layer.
 
     python -m launch.sweep --config=experiments/translation/configs/demo_learning_rate_sweep.py \
-        --workdir=runs/sweep --workers=2
+        --workdir=runs/sweep --num_workers=2
 
 Twelve trials of a small model, about 15 minutes on two cores. Expect a table with the best first, in which the two
 placements differ in the rates that they bear; a trial that diverges is a result. The config alone, one run of it:

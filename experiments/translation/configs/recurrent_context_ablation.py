@@ -1,7 +1,7 @@
 r"""How many of the encoder's states a recurrent decoder attends to at a step, by the length of the source.
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_context_ablation.py \
-        --workdir=runs/states --workers=2
+        --workdir=runs/states --num_workers=2
 
 25 runs of about a minute: half an hour by one worker on one core. One run alone:
 
@@ -37,7 +37,7 @@ def get_ablation(ablation):
         reference="all",
         reported="test/bleu",
         chosen_by="validation/bleu",
-        better="higher",
+        direction="maximize",
         notable=2.0,
         followed=tuple(f"test/{metric}/{length}" for metric in ("bleu", "exact_match") for length in LENGTHS),
     )

@@ -1,7 +1,7 @@
 r"""Which state asks a recurrent decoder's attention, and whether what it read is fed back.
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_input_feeding_ablation.py \
-        --workdir=runs/order --workers=2
+        --workdir=runs/order --num_workers=2
 
 24 runs of twenty seconds: about five minutes on two cores. One run alone:
 

@@ -1,7 +1,7 @@
 r"""Soft, local and hard attention of a recurrent decoder.
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_local_attention_ablation.py \
-        --workdir=runs/extents --workers=2
+        --workdir=runs/extents --num_workers=2
 
 40 runs of twenty seconds: under ten minutes on two cores. One run alone:
 

@@ -1,7 +1,7 @@
 r"""The score of a recurrent decoder's attention: products, perceptrons, the angle, and the place alone.
 
     python -m launch.ablate --config=experiments/translation/configs/recurrent_score_ablation.py \
-        --workdir=runs/alignment --workers=2
+        --workdir=runs/alignment --num_workers=2
 
 64 runs of twenty seconds: about a quarter of an hour on two cores. One run alone:
 

@@ -253,9 +253,17 @@ def test_a_described_scene_is_painted_and_captioned(task: Captions, options: dic
     [
         ("a red circle", {}, "'a red circle' describes no scene: 'a red circle' is no item.* say something like"),
         ("red circle top left", {}, "it has 1 items, and scenes have 2 to 3"),
-        ("red bar top left, blue bar top right", {"samples": 2}, "leave out --language, --samples"),
-        ("red bar top left, blue bar top right", {"stops": ("x",)}, "leave out --language, --samples"),
-        ("red bar top left, blue bar top right", {"length": 16}, "--length=16: the longest caption has 15 words"),
+        ("red bar top left, blue bar top right", {"num_samples": 2}, "leave out --target_language, --num_samples"),
+        (
+            "red bar top left, blue bar top right",
+            {"stop_sequences": ("x",)},
+            "leave out --target_language, --num_samples",
+        ),
+        (
+            "red bar top left, blue bar top right",
+            {"max_new_tokens": 16},
+            "--max_new_tokens=16: the longest caption has 15 words",
+        ),
     ],
 )
 def test_what_cannot_be_captioned_is_refused(task: Captions, text: str, options: dict, said: str) -> None:

@@ -198,7 +198,9 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: Walking, monkeypatch: pytest
     rows = task.sequences([[action.name.lower() for action in true.walk.actions]])
     cut = rows["labels"][:, : len(true.walk.actions)]
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))
-    answers = task.answer(view_of(task), Request(["walk to the lamp ."], decoding={"seed": 5, "length": cut.shape[1]}))
+    answers = task.answer(
+        view_of(task), Request(["walk to the lamp ."], decoding={"seed": 5, "max_new_tokens": cut.shape[1]})
+    )
     assert answers.lines[0].startswith(f"{' '.join(task.said_in(cut[0]))}: does not stop")
     assert answers.labels.tokens["target"] == (tuple(task.said_in(cut[0])),)
     said = task.say(view_of(task), task._batch([true]), task.decoding(Request([""]), "walks", ""))
@@ -223,8 +225,8 @@ def test_a_model_walks_by_itself_and_is_looked_at(task: Walking) -> None:
         ("turn left . turn left . turn left", {}, "has 3 clauses: this run's instructions have at most 2"),
         ("turn left" + " ." * 40, {}, "has 42 words and marks: this run's instructions have at most 20"),
         ("walk three blocks", {}, "can be followed from no place of 200 drawn mazes"),
-        ("turn left", {"length": 99}, "--length=99: the longest walk has 7 steps with its end"),
-        ("turn left", {"stops": ("x",)}, "this run walks: leave out --language"),
+        ("turn left", {"max_new_tokens": 99}, "--max_new_tokens=99: the longest walk has 7 steps with its end"),
+        ("turn left", {"stop_sequences": ("x",)}, "this run walks: leave out --target_language"),
     ],
 )
 def test_requests_that_cannot_be_met_are_refused(task: Walking, text: str, options: dict, said: str) -> None:

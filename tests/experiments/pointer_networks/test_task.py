@@ -119,7 +119,7 @@ def test_decoding_keeps_to_the_rules_where_it_is_constrained(problem: Problem, b
     task = task_of(problem)
     # An end that is always likely, so that a triangulation too is over at some time.
     view, batch = view_of(task, loudness=2.0), task.source(9)[0]
-    decoding = Decoding(length=40 if problem is Problem.DELAUNAY else 7, beams=beams, length_penalty=0.0)
+    decoding = Decoding(max_new_tokens=40 if problem is Problem.DELAUNAY else 7, beams=beams, length_penalty=0.0)
     found = {}
     for constrained in (True, False):
         rollout = jax.jit(
@@ -143,7 +143,7 @@ def test_what_stands_behind_the_points_of_an_example_changes_no_beam(problem: Pr
     """Beams that are short of hypotheses go on with impossible ones, which may be made of padding."""
     task = task_of(problem)
     view, batch = view_of(task), task.source(2)[0]
-    decoding = Decoding(length=problem.steps(6), beams=4, length_penalty=0.0)
+    decoding = Decoding(max_new_tokens=problem.steps(6), beams=4, length_penalty=0.0)
     said = jax.jit(lambda batch: point_out(view, batch, problem, decoding, constrained=True))
     padding = np.arange(6) >= batch["lengths"][:, None]
     filled = batch | {"points": np.where(padding[..., None], np.float32(np.nan), batch["points"])}
@@ -273,11 +273,13 @@ def test_what_a_run_cannot_do_is_refused() -> None:
     task = task_of(Problem.HULL)
     for request in (
         Request(["0,0 0,1 1,0"], "de"),
-        Request(["0,0 0,1 1,0"], decoding={"samples": 2, "top_k": 2}),
-        Request(["0,0 0,1 1,0"], decoding={"stops": ("0",)}),
+        Request(["0,0 0,1 1,0"], decoding={"num_samples": 2, "top_k": 2}),
+        Request(["0,0 0,1 1,0"], decoding={"stop_sequences": ("0",)}),
         Request(["0,0 0,1 1,0"], decoding={"beams": 2, "coverage_penalty": 0.2}),
     ):
-        with pytest.raises(UserError, match="leave out --language, --samples, --stop and --coverage_penalty"):
+        with pytest.raises(
+            UserError, match="leave out --target_language, --num_samples, --stop and --coverage_penalty"
+        ):
             task.answer(view_of(task), request)
     for values, says in (
         ({"fewest": 2}, "fewest=2"),

@@ -229,9 +229,9 @@ def test_places_are_known_of_strings_that_were_read_right(task: TextPictures, mo
         ("AbK", {}, "'AbK' has \\['b'\\]: this run's glyphs are AEF"),
         ("round A4K", {}, "'round A4K' is no string: say 'A4K', or 'straight A4K'"),
         ("curved straight A4K", {}, "is no string: say 'A4K'"),
-        ("A4K", {"samples": 2}, "leave out --language, --samples"),
-        ("A4K", {"stops": ("x",)}, "leave out --language, --samples"),
-        ("A4K", {"length": 7}, "--length=7: the longest string has 6 glyphs with its end"),
+        ("A4K", {"num_samples": 2}, "leave out --target_language, --num_samples"),
+        ("A4K", {"stop_sequences": ("x",)}, "leave out --target_language, --num_samples"),
+        ("A4K", {"max_new_tokens": 7}, "--max_new_tokens=7: the longest string has 6 glyphs with its end"),
     ],
 )
 def test_what_cannot_be_read_is_refused(task: TextPictures, text: str, options: dict, said: str) -> None:

@@ -213,7 +213,7 @@ def test_errors_are_edits_over_the_references_characters() -> None:
 def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitsTask, tmp_path: Path) -> None:
     view, file = view_of(task), tmp_path / "two.WAV"
     file.write_bytes(wav(task.shown["sound"][0, : task.shown["lengths"][0]]))
-    answers = task.answer(view, Request(["3 1", str(file)], decoding={"length": 3}))
+    answers = task.answer(view, Request(["3 1", str(file)], decoding={"max_new_tokens": 3}))
     assert [len(line) for line in answers.lines] == [3, 3]
     assert set("".join(answers.lines)) <= set(Spelling.LETTERS.symbols)
     assert len(answers.labels.sounds["frames"]) == 2

@@ -146,8 +146,8 @@ def test_copying_is_measured_where_true_summaries_have_unseen_names() -> None:
         (" ", {}, "has no words to summarize"),
         ("to " * 60, {}, "has 60 words, and this run's articles at most"),
         ("one two three four five six seven eight nine", {}, "has 9 words that the vocabulary lacks.* at most 8"),
-        ("Ben runs", {"samples": 2}, "leave out --language, --samples"),
-        ("Ben runs", {"length": 999}, "--length=999: a summary has at most 46 words"),
+        ("Ben runs", {"num_samples": 2}, "leave out --target_language, --num_samples"),
+        ("Ben runs", {"max_new_tokens": 999}, "--max_new_tokens=999: a summary has at most 46 words"),
     ],
 )
 def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: dict, said: str) -> None:

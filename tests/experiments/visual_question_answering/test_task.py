@@ -223,7 +223,7 @@ def test_a_run_answers_questions_about_numbered_pictures(task: Questions, view: 
         (Request(["where is the dog ?"]), "'dog' is no word of these questions"),
         (Request(["0:"]), "has 0 words"),
         (Request(["where is it ?"], decoding={"beams": 2}), "--beams is for runs that generate"),
-        (Request(["where is it ?"], "de"), "--language=de is for runs that translate"),
+        (Request(["where is it ?"], "de"), "--target_language=de is for runs that translate"),
     ],
 )
 def test_what_a_run_cannot_answer_is_refused(task: Questions, view: View, request_: Request, message: str) -> None:

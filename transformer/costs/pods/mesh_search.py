@@ -176,7 +176,7 @@ def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
     A topology without published figures is ordered as a TPU v5e.
     """
     if not isinstance(experiment.model, TransformerConfig):
-        raise UserError("--search knows models that are made of blocks alone: choose config.sharding by hand")
+        raise UserError("--search_mesh knows models that are made of blocks alone: choose config.sharding by hand")
     devices = topology_devices(topology)
     chip = chip_of(devices[0])
     memory = math.inf if chip is None else (1 - _FREE) * chip.memory

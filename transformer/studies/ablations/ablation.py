@@ -16,11 +16,11 @@ from transformer.config import Config, Count, Items, Positive, PositiveAmount, U
 Overrides = Mapping[str, Any]  # dotted key without "config." -> value; a mapping replaces a whole group
 
 
-class Better(enum.Enum):
-    """Which way a metric is to go."""
+class Direction(enum.Enum):
+    """Whether a metric is minimized, as a loss is, or maximized, as an accuracy is."""
 
-    LOWER = "lower"
-    HIGHER = "higher"
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Ablation(Config, path="ablation"):
     Every arm is trained on every task of `tasks` (named sets of overrides) with every seed of `seeds` and every
     combination of the `tuned` values. For each arm and task the values with which most seeds learned are chosen, of
     those the ones with the best mean `chosen_by`, and at these values each arm is compared with the `reference` by
-    `reported`. `better` is the direction of both metrics, which are "split/name" as in metrics.jsonl.
+    `reported`. `direction` is that of both metrics, which are "split/name" as in metrics.jsonl.
 
     `target` is a value of `chosen_by` whose first reaching is timed. A finished run whose `chosen_by` is worse than
     `learned_within` has not learned: it is stuck. `notable` is the smallest difference that matters, in the units of
@@ -56,7 +56,7 @@ class Ablation(Config, path="ablation"):
     tuned: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     chosen_by: str = "validation/loss"
     reported: str = "test/loss"
-    better: Better = Better.LOWER
+    direction: Direction = Direction.MINIMIZE
     seeds: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None

@@ -65,7 +65,7 @@ def analyze(spec: Ablation, cells: Sequence[Cell], about: Mapping[str, Any]) -> 
     return _plain(result)
 
 
-_COPIED = ("question", "reference", "better", "chosen_by", "reported", "target", "notable", "seeds", "tuned")
+_COPIED = ("question", "reference", "direction", "chosen_by", "reported", "target", "notable", "seeds", "tuned")
 
 
 def _arm(study: Study, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def facts(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
         "ablation": plain({"arms": spec.arms, "tuned": spec.tuned, "tasks": spec.tasks}),
         "base": plain(base),
         "metric": spec.chosen_by,
-        "better": spec.better.value,
+        "direction": spec.direction.value,
     }
 
 

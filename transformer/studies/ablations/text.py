@@ -22,7 +22,7 @@ def verdict_reason(study: Study, pair: Comparison) -> str:
         lacking = [f"{arm} has no run of {join_words(map(values_in_words, tried))}" for arm, tried in gaps.items()]
         return (
             f"{join_words(lacking)} to compare with its other values: what one arm has over the other may be its "
-            "tuning (--retry-failed trains again what failed)."
+            "tuning (--retry_failed trains again what failed)."
         )
     if test is None or pair.p_holm is None:
         told = lost_seeds(study, pair.arm, pair.task) or lost_seeds(study, study.spec.reference, pair.task)

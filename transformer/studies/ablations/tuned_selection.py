@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer.studies.ablations.ablation import Ablation, Better
+from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.results import Cell
 
 DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
@@ -75,22 +75,22 @@ def ended(cell: Cell) -> bool:
 
 def beats(spec: Ablation, value: float, other: float) -> bool:
     """Whether a value of the study's metrics is better than another."""
-    return value < other if spec.better is Better.LOWER else value > other
+    return value < other if spec.direction is Direction.MINIMIZE else value > other
 
 
 def best(spec: Ablation, values: Iterable[float]) -> float:
     """The best of some values of the study's metrics."""
-    return min(values) if spec.better is Better.LOWER else max(values)
+    return min(values) if spec.direction is Direction.MINIMIZE else max(values)
 
 
 def worst(spec: Ablation, values: Iterable[float]) -> float:
     """The worst of some values of the study's metrics."""
-    return max(values) if spec.better is Better.LOWER else min(values)
+    return max(values) if spec.direction is Direction.MINIMIZE else min(values)
 
 
 def in_order(spec: Ablation, values: Mapping[str, float]) -> list[str]:
     """The names of some values of the study's metrics, the best first."""
-    return sorted(values, key=lambda name: values[name], reverse=spec.better is Better.HIGHER)
+    return sorted(values, key=lambda name: values[name], reverse=spec.direction is Direction.MAXIMIZE)
 
 
 def arrange(spec: Ablation, cells: Sequence[Cell]) -> Study:
@@ -169,7 +169,7 @@ def _choice(study: Study, arm: str, task: str) -> Mapping[str, Any] | None:
     `tuning_seeds`.
     """
     spec = study.spec
-    sign = 1 if spec.better is Better.LOWER else -1
+    sign = 1 if spec.direction is Direction.MINIMIZE else -1
     shared = tuning_seeds(study, arm, task)
 
     def rank(tuned: Mapping[str, Any]) -> tuple[int, float]:

@@ -40,13 +40,13 @@ def check_installed(engine: str) -> None:
     """
     if find_spec("optuna") is None:
         raise UserError(
-            f"--engine={engine} needs Optuna, which is not installed: pip install optuna, or say "
-            "--engine=random or grid"
+            f"--search_algorithm={engine} needs Optuna, which is not installed: pip install optuna, or say "
+            "--search_algorithm=random or grid"
         )
     if engine == "gp" and find_spec("torch") is None:
         raise UserError(
-            "--engine=gp needs PyTorch as well, in which Optuna's Gaussian process is written: pip install torch (its "
-            "CPU build is enough), or say --engine=tpe"
+            "--search_algorithm=gp needs PyTorch for Optuna's Gaussian process: pip install torch (the "
+            "CPU build is enough), or pass --search_algorithm=tpe"
         )
 
 
@@ -61,8 +61,9 @@ def resources(base: Mapping[str, Any]) -> dict[str, int]:
     run = resolve(base).run
     if not 0 < run.eval_every < run.steps:
         raise UserError(
-            f"--engine=hyperband stops trials at their validation reports, and config.eval_every={run.eval_every} "
-            f"makes none before step {run.steps}: say a number from 1 to {run.steps - 1}, or --engine=tpe"
+            "--search_algorithm=hyperband prunes trials at their validation reports, and "
+            f"config.eval_every={run.eval_every} gives none before step {run.steps}: set it to a number from 1 to "
+            f"{run.steps - 1}, or pass --search_algorithm=tpe"
         )
     return {"min_resource": run.eval_every, "max_resource": run.steps}
 

@@ -180,7 +180,7 @@ def summarize(ledger: Ledger, rows: Sequence[Row], metric: Metric, best: Row | N
     if failed:
         lines.append(f"failed: {failed[0].message}")
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        lines.append(f"  {failed[0].trial.name}{more}; to try again give the same command with --retry-failed")
+        lines.append(f"  {failed[0].trial.name}{more}; to try again give the same command with --retry_failed")
     return "\n".join(lines)
 
 

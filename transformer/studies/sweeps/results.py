@@ -67,7 +67,7 @@ def result_of(
     return {
         "name": about.name,
         "metric": str(about.metric),
-        "better": "higher" if about.maximize else "lower",
+        "direction": "maximize" if about.maximize else "minimize",
         "state": "running" if not over else "stopped" if left else "done",
         "counts": counts(rows, about.total),
         "seconds_left": None if over else seconds_left(ledger, rows, about.total),

@@ -39,9 +39,12 @@ def choose_engine(name: str | None, space: Space) -> str:
     if name is None:
         return "grid" if space.size is not None else "random"
     if name not in ENGINES:
-        raise UserError(f"--engine={name} is unknown; there are {', '.join(ENGINES)}")
+        raise UserError(f"--search_algorithm={name} is unknown; there are {', '.join(ENGINES)}")
     if name == "grid" and space.size is None:
-        raise UserError("--engine=grid needs a finite space, and this one is not: say --engine=random --trials=T")
+        raise UserError(
+            "--search_algorithm=grid needs a finite space, which this is not: pass --search_algorithm=random "
+            "--num_trials=T"
+        )
     return name
 
 
@@ -53,10 +56,10 @@ def check_total(total: int | None, space: Space) -> int:
     """
     if total is None:
         if space.size is None:
-            raise UserError("this space has no end: say how many trials there are to be, as --trials=20")
+            raise UserError("this space has no end: say how many trials there are to be, as --num_trials=20")
         return space.size
     if total < 1:
-        raise UserError(f"--trials={total} must be at least 1")
+        raise UserError(f"--num_trials={total} must be at least 1")
     return total
 
 

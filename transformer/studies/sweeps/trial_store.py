@@ -43,7 +43,7 @@ _PLANNING = "planning"  # the folder whose lock is held to plan
 _LOCK = "lock"
 _WAIT = 0.02  # seconds between two looks at a lock that others hold for an instant
 _SHOWN = 3  # differences of two sweeps
-_CORRECTABLE = ("metric", "better")  # as long as no trial has a value by them
+_CORRECTABLE = ("metric", "direction")  # as long as no trial has a value by them
 
 
 class State(enum.Enum):

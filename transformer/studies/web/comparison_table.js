@@ -71,7 +71,7 @@ function valueColumns() {
     { head: "arm", cell: (arm) => [line(...named(arm.name)), ...reference(arm)] },
     {
       head: spaced(data.reported),
-      title: `mean over the seeds at the chosen values, 95 % t interval; ${data.better} is better`,
+      title: `mean over the seeds at the chosen values, 95 % t interval; ${lowerIsBetter ? "lower" : "higher"} is better`,
       cell: (arm) => [
         line(make("b", {}, exact(arm.mean, fixed(arm.mean, decimals)))),
         small(...intervalOf(arm.interval, decimals)),
@@ -269,7 +269,7 @@ function tasksTable() {
 
 export function showArms() {
   const by = spaced(data.chosen_by);
-  const how = [`${spaced(data.reported)}, ${data.better} is better`];
+  const how = [`${spaced(data.reported)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
   if (tunedKeys().length) how.push(`${tunedKeys().map(shortKey).join(" and ")} chosen by ${by} for each arm`);
   if (isNumber(data.notable)) how.push(`the smallest difference that matters: ${brief(data.notable)}`);
   if (isNumber(data.target)) how.push(`target: ${by} of ${brief(data.target)}`);

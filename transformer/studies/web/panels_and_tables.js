@@ -8,7 +8,7 @@ import { isNumber, minus, readable, spaced, visible, worded } from "../../pages/
 import { data } from "./page_data.js";
 
 const MOST_DECIMALS = 6;
-export const lowerIsBetter = data.better === "lower";
+export const lowerIsBetter = data.direction === "minimize";
 
 // --- numbers ---
 
@@ -71,7 +71,7 @@ const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replace
 /** The command that writes the page of the heads of a run in a directory, beside those of `against`; `trust` is quoted already. */
 export const mapsCommand = (directory, trust, against) =>
   `${data.maps_command ?? data.about.maps_command} --workdir=${quoted(directory)}` +
-  (against ? ` --against=${quoted(against)}` : "") +
+  (against ? ` --compare_to=${quoted(against)}` : "") +
   (trust ? ` ${trust}` : "");
 
 /** One of many, chosen from a list: [[value, words], ...]. */

@@ -16,7 +16,7 @@ function showHead() {
   byId("question").textContent = visible(data.name);
   byId("state").textContent = data.state === "done" ? "" : `· ${data.state}`;
   const left = isNumber(data.seconds_left) ? [`about ${duration(data.seconds_left)} left`] : [];
-  const said = [data.counts, ...left, `by ${spaced(data.metric)}, ${data.better} is better`];
+  const said = [data.counts, ...left, `by ${spaced(data.metric)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
   byId("facts").replaceChildren(...said.map((words) => make("span", {}, words)));
   if (data.state === "stopped") byId("best").before(make("section", { id: "goes-on" }, ...goesOn()));
 }
