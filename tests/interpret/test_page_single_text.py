@@ -86,16 +86,16 @@ def test_weights_times_values_are_shown_as_shares_of_their_rows(
 ) -> None:
     page = visit(looked.path, "#layer=1&head=1")
     page.keyboard.press("w")
-    wait_until(page, "location.hash.includes('view=normed') && document.body.dataset.shown === location.hash")
+    wait_until(page, "location.hash.includes('view=value_weighted') && document.body.dataset.shown === location.hash")
     assert "|weight × value|, as a share of its row" in page.locator("#detail-title").inner_text()
-    assert page.locator("#normed").is_checked()
+    assert page.locator("#value-weighted").is_checked()
     vectors = np.asarray(captured.weights)[1, 0, 1] * np.asarray(captured.norms)[1, 0, 1]
     shares = (vectors / vectors.sum(-1, keepdims=True))[:12, :12]
     rows = list(csv.DictReader(io.StringIO(saved_table(page, tmp_path), newline="")))
     assert list(rows[0])[-1] == "share"
     assert [float(row["share"]) for row in rows] == pytest.approx(shares[np.tri(12, dtype=bool)], abs=0.01)
     assert np.abs(shares - np.asarray(captured.weights)[1, 0, 1, :12, :12]).max() > 0.05
-    page.locator("#normed").click()
+    page.locator("#value-weighted").click()
     wait_until(page, "!location.hash.includes('view') && document.body.dataset.shown === location.hash")
 
 
@@ -149,7 +149,7 @@ def test_a_page_says_where_no_product_was_made_and_is_silent_where_none_was_aske
     assert page.locator(".neurons").count() == 0
     page = visit(model.look("the qu", page=tmp_path / "plain.html").path)
     assert page.locator("#neurons-panel").is_hidden()
-    assert page.locator("#normed-toggle").is_visible()
+    assert page.locator("#value-weighted-toggle").is_visible()
 
 
 def test_the_page_works_in_a_frame_as_notebooks_show_it(

@@ -102,7 +102,7 @@ def test_a_whole_study_has_every_panel_and_each_figure_its_words(result, page):
     figures = page.locator("figure")
     assert figures.count() == 2 + 1 + 3 + 1 + 6 + 6
     for svg in page.locator("figure > svg").all():
-        name, description = svg.get_attribute("aria-labeledby"), svg.get_attribute("aria-describedby")
+        name, description = svg.get_attribute("aria-labelledby"), svg.get_attribute("aria-describedby")
         assert page.locator(f"#{name}").inner_text().strip()
         assert len(page.locator(f"#{description}").text_content()) > 30
         assert svg.get_attribute("tabindex") == "0"

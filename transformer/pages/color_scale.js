@@ -1,13 +1,13 @@
 // The colors of the theme, and one hue from nothing to everything: luminance alone carries a value, so it reads
 // without color vision.
 
-export const dark = matchMedia("(prefers-color-scheme: dark)");
-export let ramp = { more: rampColors("ramp"), less: rampColors("less") };
+export const darkScheme = matchMedia("(prefers-color-scheme: dark)");
+export let colorRamps = { more: rampColors("ramp"), less: rampColors("less") };
 
 /** Call `act` whenever the color scheme has changed, behind the ramp. */
-export function onNewScheme(act) {
-  dark.addEventListener("change", () => {
-    ramp = { more: rampColors("ramp"), less: rampColors("less") };
+export function onColorSchemeChange(act) {
+  darkScheme.addEventListener("change", () => {
+    colorRamps = { more: rampColors("ramp"), less: rampColors("less") };
     act();
   });
 }
@@ -15,32 +15,32 @@ export function onNewScheme(act) {
 /** A color of the theme, "#rrggbb", in the scheme that holds now; its variable is light-dark(#..., #...). */
 export function themeColor(name) {
   const value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
-  return value.match(/#[0-9a-f]{6}/g).at(dark.matches ? -1 : 0);
+  return value.match(/#[0-9a-f]{6}/g).at(darkScheme.matches ? -1 : 0);
 }
 
 /**
  * A value as [red, green, blue]; its root runs evenly along the ramp, so that faint ones show. A negative value takes
  * a second ramp of the same luminance: its sign is marked by shape too wherever there is room.
  */
-export const colorOf = (value) => (value < 0 ? ramp.less : ramp.more)[colorIndex(value)];
+export const colorForValue = (value) => (value < 0 ? colorRamps.less : colorRamps.more)[colorIndex(value)];
 
 export const colorIndex = (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value))));
 
-/** As `colorOf`, for a style. */
-export const css = (value) => `rgb(${colorOf(value).join(" ")})`;
+/** As `colorForValue`, for a style. */
+export const cssColor = (value) => `rgb(${colorForValue(value).join(" ")})`;
 
 /** The 256 colors between the five stops of a ramp of the theme. */
 export function rampColors(name) {
-  const stops = [0, 1, 2, 3, 4].map((stop) => toLab(themeColor(`${name}-${stop}`)));
+  const stops = [0, 1, 2, 3, 4].map((stop) => hexToOklab(themeColor(`${name}-${stop}`)));
   return Array.from({ length: 256 }, (_, index) => {
     const place = (index / 255) * (stops.length - 1);
     const left = Math.min(stops.length - 2, Math.floor(place));
-    return fromLab(stops[left].map((value, axis) => value + (stops[left + 1][axis] - value) * (place - left)));
+    return oklabToRgb(stops[left].map((value, axis) => value + (stops[left + 1][axis] - value) * (place - left)));
   });
 }
 
 // OKLab (Ottosson 2020): even steps in it are even steps to the eye.
-function toLab(hex) {
+function hexToOklab(hex) {
   const [r, g, b] = [1, 3, 5].map((at) => {
     const value = parseInt(hex.slice(at, at + 2), 16) / 255;
     return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
@@ -55,7 +55,7 @@ function toLab(hex) {
   ];
 }
 
-export function fromLab([lightness, a, b]) {
+export function oklabToRgb([lightness, a, b]) {
   const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
   const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;

@@ -1,8 +1,8 @@
 // What a page is built from: its data, elements, controls and the tip. The files of this folder and, behind them, those
 // of a page's own folder are joined into one module in the order that template.py and the page's Python give; each
-// uses what the ones before it define. `page` is what a page says of itself to whatever it hands out.
+// uses what the ones before it define. `exportDefaults` is what a page says of itself to whatever it hands out.
 
-export const page = { name: "", words: "", legend: () => [] };
+export const exportDefaults = { name: "", words: "", legend: () => [] };
 
 /** What Python wrote into the page: the facts that `scripted_page` was called with. */
 export function readPageData() {
@@ -13,19 +13,19 @@ export function readPageData() {
 export const byId = (id) => document.getElementById(id);
 
 /** The entry of a plain object that the object itself has: a key may be called "constructor". */
-export const own = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
+export const ownValue = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
 
 /** A new HTML element; strings among its children become text, never markup. */
-export function make(tag, attributes = {}, ...children) {
-  return furnish(document.createElement(tag), attributes, children);
+export function createHtml(tag, attributes = {}, ...children) {
+  return setAttributes(document.createElement(tag), attributes, children);
 }
 
-/** A new SVG element, as `make`. */
-export function draw(tag, attributes = {}, ...children) {
-  return furnish(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+/** A new SVG element, as `createHtml`. */
+export function createSvg(tag, attributes = {}, ...children) {
+  return setAttributes(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-export function furnish(element, attributes, children) {
+export function setAttributes(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
   }
@@ -35,16 +35,16 @@ export function furnish(element, attributes, children) {
 
 /** A button of the small kind. */
 export function smallButton(words, act, attributes = {}) {
-  const button = make("button", { type: "button", class: "small-button", ...attributes }, words);
+  const button = createHtml("button", { type: "button", class: "small-button", ...attributes }, words);
   button.addEventListener("click", act);
   return button;
 }
 
 /** Fill a group with buttons, one of which is chosen: [[value, words], ...]. A redraw keeps the focus. */
-export function fillSegments(group, choices, chosen, choose) {
+export function renderSegments(group, choices, chosen, choose) {
   const focused = [...group.children].indexOf(document.activeElement);
   const buttons = choices.map(([value, words]) => {
-    const button = make("button", { type: "button", "aria-pressed": String(value === chosen) }, words);
+    const button = createHtml("button", { type: "button", "aria-pressed": String(value === chosen) }, words);
     button.addEventListener("click", () => choose(value));
     return button;
   });
@@ -53,12 +53,12 @@ export function fillSegments(group, choices, chosen, choose) {
 }
 
 /** Show the tip beside a place of the window, with these words in it. */
-export function showTip(x, y, ...words) {
+export function showTooltip(x, y, ...words) {
   byId("tip").replaceChildren(...words);
-  placeTip(x, y);
+  placeTooltip(x, y);
 }
 
-export function placeTip(x, y) {
+export function placeTooltip(x, y) {
   const tip = byId("tip");
   tip.hidden = false;
   // Against the far edge the tip stands on the other side of the place; it never leaves the window.
@@ -67,18 +67,18 @@ export function placeTip(x, y) {
   tip.style.transform = `translate(${left}px, ${Math.max(4, y - tip.offsetHeight - 16)}px)`;
 }
 
-export function hideTip() {
+export function hideTooltip() {
   byId("tip").hidden = true;
 }
 
 /** Say what keeps the page from being drawn. */
-export function tellProblem(words) {
+export function showError(words) {
   byId("problem").textContent = words;
   byId("problem").hidden = false;
 }
 
 /** Call `act` in the next frame whenever the width of the window has changed. */
-export function onNewWidth(act) {
+export function onResize(act) {
   let [width, waiting] = [innerWidth, null];
   addEventListener("resize", () => {
     if (width === innerWidth) return;

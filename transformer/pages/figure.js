@@ -1,12 +1,12 @@
 // Figures: one SVG each, drawn anew whenever a choice, the width or the color scheme changes. What can be read off a
 // figure are its stops: places with words, reached with the pointer or with the arrow keys.
 
-import { draw, furnish, hideTip, make, showTip, smallButton } from "./dom.js";
+import { createHtml, createSvg, hideTooltip, setAttributes, showTooltip, smallButton } from "./dom.js";
 import { saveFigure } from "./figure_export.js";
-import { PLOT } from "./scales.js";
+import { PLOT_MARGIN } from "./scales.js";
 
 const figures = [];
-let keyed = null; // the figure that the arrow keys read
+let figureReadByKeys = null; // the figure that the arrow keys read
 
 /**
  * Add a figure to a place. `paint(width)` returns
@@ -16,44 +16,44 @@ let keyed = null; // the figure that the arrow keys read
  * `act(value)` is called where a stop is clicked or Enter is pressed on it.
  */
 export function addFigure(place, { id, title, note = "", legend = null, table = null, act = null, paint }) {
-  const name = make("strong", { id: `${id}-name` }, title);
+  const name = createHtml("strong", { id: `${id}-name` }, title);
   const kinds = table ? ["png", "svg", "csv"] : ["png", "svg"];
   const saving = kinds.map((kind) => {
     const attributes = { "data-save": kind, "aria-label": `Save ${title} as ${kind.toUpperCase()}` };
     return smallButton(kind.toUpperCase(), () => saveFigure(figure, kind), attributes);
   });
-  const head = make("span", { class: "figure-head" }, name, make("span", { class: "exports" }, ...saving));
-  const caption = make("figcaption", {}, head, make("span", { class: "at" }, note));
-  if (legend) caption.append(make("span", { class: "entries" }, ...legend));
-  const names = { "aria-labeledby": `${id}-name`, "aria-describedby": `${id}-description` };
-  const svg = draw("svg", { role: "img", tabindex: 0, ...names });
-  const element = make("figure", { id, class: "chart" }, caption, svg);
+  const head = createHtml("span", { class: "figure-head" }, name, createHtml("span", { class: "exports" }, ...saving));
+  const caption = createHtml("figcaption", {}, head, createHtml("span", { class: "at" }, note));
+  if (legend) caption.append(createHtml("span", { class: "entries" }, ...legend));
+  const names = { "aria-labelledby": `${id}-name`, "aria-describedby": `${id}-description` };
+  const svg = createSvg("svg", { role: "img", tabindex: 0, ...names });
+  const element = createHtml("figure", { id, class: "chart" }, caption, svg);
   place.append(element);
   const figure = { id, title, element, svg, paint, table, act, stops: [], along: false, at: null, marked: null };
   figures.push(figure);
-  listenTo(figure);
+  addFigureListeners(figure);
   return figure;
 }
 
-export function redraw(figure, width = figure.element.clientWidth) {
+export function redrawFigure(figure, width = figure.element.clientWidth) {
   // In a closed fold it has no width; it is drawn once that is opened.
   if (!width) return;
   const painted = figure.paint(width);
   figure.element.classList.toggle("empty", !painted);
   if (!painted) return;
   const { height, parts, description, stops = [], along = false, frame = null } = painted;
-  const [pointer, now] = [draw("g", { class: "pointer" }), draw("line", { class: "now" })];
-  furnish(figure.svg, { width, height, viewBox: `0 0 ${width} ${height}` }, []);
-  const words = draw("desc", { id: `${figure.id}-description` }, description);
+  const [pointer, now] = [createSvg("g", { class: "pointer" }), createSvg("line", { class: "now" })];
+  setAttributes(figure.svg, { width, height, viewBox: `0 0 ${width} ${height}` }, []);
+  const words = createSvg("desc", { id: `${figure.id}-description` }, description);
   figure.svg.replaceChildren(words, ...parts, ...(frame && figure.marked !== null ? [now] : []), pointer);
   Object.assign(figure, { stops, along, pointer, now, frame, height, at: null });
   if (figure.marked !== null) markFigure(figure, figure.marked);
 }
 
 /** All widths are read before anything is drawn: in turns the page would be laid out once a figure. */
-export function redrawAll() {
+export function redrawAllFigures() {
   const widths = figures.map(({ element }) => element.clientWidth);
-  figures.forEach((figure, index) => redraw(figure, widths[index]));
+  figures.forEach((figure, index) => redrawFigure(figure, widths[index]));
 }
 
 /** Mark a value of the horizontal axis by a line. */
@@ -61,23 +61,23 @@ export function markFigure(figure, value) {
   figure.marked = value;
   if (!figure.frame) return;
   const { atX, box } = figure.frame;
-  furnish(figure.now, { x1: atX(value), x2: atX(value), y1: box.top, y2: box.bottom }, []);
+  setAttributes(figure.now, { x1: atX(value), x2: atX(value), y1: box.top, y2: box.bottom }, []);
 }
 
-function listenTo(figure) {
+function addFigureListeners(figure) {
   const { svg } = figure;
   const leave = () => {
-    keyed = null;
-    point(figure, null);
+    figureReadByKeys = null;
+    highlightStop(figure, null);
   };
   svg.addEventListener("pointermove", (event) => {
-    keyed = null;
-    point(figure, stopUnder(figure, event), event);
+    figureReadByKeys = null;
+    highlightStop(figure, stopAtPointer(figure, event), event);
   });
   svg.addEventListener("pointerleave", leave);
   svg.addEventListener("blur", leave);
   const choose = (at) => figure.act && at !== null && figure.act(figure.stops[at].value);
-  svg.addEventListener("click", (event) => choose(stopUnder(figure, event)));
+  svg.addEventListener("click", (event) => choose(stopAtPointer(figure, event)));
   svg.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -89,13 +89,13 @@ function listenTo(figure) {
     event.stopPropagation();
     const last = figure.stops.length - 1;
     const from = figure.at ?? (by > 0 ? -1 : last + 1);
-    keyed = figure;
-    point(figure, Math.min(last, Math.max(0, from + by)));
+    figureReadByKeys = figure;
+    highlightStop(figure, Math.min(last, Math.max(0, from + by)));
   });
 }
 
 /** The stop that the pointer is at, by its index; null where none is near. */
-function stopUnder(figure, event) {
+function stopAtPointer(figure, event) {
   const box = figure.svg.getBoundingClientRect();
   const [x, y] = [event.clientX - box.left, event.clientY - box.top];
   const distance = (stop) => (figure.along ? Math.abs(stop.x - x) : Math.hypot(stop.x - x, stop.y - y));
@@ -108,21 +108,25 @@ function stopUnder(figure, event) {
 }
 
 /** Mark a stop and say its words; null marks none. */
-export function point(figure, at, event = null) {
+export function highlightStop(figure, at, event = null) {
   figure.at = at;
   if (!figure.pointer) return;
   if (at === null) {
     figure.pointer.replaceChildren();
-    hideTip();
+    hideTooltip();
     return;
   }
-  const { x, y, from = PLOT.top, to = figure.height - PLOT.bottom, words } = figure.stops[at];
-  const hair = () => draw("line", { class: "hair", x1: x, x2: x, y1: from, y2: to });
-  figure.pointer.replaceChildren(figure.along ? hair() : draw("circle", { class: "ring", cx: x, cy: y, r: 8 }));
+  const { x, y, from = PLOT_MARGIN.top, to = figure.height - PLOT_MARGIN.bottom, words } = figure.stops[at];
+  const hair = () => createSvg("line", { class: "hair", x1: x, x2: x, y1: from, y2: to });
+  figure.pointer.replaceChildren(figure.along ? hair() : createSvg("circle", { class: "ring", cx: x, cy: y, r: 8 }));
   const box = figure.svg.getBoundingClientRect();
   const [left, top] = [event?.clientX ?? box.left + x, event?.clientY ?? box.top + (figure.along ? 60 : y)];
-  showTip(left, top, make("div", { class: "tip-rows" }, ...words()));
+  showTooltip(left, top, createHtml("div", { class: "tip-rows" }, ...words()));
 }
 
 /** What the keys read goes with its figure; what the pointer read is no longer under it. */
-addEventListener("scroll", () => (keyed ? point(keyed, keyed.at) : hideTip()), { passive: true });
+addEventListener(
+  "scroll",
+  () => (figureReadByKeys ? highlightStop(figureReadByKeys, figureReadByKeys.at) : hideTooltip()),
+  { passive: true },
+);

@@ -1,25 +1,25 @@
 // What is seen, as files: a drawing as SVG and PNG that need no page, numbers as CSV.
 
 import { themeColor } from "./color_scale.js";
-import { draw, furnish, make, page } from "./dom.js";
-import { point } from "./figure.js";
-import { shorten, visible } from "./formatting.js";
-import { label, sampleParts, seenText, widthOf } from "./plot_marks.js";
+import { createHtml, createSvg, exportDefaults, setAttributes } from "./dom.js";
+import { highlightStop } from "./figure.js";
+import { showInvisible, truncate } from "./formatting.js";
+import { labelWidth, legendKeyParts, svgText, xmlText } from "./plot_marks.js";
 
 // What a drawing takes from the style of the page, so that it looks alike alone.
-const INLINED = [
+const INLINED_STYLES = [
   ...["fill", "fill-opacity", "opacity", "paint-order"],
   ...["stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin"],
   ...["font-size", "font-weight", "font-style", "text-anchor"],
 ];
 const MARGIN = 16;
-const LARGEST_SIDE = 8000; // pixels of a PNG
+const MAX_PNG_SIDE = 8000; // pixels of a PNG
 
 /** Hand a file to the person, named by the page and by these parts. */
-export function handOut(blob, parts, kind) {
-  const words = [page.name, ...parts].filter(Boolean).map((part) => visible(part));
+export function downloadBlob(blob, parts, kind) {
+  const words = [exportDefaults.name, ...parts].filter(Boolean).map((part) => showInvisible(part));
   const name = words.map((part) => part.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)).join("_");
-  const link = make("a", { download: `${name}.${kind}` });
+  const link = createHtml("a", { download: `${name}.${kind}` });
   link.href = URL.createObjectURL(blob);
   link.click();
   // The browser reads the file a moment later.
@@ -27,64 +27,64 @@ export function handOut(blob, parts, kind) {
 }
 
 export function saveFigure(figure, kind) {
-  const { id, title, svg, file = id, legend = page.legend() } = figure;
-  if (kind === "csv") return handOutTable(figure.table(), [file]);
-  point(figure, null);
-  return handOutDrawing(standalone(svg, { title, words: page.words, legend }).drawing, [file], kind);
+  const { id, title, svg, file = id, legend = exportDefaults.legend() } = figure;
+  if (kind === "csv") return downloadCsv(figure.table(), [file]);
+  highlightStop(figure, null);
+  return downloadDrawing(standaloneSvg(svg, { title, words: exportDefaults.words, legend }).drawing, [file], kind);
 }
 
-export async function handOutDrawing(drawing, parts, kind) {
+export async function downloadDrawing(drawing, parts, kind) {
   const text = new XMLSerializer().serializeToString(drawing);
-  if (kind === "svg") return handOut(new Blob([text, "\n"], { type: "image/svg+xml" }), parts, "svg");
+  if (kind === "svg") return downloadBlob(new Blob([text, "\n"], { type: "image/svg+xml" }), parts, "svg");
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
   const sides = ["width", "height"].map((side) => Number(drawing.getAttribute(side)));
-  const scale = Math.min(2, LARGEST_SIDE / Math.max(...sides));
+  const scale = Math.min(2, MAX_PNG_SIDE / Math.max(...sides));
   const [width, height] = sides.map((side) => Math.round(scale * side));
-  const canvas = make("canvas", { width, height });
+  const canvas = createHtml("canvas", { width, height });
   canvas.getContext("2d").drawImage(image, 0, 0, width, height);
-  canvas.toBlob((blob) => handOut(blob, parts, "png"), "image/png");
+  canvas.toBlob((blob) => downloadBlob(blob, parts, "png"), "image/png");
 }
 
 /**
  * A drawing as one that needs no page: { drawing, body }, the body being the group of what `svg` and `parts` draw.
  * Above it stand a title, words in small print, and the series of `legend`: [[look, name], ...].
  */
-export function standalone(svg, { title, words, legend = [], parts = [], least = 0, below = 0 }) {
+export function standaloneSvg(svg, { title, words, legend = [], parts = [], least = 0, below = 0 }) {
   const width = Math.max(least, Number(svg.getAttribute("width"))) + 2 * MARGIN;
   const room = Math.floor((width - 2 * MARGIN) / 6);
   const heads = [
-    label(shorten(title, room), MARGIN, MARGIN + 12, { class: "drawing-title" }),
-    label(shorten(words, room), MARGIN, MARGIN + 30, { class: "drawing-words" }),
+    svgText(truncate(title, room), MARGIN, MARGIN + 12, { class: "drawing-title" }),
+    svgText(truncate(words, room), MARGIN, MARGIN + 30, { class: "drawing-words" }),
   ];
   let [x, y] = [MARGIN, MARGIN + (legend.length ? 48 : 36)];
   for (const [look, name] of legend) {
-    const shown = shorten(visible(name), 30);
-    const wide = 36 + widthOf(shown) + 22;
+    const shown = truncate(showInvisible(name), 30);
+    const wide = 36 + labelWidth(shown) + 22;
     if (x > MARGIN && x + wide > width - MARGIN) [x, y] = [MARGIN, y + 17];
-    const sample = draw("g", { transform: `translate(${x} ${y - 10})` }, ...sampleParts(look));
-    heads.push(sample, label(shown, x + 36, y, { class: "drawing-entry" }));
+    const sample = createSvg("g", { transform: `translate(${x} ${y - 10})` }, ...legendKeyParts(look));
+    heads.push(sample, svgText(shown, x + 36, y, { class: "drawing-entry" }));
     x += wide;
   }
   y += 12;
   const copies = [...svg.children].map((child) => child.cloneNode(true));
-  const body = draw("g", { transform: `translate(${MARGIN} ${y})` }, ...copies, ...parts);
+  const body = createSvg("g", { transform: `translate(${MARGIN} ${y})` }, ...copies, ...parts);
   const height = Math.ceil(y + Number(svg.getAttribute("height")) + below + MARGIN);
   const font = getComputedStyle(document.body).fontFamily;
   const size = { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": font };
-  const ground = draw("rect", { width, height, fill: themeColor("panel") });
-  const drawing = draw("svg", size, draw("title", {}, seenText(title)), ground, ...heads, body);
+  const ground = createSvg("rect", { width, height, fill: themeColor("panel") });
+  const drawing = createSvg("svg", size, createSvg("title", {}, xmlText(title)), ground, ...heads, body);
   // It takes its style from the page while it stands in it.
-  const place = make("div", { class: "offscreen" }, drawing);
+  const place = createHtml("div", { class: "offscreen" }, drawing);
   document.body.append(place);
-  inlineStyle(drawing);
+  inlineStyles(drawing);
   place.remove();
   return { drawing, body };
 }
 
 /** Write the style that the page gives the parts of a drawing into each of them; what is hidden goes. */
-function inlineStyle(drawing) {
+function inlineStyles(drawing) {
   for (const child of [...drawing.children]) {
     const style = getComputedStyle(child);
     if (style.display === "none" || style.visibility === "hidden" || child.matches(".pointer, desc")) {
@@ -92,24 +92,24 @@ function inlineStyle(drawing) {
       continue;
     }
     // A text of several parts becomes one.
-    if (child.tagName === "text") child.textContent = seenText(child.textContent);
-    inlineStyle(child);
+    if (child.tagName === "text") child.textContent = xmlText(child.textContent);
+    inlineStyles(child);
     const values = ["g", "title"].includes(child.tagName)
       ? []
-      : INLINED.map((name) => [name, style.getPropertyValue(name)]);
-    furnish(child, Object.fromEntries(values.filter(([, value]) => value && value !== "normal")), []);
+      : INLINED_STYLES.map((name) => [name, style.getPropertyValue(name)]);
+    setAttributes(child, Object.fromEntries(values.filter(([, value]) => value && value !== "normal")), []);
     child.removeAttribute("class");
     child.removeAttribute("style");
   }
 }
 
-export function handOutTable(rows, parts) {
-  const text = rows.map((row) => `${row.map(cellText).join(",")}\r\n`);
-  handOut(new Blob(["\ufeff", ...text], { type: "text/csv" }), parts, "csv");
+export function downloadCsv(rows, parts) {
+  const text = rows.map((row) => `${row.map(csvCell).join(",")}\r\n`);
+  downloadBlob(new Blob(["\ufeff", ...text], { type: "text/csv" }), parts, "csv");
 }
 
 /** A value as one cell of a table: numbers whole, text such that no spreadsheet takes it for a formula. */
-function cellText(value) {
+function csvCell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);
   const text = typeof value === "string" ? value : JSON.stringify(value);

@@ -1,13 +1,21 @@
 // Lines of several series over a common axis: the middle as a line, a band from low to high around it.
 
-import { draw } from "./dom.js";
+import { createSvg } from "./dom.js";
 import { addFigure } from "./figure.js";
-import { brief, counted, isNumber, visible, worded } from "./formatting.js";
-import { cross, label, marker, tipHead, tipRow, widthOf } from "./plot_marks.js";
-import { frameOf, linearScale, logScale, PLOT, roomFor, sameValue, worthLog } from "./scales.js";
+import { formatOrDash, formatValue, isNumber, pluralize, showInvisible } from "./formatting.js";
+import { cross, labelWidth, marker, svgText, tooltipRow, tooltipTitle } from "./plot_marks.js";
+import {
+  drawAxes,
+  isSameValue,
+  linearScale,
+  logScale,
+  needsLogScale,
+  PLOT_MARGIN,
+  verticalAxisWidth,
+} from "./scales.js";
 
-const MARKED_ALL = 16; // a line of more points than these has a few markers, placed differently for each series
-const CROSS_ROOM = 29; // what a cross and its count take in the lane of what diverged
+const MAX_MARKERS = 16; // a line of more points than these has a few markers, placed differently for each series
+const CROSS_WIDTH = 29; // what a cross and its count take in the lane of what diverged
 
 /**
  * Add a figure of lines. `look()` returns { series: [{ name, look, points: [{ x, middle, low, high, diverged, n }] }],
@@ -15,12 +23,12 @@ const CROSS_ROOM = 29; // what a cross and its count take in the lane of what di
  * level: a value that a line across marks, or null, by the words levelName }. `nearest`: where a series has no point,
  * its nearest is read.
  */
-export function addLines(place, { look, height = 250, tell, nearest = false, ...figure }) {
-  const paint = (width) => paintLines(width, height, look(), { tell, nearest });
-  return addFigure(place, { ...figure, paint, table: () => rowsOfLines(look()) });
+export function addLineChart(place, { look, height = 250, tell, nearest = false, ...figure }) {
+  const paint = (width) => paintLineChart(width, height, look(), { tell, nearest });
+  return addFigure(place, { ...figure, paint, table: () => chartTable(look()) });
 }
 
-function paintLines(width, height, looked, reading) {
+function paintLineChart(width, height, looked, reading) {
   const { xName, yName, range = [], level = null, levelName } = looked;
   const series = looked.series.filter(({ points }) => points.length);
   if (!series.length) return null;
@@ -29,35 +37,36 @@ function paintLines(width, height, looked, reading) {
   const values = [...ends, ...[...range, level].filter(isNumber)];
   const crossed = points.some(({ diverged }) => diverged > 0);
   const logarithmic =
-    looked.logarithmic === "auto" ? worthLog(values) : looked.logarithmic && values.some((value) => value > 0);
+    looked.logarithmic === "auto" ? needsLogScale(values) : looked.logarithmic && values.some((value) => value > 0);
   const y = logarithmic ? logScale(values) : linearScale(values.length ? values : [0, 1], 4);
   const x = looked.xScale(points.map((each) => each.x));
-  const left = Math.max(roomFor(y.ticks) - (yName ? 0 : 12), crossed ? widthOf("diverged") + 9 : 0);
-  const top = PLOT.top + (crossed ? 20 : 0);
-  const box = { left, right: width - PLOT.right, top, bottom: height - PLOT.bottom };
-  const frame = frameOf(box, x, y, [xName, yName && yName + (logarithmic ? " (log)" : "")]);
+  const left = Math.max(verticalAxisWidth(y.ticks) - (yName ? 0 : 12), crossed ? labelWidth("diverged") + 9 : 0);
+  const top = PLOT_MARGIN.top + (crossed ? 20 : 0);
+  const box = { left, right: width - PLOT_MARGIN.right, top, bottom: height - PLOT_MARGIN.bottom };
+  const frame = drawAxes(box, x, y, [xName, yName && yName + (logarithmic ? " (log)" : "")]);
   const parts = [...frame.parts];
-  if (crossed) parts.push(label("diverged", box.left - 7, PLOT.top + 9, { class: "tick", "text-anchor": "end" }));
-  if (isNumber(level)) parts.push(...levelOf(level, levelName, frame));
+  if (crossed)
+    parts.push(svgText("diverged", box.left - 7, PLOT_MARGIN.top + 9, { class: "tick", "text-anchor": "end" }));
+  if (isNumber(level)) parts.push(...referenceLine(level, levelName, frame));
   // Bands first: a line is never under the band of another series.
-  for (const each of series) parts.push(...bandsOf(each, frame));
-  series.forEach((each, at) => parts.push(...lineOf(each, frame, at, series.length)));
-  if (crossed) parts.push(...crossesOf(series, frame, width));
-  const description = describeLines(series, xName, looked.said ?? yName);
-  return { height, parts, frame, along: true, stops: stopsOf(series, frame, xName, reading), description };
+  for (const each of series) parts.push(...seriesBands(each, frame));
+  series.forEach((each, at) => parts.push(...seriesLine(each, frame, at, series.length)));
+  if (crossed) parts.push(...divergedCrosses(series, frame, width));
+  const description = describeChart(series, xName, looked.said ?? yName);
+  return { height, parts, frame, along: true, stops: tooltipStops(series, frame, xName, reading), description };
 }
 
-const tenths = (value) => value.toFixed(1);
+const toTenths = (value) => value.toFixed(1);
 
 /** A line across at a value, and its name. */
-function levelOf(level, name, { box, atY }) {
+function referenceLine(level, name, { box, atY }) {
   const y = atY(level);
-  const words = label(name, box.right, y - 4, { class: "axis-name", "text-anchor": "end" });
-  return [draw("line", { class: "level", x1: box.left, x2: box.right, y1: y, y2: y }), words];
+  const words = svgText(name, box.right, y - 4, { class: "axis-name", "text-anchor": "end" });
+  return [createSvg("line", { class: "level", x1: box.left, x2: box.right, y1: y, y2: y }), words];
 }
 
 /** The stretches of a line between points that have no value. */
-function stretches(points) {
+function contiguousSegments(points) {
   const parts = [[]];
   for (const each of points) {
     if (isNumber(each.middle)) parts.at(-1).push(each);
@@ -66,24 +75,24 @@ function stretches(points) {
   return parts.filter((stretch) => stretch.length);
 }
 
-function bandsOf({ look, points }, { atX, atY }) {
-  return stretches(points.filter(({ low, middle }) => isNumber(low) || !isNumber(middle))).map((stretch) => {
-    const upper = stretch.map(({ x, high }) => `${tenths(atX(x))} ${tenths(atY(high))}`);
-    const lower = stretch.map(({ x, low }) => `${tenths(atX(x))} ${tenths(atY(low))}`).reverse();
+function seriesBands({ look, points }, { atX, atY }) {
+  return contiguousSegments(points.filter(({ low, middle }) => isNumber(low) || !isNumber(middle))).map((stretch) => {
+    const upper = stretch.map(({ x, high }) => `${toTenths(atX(x))} ${toTenths(atY(high))}`);
+    const lower = stretch.map(({ x, low }) => `${toTenths(atX(x))} ${toTenths(atY(low))}`).reverse();
     // Of one point alone the band is a bar.
     const bar = stretch.length === 1 ? "stroke" : "band";
     const d = bar === "stroke" ? `M${upper[0]}L${lower[0]}` : `M${[...upper, ...lower].join("L")}Z`;
-    return draw("path", { class: `${bar} ${look.ink}`, d });
+    return createSvg("path", { class: `${bar} ${look.ink}`, d });
   });
 }
 
-export function lineOf({ look, points }, { atX, atY }, number = 0, count = 1) {
+export function seriesLine({ look, points }, { atX, atY }, number = 0, count = 1) {
   const parts = [];
-  for (const stretch of stretches(points)) {
-    const d = `M${stretch.map(({ x, middle }) => `${tenths(atX(x))} ${tenths(atY(middle))}`).join("L")}`;
-    if (stretch.length > 1) parts.push(draw("path", { class: `stroke ${look.ink}`, d }));
+  for (const stretch of contiguousSegments(points)) {
+    const d = `M${stretch.map(({ x, middle }) => `${toTenths(atX(x))} ${toTenths(atY(middle))}`).join("L")}`;
+    if (stretch.length > 1) parts.push(createSvg("path", { class: `stroke ${look.ink}`, d }));
     if (stretch.length > 1 && look.shape === null) continue;
-    const every = stretch.length <= MARKED_ALL ? 1 : Math.ceil(stretch.length / 6);
+    const every = stretch.length <= MAX_MARKERS ? 1 : Math.ceil(stretch.length / 6);
     const from = every === 1 ? 0 : Math.floor((every * (number + 0.5)) / count);
     for (let index = from; index < stretch.length; index += every)
       parts.push(marker(look, atX(stretch[index].x), atY(stretch[index].middle)));
@@ -92,24 +101,24 @@ export function lineOf({ look, points }, { atX, atY }, number = 0, count = 1) {
 }
 
 /** In the lane above, how many runs of a series diverged at a value; series that share a value stand side by side. */
-function crossesOf(series, { atX }, width) {
+function divergedCrosses(series, { atX }, width) {
   const places = Map.groupBy(
     series.flatMap(({ look, points }) => points.filter(({ diverged }) => diverged > 0).map((each) => [look, each])),
     ([, { x }]) => JSON.stringify(x),
   );
   return [...places.values()].flatMap((group) => {
-    const half = (CROSS_ROOM * group.length) / 2;
+    const half = (CROSS_WIDTH * group.length) / 2;
     const from = Math.min(atX(group[0][1].x) - half, width - 2 * half);
     return group.flatMap(([look, { diverged }], index) => {
-      const place = from + CROSS_ROOM * (index + 0.25);
-      const count = label(diverged, place + 6, PLOT.top + 9, { class: "tick" });
-      return [cross(place, PLOT.top + 5, 3.4, { class: `cross ${look.ink}` }), count];
+      const place = from + CROSS_WIDTH * (index + 0.25);
+      const count = svgText(diverged, place + 6, PLOT_MARGIN.top + 9, { class: "tick" });
+      return [cross(place, PLOT_MARGIN.top + 5, 3.4, { class: `cross ${look.ink}` }), count];
     });
   });
 }
 
-function stopsOf(series, { box, atX }, xName, { tell, nearest }) {
-  const write = tell ?? ((value) => `${xName} ${brief(value)}`);
+function tooltipStops(series, { box, atX }, xName, { tell, nearest }) {
+  const write = tell ?? ((value) => `${xName} ${formatOrDash(value)}`);
   const values = new Map(series.flatMap(({ points }) => points.map(({ x }) => [JSON.stringify(x), x])));
   return [...values.values()]
     .map((value) => ({
@@ -117,39 +126,42 @@ function stopsOf(series, { box, atX }, xName, { tell, nearest }) {
       y: box.top,
       to: box.bottom,
       value,
-      words: () => [tipHead(write(value)), ...series.flatMap((each) => readRow(each, value, nearest && write))],
+      words: () => [
+        tooltipTitle(write(value)),
+        ...series.flatMap((each) => seriesTooltipRow(each, value, nearest && write)),
+      ],
     }))
     .sort((a, b) => a.x - b.x);
 }
 
 /** What a series has at a value, or, with words for that, at the value of its own that is nearest. */
-function readRow({ name, look, points }, value, nearWords) {
+function seriesTooltipRow({ name, look, points }, value, nearWords) {
   const at = (x) => Math.abs(x - value);
   const held = nearWords
     ? points.reduce((best, each) => (at(each.x) < at(best.x) ? each : best))
-    : points.find(({ x }) => sameValue(x, value));
+    : points.find(({ x }) => isSameValue(x, value));
   if (!held) return [];
   const { x, middle, low, high, diverged, n } = held;
   const said = [];
-  if (isNumber(low) && low !== high) said.push(`${brief(low)} – ${brief(high)}`);
-  if (isNumber(n)) said.push(runsWords(diverged, n));
+  if (isNumber(low) && low !== high) said.push(`${formatOrDash(low)} – ${formatOrDash(high)}`);
+  if (isNumber(n)) said.push(seedCountText(diverged, n));
   if (nearWords && x !== value) said.push(`at ${nearWords(x)}`);
-  return [tipRow(look, name, brief(middle), said.join(", "))];
+  return [tooltipRow(look, name, formatOrDash(middle), said.join(", "))];
 }
 
 /** Of how many seeds a value is, and how many runs it does not hold because they diverged. */
-export const runsWords = (diverged, n) => `${counted(n, "seed")}${diverged > 0 ? `, ${diverged} diverged` : ""}`;
+export const seedCountText = (diverged, n) => `${pluralize(n, "seed")}${diverged > 0 ? `, ${diverged} diverged` : ""}`;
 
-function describeLines(series, xName, yName) {
+function describeChart(series, xName, yName) {
   const ends = series.map(({ name, points }) => {
     const last = points.findLast(({ middle }) => isNumber(middle));
-    return `${visible(name)} ${last ? `${brief(last.middle)} at ${worded(last.x)}` : "has no value"}`;
+    return `${showInvisible(name)} ${last ? `${formatOrDash(last.middle)} at ${formatValue(last.x)}` : "has no value"}`;
   });
   return `${yName} over ${xName}. Last values: ${ends.join("; ")}.`;
 }
 
 /** The numbers of a figure of lines, a line a point; columns that no point fills are left out. */
-function rowsOfLines({ series, xName }) {
+function chartTable({ series, xName }) {
   const points = series.flatMap(({ name, points }) => points.map((each) => [name, each]));
   const columns = ["middle", "low", "high", "n", "diverged"].filter((column) =>
     points.some(([, each]) => isNumber(each[column])),

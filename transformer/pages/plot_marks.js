@@ -1,29 +1,29 @@
 // What stands on a figure: text, markers, crosses, the bar of a ramp. A series is told from others by its look,
 //   { ink: classes that give its color and dash, shape: the number of its marker, null for a line alone }
 
-import { draw, make } from "./dom.js";
-import { shorten, visible } from "./formatting.js";
+import { createHtml, createSvg } from "./dom.js";
+import { showInvisible, truncate } from "./formatting.js";
 
 /** Text in a figure, as it can be seen and as any XML can hold it. */
-export const seenText = (words) =>
-  visible(String(words))
+export const xmlText = (words) =>
+  showInvisible(String(words))
     .toWellFormed()
     .replace(/[\ufffe\uffff]/g, "\ufffd");
-export const label = (words, x, y, attributes = {}) =>
-  draw("text", { x: x.toFixed(1), y: y.toFixed(1), ...attributes }, seenText(words));
+export const svgText = (words, x, y, attributes = {}) =>
+  createSvg("text", { x: x.toFixed(1), y: y.toFixed(1), ...attributes }, xmlText(words));
 
 /** About how wide a label of the axes is. */
-export const widthOf = (words) => 6.4 * Array.from(String(words)).length;
+export const labelWidth = (words) => 6.4 * Array.from(String(words)).length;
 
 const polygon = (points) => `M${points.map(([x, y]) => `${x.toFixed(2)} ${y.toFixed(2)}`).join("L")}Z`;
 
 // By the number of a look's shape; of an upright cross the corners of one quarter, turned four times.
-export const SHAPES = [
+export const MARKER_SHAPES = [
   (x, y, r) => `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
-  (x, y, r) => corners(x, y, 1.2 * r, 4, 45),
-  (x, y, r) => corners(x, y, 1.35 * r, 3, 0),
-  (x, y, r) => corners(x, y, 1.3 * r, 4, 0),
-  (x, y, r) => corners(x, y, 1.35 * r, 3, 180),
+  (x, y, r) => regularPolygon(x, y, 1.2 * r, 4, 45),
+  (x, y, r) => regularPolygon(x, y, 1.35 * r, 3, 0),
+  (x, y, r) => regularPolygon(x, y, 1.3 * r, 4, 0),
+  (x, y, r) => regularPolygon(x, y, 1.35 * r, 3, 180),
   (x, y, r) => {
     const quarter = [[-0.42, -1.15], [0.42, -1.15], [0.42, -0.42]]; // prettier-ignore
     const turned = [0, 1, 2, 3].flatMap(
@@ -32,66 +32,73 @@ export const SHAPES = [
     );
     return polygon(turned.map(([a, b]) => [x + a * r, y + b * r]));
   },
-  (x, y, r) => corners(x, y, 1.2 * r, 6, 0),
-  (x, y, r) => corners(x, y, 1.25 * r, 5, 180),
+  (x, y, r) => regularPolygon(x, y, 1.2 * r, 6, 0),
+  (x, y, r) => regularPolygon(x, y, 1.25 * r, 5, 180),
 ];
 
-function corners(x, y, size, count, turn) {
+function regularPolygon(x, y, size, count, turn) {
   const angles = Array.from({ length: count }, (_, at) => ((turn + (360 * at) / count) * Math.PI) / 180);
   return polygon(angles.map((angle) => [x + size * Math.sin(angle), y - size * Math.cos(angle)]));
 }
 
 /** The marker of a look, about 2 r wide. */
 export const marker = ({ ink, shape }, x, y, r = 3.6) =>
-  draw("path", { class: `marker ${ink}`, d: SHAPES[shape ?? 0](x, y, r) });
+  createSvg("path", { class: `marker ${ink}`, d: MARKER_SHAPES[shape ?? 0](x, y, r) });
 
 /** A cross where a run diverged. */
 export const cross = (x, y, r = 3.6, attributes = {}) =>
-  draw("path", {
+  createSvg("path", {
     class: "cross",
     d: `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`,
     ...attributes,
   });
 
 /** The line and the marker of a look, for a drawing. */
-export function sampleParts(look) {
-  const line = draw("line", { class: `stroke ${look.ink}`, x1: 0, x2: 30, y1: 6, y2: 6 });
+export function legendKeyParts(look) {
+  const line = createSvg("line", { class: `stroke ${look.ink}`, x1: 0, x2: 30, y1: 6, y2: 6 });
   return look.shape === null ? [line] : [line, marker(look, 15, 6)];
 }
 
 /** The same beside a name. */
-export function sampleOf(look) {
+export function legendKey(look) {
   const size = { class: "sample", width: 30, height: 12, "aria-hidden": "true", focusable: "false" };
-  return draw("svg", size, ...sampleParts(look));
+  return createSvg("svg", size, ...legendKeyParts(look));
 }
 
 /** The bar that says which color is which value; marks are [share of its width, words]. */
-export function rampBar(left, top, width, colorAt, marks) {
+export function colorBarParts(left, top, width, colorAt, marks) {
   const parts = 66;
   const step = width / parts;
   // Each lies over the edge of the one before: seams would show as stripes.
   const bar = Array.from({ length: parts }, (_, part) => {
     const place = { x: left + part * step, y: top, width: part < parts - 1 ? step + 1 : step, height: 9 };
-    return draw("rect", { ...place, fill: colorAt(part / (parts - 1)) });
+    return createSvg("rect", { ...place, fill: colorAt(part / (parts - 1)) });
   });
   const words = marks.map(([share, text]) =>
-    label(text, left + width * share, top + 21, { class: "tick", "text-anchor": "middle" }),
+    svgText(text, left + width * share, top + 21, { class: "tick", "text-anchor": "middle" }),
   );
   return [...bar, ...words];
 }
 
 /** The same as a legend beside a heading, under its name. */
-export function showRamp(place, name, colorAt, marks) {
+export function renderColorBar(place, name, colorAt, marks) {
   const size = { class: "ramp", width: 132, height: 24, role: "img", "aria-label": `scale: ${name}` };
-  const bar = draw("svg", size, ...rampBar(0, 0, size.width, colorAt, marks));
-  place.replaceChildren(make("span", { class: "ramp-name" }, name), bar);
+  const bar = createSvg("svg", size, ...colorBarParts(0, 0, size.width, colorAt, marks));
+  place.replaceChildren(createHtml("span", { class: "ramp-name" }, name), bar);
 }
 
 /** The first line of a tip. */
-export const tipHead = (words) => make("div", { class: "tip-head" }, words);
+export const tooltipTitle = (words) => createHtml("div", { class: "tip-head" }, words);
 
 /** A row of a tip: a series' sample and name, then what it has. */
-export function tipRow(look, name, value, more = "") {
-  const title = make("span", { class: "arm-name" }, shorten(visible(name), 28));
-  return make("div", { class: "tip-row" }, sampleOf(look), title, make("b", {}, value), make("i", {}, more));
+export function tooltipRow(look, name, value, more = "") {
+  const title = createHtml("span", { class: "arm-name" }, truncate(showInvisible(name), 28));
+  return createHtml(
+    "div",
+    { class: "tip-row" },
+    legendKey(look),
+    title,
+    createHtml("b", {}, value),
+    createHtml("i", {}, more),
+  );
 }

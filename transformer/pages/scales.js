@@ -1,11 +1,11 @@
 // Scales { ticks: [[value, words]], share(value): where a value lies, 0 to 1 }, and the axes that show them.
 
-import { draw } from "./dom.js";
-import { compact, minus } from "./formatting.js";
-import { label, widthOf } from "./plot_marks.js";
+import { createSvg } from "./dom.js";
+import { formatCompact, withMinusSign } from "./formatting.js";
+import { labelWidth, svgText } from "./plot_marks.js";
 
-export const PLOT = { right: 14, top: 12, bottom: 36 };
-const LOG_WORTH = 40; // largest over smallest value from which on a logarithmic scale shows more
+export const PLOT_MARGIN = { right: 14, top: 12, bottom: 36 };
+const LOG_SCALE_RATIO = 40; // largest over smallest value from which on a logarithmic scale shows more
 
 /** About `count` round values that reach from `low` to `high` or a little beyond. */
 export function niceTicks(low, high, count) {
@@ -18,9 +18,9 @@ export function niceTicks(low, high, count) {
 }
 
 /** Values with their words on an axis, in as many digits as it takes to tell one from the next. */
-export function tickWords(values) {
+export function tickLabels(values) {
   for (let digits = 3; ; digits++) {
-    const words = values.map((value) => minus(compact(value, digits)));
+    const words = values.map((value) => withMinusSign(formatCompact(value, digits)));
     if (digits === 15 || new Set(words).size === new Set(values).size) return values.map((v, at) => [v, words[at]]);
   }
 }
@@ -34,12 +34,12 @@ export function linearScale(values, count = 4, { tight = false } = {}) {
   const ticks = tight ? every.filter((value) => value >= low && value <= high) : every;
   const [first, last] = [Math.min(low, ticks[0]), Math.max(high, ticks.at(-1))];
   return {
-    ticks: tickWords(ticks),
+    ticks: tickLabels(ticks),
     share: (value) => (value - first) / (last - first),
   };
 }
 
-export const worthLog = (values, ratio = LOG_WORTH) =>
+export const needsLogScale = (values, ratio = LOG_SCALE_RATIO) =>
   values.every((value) => value > 0) && Math.max(...values) > ratio * Math.min(...values);
 
 /** A logarithmic scale over positive values: ticks at 1, 2, 5 where it is short, at powers of ten where it is long. */
@@ -57,53 +57,54 @@ export function logScale(values) {
   const ticks = inside.filter((_, at) => at % every === 0);
   [low, high] = [low - 0.02 * (high - low), high + 0.02 * (high - low)];
   return {
-    ticks: tickWords(ticks.map((tick) => Number((10 ** tick).toPrecision(3)))),
+    ticks: tickLabels(ticks.map((tick) => Number((10 ** tick).toPrecision(3)))),
     share: (value) => (Math.log10(Math.max(value, 10 ** low)) - low) / (high - low),
   };
 }
 
-export const sameValue = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
+export const isSameValue = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
 
 /** Room on the left for the labels of a vertical axis and its name. */
-export const roomFor = (ticks) => Math.ceil(Math.max(18, ...ticks.map(([, words]) => widthOf(words)))) + 26;
+export const verticalAxisWidth = (ticks) =>
+  Math.ceil(Math.max(18, ...ticks.map(([, words]) => labelWidth(words)))) + 26;
 
 /** Grid, labels and names of two axes around a box { left, right, top, bottom }, and where values lie in it. */
-export function frameOf(box, x, y, names) {
+export function drawAxes(box, x, y, names) {
   const atX = (value) => box.left + (box.right - box.left) * x.share(value);
   const atY = (value) => box.bottom - (box.bottom - box.top) * y.share(value);
-  const parts = [...rowsOf(box, y, atY), ...columnsOf(box, x, atX)];
-  parts.push(label(names[0], box.right, box.bottom + 31, { class: "axis-name", "text-anchor": "end" }));
-  if (names[1]) parts.push(upright(names[1], 12, (box.top + box.bottom) / 2));
+  const parts = [...horizontalGrid(box, y, atY), ...horizontalTicks(box, x, atX)];
+  parts.push(svgText(names[0], box.right, box.bottom + 31, { class: "axis-name", "text-anchor": "end" }));
+  if (names[1]) parts.push(verticalAxisName(names[1], 12, (box.top + box.bottom) / 2));
   return { box, parts, atX, atY };
 }
 
 /** The name of a vertical axis. */
-export const upright = (words, x, y) =>
-  label(words, x, y, { class: "axis-name", "text-anchor": "middle", transform: `rotate(-90 ${x} ${y})` });
+export const verticalAxisName = (words, x, y) =>
+  svgText(words, x, y, { class: "axis-name", "text-anchor": "middle", transform: `rotate(-90 ${x} ${y})` });
 
-function rowsOf(box, { ticks }, atY) {
+function horizontalGrid(box, { ticks }, atY) {
   const inside = ticks.filter(([value]) => atY(value) >= box.top - 1 && atY(value) <= box.bottom + 1);
   return inside.flatMap(([value, words]) => [
-    draw("line", { class: "grid", x1: box.left, x2: box.right, y1: atY(value), y2: atY(value) }),
-    label(words, box.left - 7, atY(value) + 3.5, { class: "tick", "text-anchor": "end" }),
+    createSvg("line", { class: "grid", x1: box.left, x2: box.right, y1: atY(value), y2: atY(value) }),
+    svgText(words, box.left - 7, atY(value) + 3.5, { class: "tick", "text-anchor": "end" }),
   ]);
 }
 
 /** Ticks beneath, those left out that have no room beside the one before. */
-function columnsOf(box, { ticks }, atX) {
+function horizontalTicks(box, { ticks }, atX) {
   let free = -Infinity;
   return ticks
     .map(([value, words]) => [atX(value), words])
     .sort((a, b) => a[0] - b[0])
     .flatMap(([place, words]) => {
-      const half = widthOf(words) / 2;
+      const half = labelWidth(words) / 2;
       if (place - half < free || place < box.left - 1 || place > box.right + 1) return [];
       free = place + half + 5;
-      const most = box.right + PLOT.right;
+      const most = box.right + PLOT_MARGIN.right;
       const anchor = place + half > most ? { x: most, "text-anchor": "end" } : { "text-anchor": "middle" };
       return [
-        draw("line", { class: "grid", x1: place, x2: place, y1: box.bottom, y2: box.bottom + 4 }),
-        label(words, place, box.bottom + 16, { class: "tick", ...anchor }),
+        createSvg("line", { class: "grid", x1: place, x2: place, y1: box.bottom, y2: box.bottom + 4 }),
+        svgText(words, place, box.bottom + 16, { class: "tick", ...anchor }),
       ];
     });
 }

@@ -1,34 +1,34 @@
 // The page put together: the bar of the arms, the panels, and what makes all figures be drawn anew.
 
-import { byId, make, smallButton } from "../../pages/dom.js";
-import { redrawAll } from "../../pages/figure.js";
-import { showConfigs } from "./arm_configs.js";
-import { hiddenArms, named, slots } from "./arms.js";
+import { byId, createHtml, smallButton } from "../../pages/dom.js";
+import { redrawAllFigures } from "../../pages/figure.js";
+import { showArmConfigs } from "./arm_configs.js";
+import { armLabel, armSlots, hiddenArms } from "./arms.js";
 import { showArms, showHeader } from "./comparison_table.js";
-import { showMap } from "./hyperparameter_heatmap.js";
-import { showTuned } from "./hyperparameter_sensitivity.js";
-import { showGradients } from "./initial_gradients.js";
+import { showHyperparameterHeatmap } from "./hyperparameter_heatmap.js";
+import { showSensitivity } from "./hyperparameter_sensitivity.js";
+import { showInitialGradients } from "./initial_gradients.js";
 import { data } from "./page_data.js";
-import { showForest, showSeeds } from "./paired_seeds.js";
+import { showForestPlot, showPairedSeeds } from "./paired_seeds.js";
 import { openPage } from "./panels_and_tables.js";
-import { showCells } from "./runs_table.js";
-import { showBands, showHeads } from "./training_curves.js";
+import { showRuns } from "./runs_table.js";
+import { showHeadStatistics, showTrainingCurves } from "./training_curves.js";
 
 function showLegend() {
   const bar = byId("legend");
   const buttons = data.arms.map(({ name }) => {
-    const button = make(
+    const button = createHtml(
       "button",
-      { type: "button", class: "arm-button", "aria-pressed": "true", "data-slot": slots.get(name) },
-      ...named(name),
+      { type: "button", class: "arm-button", "aria-pressed": "true", "data-slot": armSlots.get(name) },
+      ...armLabel(name),
     );
-    if (name === data.reference) button.append(make("i", {}, "reference"));
+    if (name === data.reference) button.append(createHtml("i", {}, "reference"));
     button.addEventListener("click", () => toggleArm(name));
     return button;
   });
   const showAll = () => {
     hiddenArms.clear();
-    armsChanged();
+    onArmsChanged();
   };
   const all = smallButton("show all", showAll, { id: "all-arms", hidden: "" });
   bar.replaceChildren(...buttons, all);
@@ -38,32 +38,32 @@ function toggleArm(name) {
   if (!hiddenArms.delete(name)) hiddenArms.add(name);
   // Figures of nothing help nobody: whoever hides the last arm begins again with all.
   if (hiddenArms.size === data.arms.length) hiddenArms.clear();
-  armsChanged();
+  onArmsChanged();
 }
 
-function armsChanged() {
+function onArmsChanged() {
   for (const button of byId("legend").querySelectorAll(".arm-button")) {
-    const { name } = data.arms.find((arm) => slots.get(arm.name) === Number(button.dataset.slot));
+    const { name } = data.arms.find((arm) => armSlots.get(arm.name) === Number(button.dataset.slot));
     button.setAttribute("aria-pressed", String(!hiddenArms.has(name)));
   }
   byId("all-arms").hidden = !hiddenArms.size;
-  redrawAll();
+  redrawAllFigures();
 }
 
-function showStudy() {
+function showAblation() {
   showHeader();
-  showForest();
+  showForestPlot();
   showLegend();
   showArms();
-  showSeeds();
-  showBands();
-  showTuned();
-  showMap();
-  showGradients();
-  showHeads();
-  showConfigs();
-  showCells();
-  redrawAll();
+  showPairedSeeds();
+  showTrainingCurves();
+  showSensitivity();
+  showHyperparameterHeatmap();
+  showInitialGradients();
+  showHeadStatistics();
+  showArmConfigs();
+  showRuns();
+  redrawAllFigures();
 }
 
-openPage(showStudy);
+openPage(showAblation);

@@ -1,15 +1,31 @@
 // What was asked, the verdict, and the table of the arms behind it.
 
-import { byId, make, own } from "../../pages/dom.js";
-import { brief, counted, isNumber, spaced, visible, worded } from "../../pages/formatting.js";
-import { named, severalTasks } from "./arms.js";
+import { byId, createHtml, ownValue } from "../../pages/dom.js";
+import { formatOrDash, formatValue, isNumber, pluralize, showInvisible, withSpaces } from "../../pages/formatting.js";
+import { armLabel, hasSeveralTasks } from "./arms.js";
 import { data } from "./page_data.js";
 import {
-  addPanel, commandLine, decimalsFor, exact, fixed, fold, intervalOf, line, makeTable, percent, scrolling, shortKey,
-  signedFixed, small, taskName, tunedKeys, tunedWords,
+  addPanel,
+  commandNode,
+  createDetails,
+  createTable,
+  decimalsFor,
+  formatFixed,
+  formatPercent,
+  formatSignedFixed,
+  formatTunedValue,
+  intervalNodes,
+  line,
+  lowerIsBetter,
+  scrollable,
+  shortKey,
+  small,
+  taskName,
+  tunedKeys,
+  valueNode,
 } from "./panels_and_tables.js";
 
-const comparisonOf = (name, task = null) => data.comparisons.find((each) => each.arm === name && each.task === task);
+const findComparison = (name, task = null) => data.comparisons.find((each) => each.arm === name && each.task === task);
 
 const VERDICTS = {
   better: ["▲", "better"],
@@ -20,36 +36,38 @@ const VERDICTS = {
 
 export function showHeader() {
   const about = data.about ?? {};
-  byId("name").textContent = data.name ? `· ${visible(data.name)}` : "";
-  byId("question").textContent = visible(data.question || data.name);
-  const tasks = severalTasks ? [counted(data.tasks.length, "task")] : [];
-  const runs = counted(data.cells.length, "run");
+  byId("name").textContent = data.name ? `· ${showInvisible(data.name)}` : "";
+  byId("question").textContent = showInvisible(data.question || data.name);
+  const tasks = hasSeveralTasks ? [pluralize(data.tasks.length, "task")] : [];
+  const runs = pluralize(data.cells.length, "run");
   const said = [
-    [counted(data.arms.length, "arm"), counted(data.seeds.length, "seed"), ...tasks].join(" × "),
+    [pluralize(data.arms.length, "arm"), pluralize(data.seeds.length, "seed"), ...tasks].join(" × "),
     runs,
-    about.hardware && plainWords(about.hardware),
-    about.when && plainWords(about.when),
-    about.commit && `commit ${plainWords(about.commit).replace(/\b([0-9a-f]{12})[0-9a-f]{28}\b/g, "$1")}`,
+    about.hardware && formatFacts(about.hardware),
+    about.when && formatFacts(about.when),
+    about.commit && `commit ${formatFacts(about.commit).replace(/\b([0-9a-f]{12})[0-9a-f]{28}\b/g, "$1")}`,
     about.versions &&
       ["jax", "flax"]
-        .map((name) => own(about.versions, name) && `${name} ${plainWords(about.versions[name])}`)
+        .map((name) => ownValue(about.versions, name) && `${name} ${formatFacts(about.versions[name])}`)
         .filter(Boolean)
         .join(", "),
   ];
-  byId("facts").replaceChildren(...said.filter(Boolean).map((words) => make("span", {}, words)));
-  if (about.command) byId("facts").after(commandLine(plainWords(about.command)));
-  byId("summary").replaceChildren(...data.summary.map((words) => make("li", {}, visible(words))));
-  byId("warnings").replaceChildren(...data.warnings.map((words) => make("li", { class: "notice" }, visible(words))));
+  byId("facts").replaceChildren(...said.filter(Boolean).map((words) => createHtml("span", {}, words)));
+  if (about.command) byId("facts").after(commandNode(formatFacts(about.command)));
+  byId("summary").replaceChildren(...data.summary.map((words) => createHtml("li", {}, showInvisible(words))));
+  byId("warnings").replaceChildren(
+    ...data.warnings.map((words) => createHtml("li", { class: "notice" }, showInvisible(words))),
+  );
 }
 
 /** Facts of any form as one line. */
-function plainWords(value) {
-  if (Array.isArray(value)) return value.map(plainWords).join(", ");
+function formatFacts(value) {
+  if (Array.isArray(value)) return value.map(formatFacts).join(", ");
   if (value && typeof value === "object")
     return Object.entries(value)
-      .map(([key, each]) => `${visible(key)} ${plainWords(each)}`)
+      .map(([key, each]) => `${showInvisible(key)} ${formatFacts(each)}`)
       .join(", ");
-  return worded(value);
+  return formatValue(value);
 }
 
 // --- the table of the arms ---
@@ -58,7 +76,7 @@ function plainWords(value) {
 function armsTable() {
   const columns = [...valueColumns(), ...comparisonColumns(), ...costColumns()];
   const filled = columns.filter(({ absent }) => !absent);
-  return makeTable("Arms", filled, data.arms, { id: "arms-table", class: "cards" });
+  return createTable("Arms", filled, data.arms, { id: "arms-table", class: "cards" });
 }
 
 /** What each arm reached by itself. */
@@ -68,14 +86,14 @@ function valueColumns() {
   const decimals = decimalsFor(intervals, means);
   const reference = (arm) => (arm.name === data.reference ? [small("the reference")] : []);
   return [
-    { head: "arm", cell: (arm) => [line(...named(arm.name)), ...reference(arm)] },
+    { head: "arm", cell: (arm) => [line(...armLabel(arm.name)), ...reference(arm)] },
     {
-      head: spaced(data.reported),
+      head: withSpaces(data.reported),
       title: `mean over the seeds at the chosen values, 95 % t interval; ${lowerIsBetter ? "lower" : "higher"} is better`,
       cell: (arm) => [
-        line(make("b", {}, exact(arm.mean, fixed(arm.mean, decimals)))),
-        small(...intervalOf(arm.interval, decimals)),
-        small(counted(arm.n, "seed")),
+        line(createHtml("b", {}, valueNode(arm.mean, formatFixed(arm.mean, decimals)))),
+        small(...intervalNodes(arm.interval, decimals)),
+        small(pluralize(arm.n, "seed")),
       ],
     },
     {
@@ -84,7 +102,10 @@ function valueColumns() {
       absent: !data.arms.some(({ iqm }) => iqm?.interval),
       cell: ({ iqm }) =>
         isNumber(iqm?.value)
-          ? [line(exact(iqm.value, fixed(iqm.value, decimals))), small(...intervalOf(iqm.interval, decimals))]
+          ? [
+              line(valueNode(iqm.value, formatFixed(iqm.value, decimals))),
+              small(...intervalNodes(iqm.interval, decimals)),
+            ]
           : [],
     },
   ];
@@ -92,7 +113,7 @@ function valueColumns() {
 
 /** What each arm is against the reference. */
 function comparisonColumns() {
-  const overall = data.arms.map((arm) => comparisonOf(arm.name)).filter(Boolean);
+  const overall = data.arms.map((arm) => findComparison(arm.name)).filter(Boolean);
   const intervals = overall.map((each) => each.interval);
   const differences = overall.map((each) => each.difference);
   const decimals = decimalsFor(intervals, differences);
@@ -100,7 +121,7 @@ function comparisonColumns() {
     {
       head: "difference",
       title: "paired over seeds, arm minus reference, 95 % t interval",
-      cell: (arm) => differenceOf(comparisonOf(arm.name), decimals),
+      cell: (arm) => differenceCell(findComparison(arm.name), decimals),
     },
     {
       head: "p (Holm)",
@@ -108,170 +129,173 @@ function comparisonColumns() {
         "paired t test, after Holm's correction; below it the uncorrected value, and that of flipping the signs of " +
         "the paired differences",
       absent: !overall.some(({ p_holm }) => isNumber(p_holm)),
-      cell: (arm) => probabilitiesOf(comparisonOf(arm.name)),
+      cell: (arm) => pValueCell(findComparison(arm.name)),
     },
-    { head: "verdict", cell: (arm) => verdictOf(comparisonOf(arm.name)) },
+    { head: "verdict", cell: (arm) => verdictCell(findComparison(arm.name)) },
     {
       head: "power",
       title:
         "the smallest difference that as many seeds see four times in five, and the seeds that others need; " +
         "at the strictest step of Holm's correction",
       absent: !overall.some(({ power }) => isNumber(power?.detectable)),
-      cell: (arm) => powerOf(comparisonOf(arm.name)),
+      cell: (arm) => powerCell(findComparison(arm.name)),
     },
   ];
 }
 
 /** What each arm takes, and at which values. */
 function costColumns() {
-  const target = `${spaced(data.chosen_by)} of ${brief(data.target)}`;
+  const target = `${withSpaces(data.chosen_by)} of ${formatOrDash(data.target)}`;
   return [
     {
       head: "learned",
       title: "of the runs at the chosen values that ended by themselves: neither diverged nor stuck",
       absent: data.arms.every(({ learned }) => learned.count === learned.of),
-      cell: ({ learned }) => line(exact(learned.count, brief(learned.count)), ` of ${brief(learned.of)}`),
+      cell: ({ learned }) =>
+        line(valueNode(learned.count, formatOrDash(learned.count)), ` of ${formatOrDash(learned.of)}`),
     },
     {
       head: "diverged",
       title: "of the arm's runs at every tuned value that ended by themselves; 95 % Wilson interval",
-      cell: divergedOf,
+      cell: divergedCell,
     },
     {
       head: "to target",
       title: `runs that reach ${target}; medians, in which a run that never does is later than any`,
       absent: !data.arms.some((arm) => arm.to_target),
-      cell: ({ to_target: reached }) => targetOf(reached),
+      cell: ({ to_target: reached }) => targetCell(reached),
     },
     {
       head: "chosen",
-      title: `${tunedKeys().map(shortKey).join(", ")}; by ${spaced(data.chosen_by)}`,
+      title: `${tunedKeys().map(shortKey).join(", ")}; by ${withSpaces(data.chosen_by)}`,
       absent: !tunedKeys().length,
-      cell: chosenOf,
+      cell: chosenCell,
     },
     {
       head: "parameters",
       absent: !data.arms.some((arm) => isNumber(arm.parameters)),
-      cell: (arm) => exact(arm.parameters, brief(arm.parameters)),
+      cell: (arm) => valueNode(arm.parameters, formatOrDash(arm.parameters)),
     },
   ];
 }
 
-const differenceOf = (pair, decimals) =>
+const differenceCell = (pair, decimals) =>
   pair
     ? [
-        line(make("b", {}, exact(pair.difference, signedFixed(pair.difference, decimals)))),
-        small(...intervalOf(pair.interval, decimals, signedFixed)),
+        line(createHtml("b", {}, valueNode(pair.difference, formatSignedFixed(pair.difference, decimals)))),
+        small(...intervalNodes(pair.interval, decimals, formatSignedFixed)),
       ]
     : [];
 
-const probability = (p) => (isNumber(p) && p < 0.001 ? "< 0.001" : fixed(p, 3));
-function probabilitiesOf(pair) {
+const formatPValue = (p) => (isNumber(p) && p < 0.001 ? "< 0.001" : formatFixed(p, 3));
+function pValueCell(pair) {
   if (!pair || !isNumber(pair.p_holm)) return [];
   return [
-    line(exact(pair.p_holm, probability(pair.p_holm))),
-    small("p ", exact(pair.p, probability(pair.p))),
-    small("permutation p ", exact(pair.p_permutation, probability(pair.p_permutation))),
+    line(valueNode(pair.p_holm, formatPValue(pair.p_holm))),
+    small("p ", valueNode(pair.p, formatPValue(pair.p))),
+    small("permutation p ", valueNode(pair.p_permutation, formatPValue(pair.p_permutation))),
   ];
 }
 
-function verdictOf(pair) {
+function verdictCell(pair) {
   if (!pair) return [];
-  const [sign, words] = VERDICTS[pair.verdict] ?? ["", visible(String(pair.verdict))];
-  const badge = make(
+  const [sign, words] = VERDICTS[pair.verdict] ?? ["", showInvisible(String(pair.verdict))];
+  const badge = createHtml(
     "span",
     { class: `verdict ${pair.verdict.split(" ")[0]}` },
-    make("i", { "aria-hidden": "true" }, sign),
+    createHtml("i", { "aria-hidden": "true" }, sign),
     words,
   );
-  return [line(badge), ...(pair.verdict === "not said" ? [small(visible(pair.why ?? ""))] : [])];
+  return [line(badge), ...(pair.verdict === "not said" ? [small(showInvisible(pair.why ?? ""))] : [])];
 }
 
-function divergedOf({ runs }) {
-  const lines = [line(exact(runs.diverged, brief(runs.diverged)), ` of ${brief(runs.ended)}`)];
+function divergedCell({ runs }) {
+  const lines = [line(valueNode(runs.diverged, formatOrDash(runs.diverged)), ` of ${formatOrDash(runs.ended)}`)];
   if (runs.interval) {
-    const ends = runs.interval.map((end) => exact(end, percent(end)));
-    lines.push(small(make("span", { class: "interval" }, "[", ends[0], ", ", ends[1], "]")));
+    const ends = runs.interval.map((end) => valueNode(end, formatPercent(end)));
+    lines.push(small(createHtml("span", { class: "interval" }, "[", ends[0], ", ", ends[1], "]")));
   }
-  if (runs.failed) lines.push(small(`${brief(runs.failed)} failed`));
+  if (runs.failed) lines.push(small(`${formatOrDash(runs.failed)} failed`));
   return lines;
 }
 
-function targetOf(reached) {
+function targetCell(reached) {
   if (!reached) return [];
-  const lines = [line(exact(reached.reached, brief(reached.reached)), ` of ${brief(reached.of)}`)];
-  if (isNumber(reached.steps)) lines.push(small(exact(reached.steps, brief(reached.steps)), " steps"));
-  if (isNumber(reached.flops)) lines.push(small(exact(reached.flops, operations(reached.flops))));
+  const lines = [line(valueNode(reached.reached, formatOrDash(reached.reached)), ` of ${formatOrDash(reached.of)}`)];
+  if (isNumber(reached.steps)) lines.push(small(valueNode(reached.steps, formatOrDash(reached.steps)), " steps"));
+  if (isNumber(reached.flops)) lines.push(small(valueNode(reached.flops, formatFlops(reached.flops))));
   return lines;
 }
 
 /** Floating-point operations with the prefix that a person reads. */
-function operations(count) {
+function formatFlops(count) {
   const prefixes = ["", "k", "M", "G", "T", "P", "E", "Z"];
   const power = Math.min(prefixes.length - 1, Math.max(0, Math.floor(Math.log10(count || 1) / 3)));
   return `${Number((count / 1000 ** power).toPrecision(3))} ${prefixes[power]}FLOP`;
 }
 
-function chosenOf({ chosen }) {
+function chosenCell({ chosen }) {
   // One line a task where there are several, else one line a key.
   return Object.entries(chosen ?? {}).flatMap(([task, values]) => {
-    const words = (key) => tunedWords(own(values, key));
-    return severalTasks
-      ? [small(`${taskName(task)}: `, make("b", {}, tunedKeys().map(words).join(", ")))]
-      : tunedKeys().map((key) => small(`${shortKey(key)} `, make("b", {}, words(key))));
+    const words = (key) => formatTunedValue(ownValue(values, key));
+    return hasSeveralTasks
+      ? [small(`${taskName(task)}: `, createHtml("b", {}, tunedKeys().map(words).join(", ")))]
+      : tunedKeys().map((key) => small(`${shortKey(key)} `, createHtml("b", {}, words(key))));
   });
 }
 
-function powerOf(pair) {
+function powerCell(pair) {
   const power = pair?.power;
   if (!isNumber(power?.detectable)) return [];
-  const lines = [line("sees ", exact(power.detectable, roughly(power.detectable)))];
+  const lines = [line("sees ", valueNode(power.detectable, formatRough(power.detectable)))];
   for (const { difference, seeds } of power.seeds_for ?? [])
-    lines.push(small("for ", exact(difference, brief(difference)), ": ", exact(seeds, counted(seeds, "seed"))));
+    lines.push(
+      small("for ", valueNode(difference, formatOrDash(difference)), ": ", valueNode(seeds, pluralize(seeds, "seed"))),
+    );
   return lines;
 }
 
-const roughly = (value) => brief(Number(value.toPrecision(2)));
+const formatRough = (value) => formatOrDash(Number(value.toPrecision(2)));
 
 /** What the analysis says of each comparison, in its own words. */
-function whyList() {
+function comparisonNotes() {
   const said = data.comparisons.filter(({ why }) => why);
   if (!said.length) return [];
   const rows = said.map(({ arm, task, why }) =>
-    make(
+    createHtml(
       "li",
       {},
-      make("b", {}, `${visible(arm)}${severalTasks && task !== null ? ` on ${taskName(task)}` : ""}: `),
-      visible(why),
+      createHtml("b", {}, `${showInvisible(arm)}${hasSeveralTasks && task !== null ? ` on ${taskName(task)}` : ""}: `),
+      showInvisible(why),
     ),
   );
-  return [fold("Each comparison in words", make("ul", { class: "words" }, ...rows))];
+  return [createDetails("Each comparison in words", createHtml("ul", { class: "words" }, ...rows))];
 }
 
 /** The comparisons task by task, where there are several. */
 function tasksTable() {
   const rows = data.comparisons.filter(({ task }) => task !== null);
-  if (!severalTasks || !rows.length) return [];
+  if (!hasSeveralTasks || !rows.length) return [];
   const decimals = decimalsFor(
     rows.map(({ interval }) => interval),
     rows.map(({ difference }) => difference),
   );
   const columns = [
-    { head: "arm", cell: ({ arm }) => line(...named(arm)) },
+    { head: "arm", cell: ({ arm }) => line(...armLabel(arm)) },
     { head: "task", cell: ({ task }) => taskName(task) },
-    { head: "difference", cell: (pair) => differenceOf(pair, decimals) },
-    { head: "p (Holm)", cell: probabilitiesOf },
-    { head: "verdict", cell: verdictOf },
+    { head: "difference", cell: (pair) => differenceCell(pair, decimals) },
+    { head: "p (Holm)", cell: pValueCell },
+    { head: "verdict", cell: verdictCell },
   ];
-  const table = makeTable("Each task by itself", columns, rows, { id: "tasks-table", class: "cards" });
-  return [fold("Each task by itself", table)];
+  const table = createTable("Each task by itself", columns, rows, { id: "tasks-table", class: "cards" });
+  return [createDetails("Each task by itself", table)];
 }
 
 export function showArms() {
-  const by = spaced(data.chosen_by);
-  const how = [`${spaced(data.reported)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
+  const by = withSpaces(data.chosen_by);
+  const how = [`${withSpaces(data.reported)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
   if (tunedKeys().length) how.push(`${tunedKeys().map(shortKey).join(" and ")} chosen by ${by} for each arm`);
-  if (isNumber(data.notable)) how.push(`the smallest difference that matters: ${brief(data.notable)}`);
-  if (isNumber(data.target)) how.push(`target: ${by} of ${brief(data.target)}`);
-  addPanel("arms", "Arms", `${how.join("; ")}.`, scrolling(armsTable()), ...tasksTable(), ...whyList());
+  if (isNumber(data.notable)) how.push(`the smallest difference that matters: ${formatOrDash(data.notable)}`);
+  if (isNumber(data.target)) how.push(`target: ${by} of ${formatOrDash(data.target)}`);
+  addPanel("arms", "Arms", `${how.join("; ")}.`, scrollable(armsTable()), ...tasksTable(), ...comparisonNotes());
 }

@@ -1,20 +1,28 @@
 // The tuned values: how much an arm depends on each, the map of two of them, and how often it diverged.
 
-import { draw, make, own } from "../../pages/dom.js";
+import { createHtml, createSvg, ownValue } from "../../pages/dom.js";
 import { addFigure } from "../../pages/figure.js";
-import { brief, counted, isNumber, shorten, spaced, visible, worded } from "../../pages/formatting.js";
-import { addLines } from "../../pages/line_chart.js";
-import { label, marker, tipHead } from "../../pages/plot_marks.js";
-import { linearScale, logScale, PLOT, sameValue } from "../../pages/scales.js";
-import { armRow, armSeries, lookOf, shownArms } from "./arms.js";
+import {
+  formatOrDash,
+  formatValue,
+  isNumber,
+  pluralize,
+  showInvisible,
+  truncate,
+  withSpaces,
+} from "../../pages/formatting.js";
+import { addLineChart } from "../../pages/line_chart.js";
+import { marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
+import { isSameValue, linearScale, logScale, PLOT_MARGIN } from "../../pages/scales.js";
+import { armSeries, armStyle, armTooltipRow, visibleArms } from "./arms.js";
 import { data } from "./page_data.js";
 import { intervalBar } from "./paired_seeds.js";
-import { addPanel, percent, shortKey, tunedWords } from "./panels_and_tables.js";
+import { addPanel, formatPercent, formatTunedValue, shortKey } from "./panels_and_tables.js";
 
-export function showTuned() {
+export function showSensitivity() {
   const keys = [...new Set(data.arms.flatMap((arm) => (arm.sensitivity ?? []).map(({ key }) => key)))];
-  const tried = keys.filter((key) => data.arms.some((arm) => (sensitivityOf(arm, key)?.points.length ?? 0) > 1));
-  const place = make("div", { class: tried.length > 1 ? "trio" : "pair" });
+  const tried = keys.filter((key) => data.arms.some((arm) => (findSensitivity(arm, key)?.points.length ?? 0) > 1));
+  const place = createHtml("div", { class: tried.length > 1 ? "trio" : "pair" });
   const note =
     tried.length &&
     "Mean over the seeds and their band, the other values as chosen; a cross counts the runs that diverged. " +
@@ -22,15 +30,15 @@ export function showTuned() {
       "one that learned nothing (Wortsman et al. 2023).";
   addPanel("sensitivity", tried.length ? "Tuned values and divergence" : "Divergence", note, place);
   for (const [number, key] of tried.entries()) {
-    const values = own(data.tuned, key) ?? [];
-    addLines(place, {
+    const values = ownValue(data.tuned, key) ?? [];
+    addLineChart(place, {
       id: `sensitivity-${number}`,
-      title: `${spaced(data.chosen_by)} by ${shortKey(key)}`,
-      note: sensitivityWords(key),
-      tell: (value) => `${shortKey(key)} ${tunedWords(value)}`,
+      title: `${withSpaces(data.chosen_by)} by ${shortKey(key)}`,
+      note: sensitivityText(key),
+      tell: (value) => `${shortKey(key)} ${formatTunedValue(value)}`,
       look: () => ({
-        series: shownArms().map((arm) => {
-          const points = sensitivityOf(arm, key)?.points ?? [];
+        series: visibleArms().map((arm) => {
+          const points = findSensitivity(arm, key)?.points ?? [];
           return armSeries(
             arm.name,
             points.map(({ value, mean, ...more }) => ({ x: value, middle: mean, ...more })),
@@ -38,7 +46,7 @@ export function showTuned() {
         }),
         xScale: (tried) => tunedScale(values.length ? values : [...new Set(tried)]),
         xName: shortKey(key),
-        yName: spaced(data.chosen_by),
+        yName: withSpaces(data.chosen_by),
         logarithmic: "auto",
       }),
     });
@@ -51,27 +59,27 @@ export function showTuned() {
   });
 }
 
-const sensitivityOf = (arm, key) => (arm.sensitivity ?? []).find((each) => each.key === key);
+const findSensitivity = (arm, key) => (arm.sensitivity ?? []).find((each) => each.key === key);
 
-function sensitivityWords(key) {
+function sensitivityText(key) {
   const said = data.arms.flatMap((arm) => {
-    const value = sensitivityOf(arm, key)?.sensitivity;
-    return isNumber(value) ? [`${shorten(visible(arm.name), 24)} ${brief(value)}`] : [];
+    const value = findSensitivity(arm, key)?.sensitivity;
+    return isNumber(value) ? [`${truncate(showInvisible(arm.name), 24)} ${formatOrDash(value)}`] : [];
   });
   return said.length ? `sensitivity: ${said.join(", ")}` : "";
 }
 
 function paintDivergence(width) {
-  const arms = shownArms();
-  const box = { left: 12, right: width - PLOT.right - 8, top: PLOT.top };
+  const arms = visibleArms();
+  const box = { left: 12, right: width - PLOT_MARGIN.right - 8, top: PLOT_MARGIN.top };
   const atX = (share) => box.left + (box.right - box.left) * share;
   const [parts, stops] = [[], []];
   let y = box.top;
   for (const { name, runs } of arms) {
     y += 18;
-    parts.push(label(shorten(visible(name), 30), box.left, y, { class: "facet-name" }));
+    parts.push(svgText(truncate(showInvisible(name), 30), box.left, y, { class: "facet-name" }));
     parts.push(
-      label(`${runs.diverged} of ${runs.ended}${runs.failed ? `, ${runs.failed} failed` : ""}`, box.right, y, {
+      svgText(`${runs.diverged} of ${runs.ended}${runs.failed ? `, ${runs.failed} failed` : ""}`, box.right, y, {
         class: "tick",
         "text-anchor": "end",
       }),
@@ -81,15 +89,15 @@ function paintDivergence(width) {
       parts.push(intervalBar(name, ...runs.interval.map(atX), middle));
     }
     if (isNumber(runs.rate)) {
-      parts.push(marker(lookOf(name), atX(runs.rate), middle, 4.4));
-      const ends = runs.interval ? `${percent(runs.interval[0])} to ${percent(runs.interval[1])}` : "";
+      parts.push(marker(armStyle(name), atX(runs.rate), middle, 4.4));
+      const ends = runs.interval ? `${formatPercent(runs.interval[0])} to ${formatPercent(runs.interval[1])}` : "";
       stops.push({
         x: atX(runs.rate),
         y: middle,
         reach: 24,
         words: () => [
-          tipHead(`${runs.diverged} of ${counted(runs.ended, "run")}`),
-          armRow(name, percent(runs.rate), ends),
+          tooltipTitle(`${runs.diverged} of ${pluralize(runs.ended, "run")}`),
+          armTooltipRow(name, formatPercent(runs.rate), ends),
         ],
       });
     }
@@ -97,13 +105,13 @@ function paintDivergence(width) {
   }
   const bottom = y + 6;
   const frame = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
-    draw("line", { class: "grid", x1: atX(share), x2: atX(share), y1: box.top, y2: bottom }),
-    label(`${100 * share} %`, Math.min(atX(share), width - 18), bottom + 15, {
+    createSvg("line", { class: "grid", x1: atX(share), x2: atX(share), y1: box.top, y2: bottom }),
+    svgText(`${100 * share} %`, Math.min(atX(share), width - 18), bottom + 15, {
       class: "tick",
       "text-anchor": share ? "middle" : "start",
     }),
   ]);
-  const said = arms.map(({ name, runs }) => `${visible(name)} ${runs.diverged} of ${runs.ended}`).join("; ");
+  const said = arms.map(({ name, runs }) => `${showInvisible(name)} ${runs.diverged} of ${runs.ended}`).join("; ");
   return {
     height: bottom + 26,
     parts: [...frame, ...parts],
@@ -113,13 +121,13 @@ function paintDivergence(width) {
 }
 
 /** Places side by side for values that are no numbers, or that stand for themselves. */
-function placesScale(values) {
-  const share = (value) => (values.findIndex((other) => sameValue(other, value)) + 0.5) / values.length;
-  return { ticks: values.map((value) => [value, shorten(worded(value), 14)]), share };
+function categoricalScale(values) {
+  const share = (value) => (values.findIndex((other) => isSameValue(other, value)) + 0.5) / values.length;
+  return { ticks: values.map((value) => [value, truncate(formatValue(value), 14)]), share };
 }
 
 /** Whether values that were tried lie evenly by their logarithms rather than by themselves. */
-function logSpaced(values) {
+function isLogSpaced(values) {
   if (values.length < 2 || !values.every((value) => isNumber(value) && value > 0)) return false;
   const sorted = [...values].sort((a, b) => a - b);
   if (sorted.length === 2) return sorted[1] / sorted[0] >= 2;
@@ -133,7 +141,7 @@ function logSpaced(values) {
 
 /** The scale of one tuned key: its very values are the ticks. */
 function tunedScale(values) {
-  if (!values.every(isNumber)) return placesScale(values);
-  const scale = logSpaced(values) ? logScale(values) : linearScale(values);
-  return { ...scale, ticks: values.map((value) => [value, tunedWords(value)]) };
+  if (!values.every(isNumber)) return categoricalScale(values);
+  const scale = isLogSpaced(values) ? logScale(values) : linearScale(values);
+  return { ...scale, ticks: values.map((value) => [value, formatTunedValue(value)]) };
 }

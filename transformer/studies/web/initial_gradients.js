@@ -1,34 +1,34 @@
 // Gradients at the first step, before anything is learned: layer by layer, for stacks of several depths.
 
-import { make } from "../../pages/dom.js";
-import { brief, counted, isNumber, visible } from "../../pages/formatting.js";
-import { addLines } from "../../pages/line_chart.js";
-import { armSeries, named, shownArms } from "./arms.js";
+import { createHtml } from "../../pages/dom.js";
+import { formatOrDash, isNumber, pluralize, showInvisible } from "../../pages/formatting.js";
+import { addLineChart } from "../../pages/line_chart.js";
+import { armLabel, armSeries, visibleArms } from "./arms.js";
 import { data } from "./page_data.js";
-import { addPanel, exact, fixed, line, makeTable, scrolling } from "./panels_and_tables.js";
+import { addPanel, createTable, formatFixed, line, scrollable, valueNode } from "./panels_and_tables.js";
 
-export function showGradients() {
+export function showInitialGradients() {
   const measured = data.about?.initial_gradients;
   if (!measured?.stacks?.length) return;
-  const panel = addPanel("gradients", "Gradients at initialization", visible(measured.how));
+  const panel = addPanel("gradients", "Gradients at initialization", showInvisible(measured.how));
   measured.stacks.forEach((stack, number) => showStack(panel, stack, number));
 }
 
 function showStack(panel, stack, number) {
-  const place = make("div", { class: "trio" });
-  panel.append(make("h3", {}, visible(stack.name)), place);
+  const place = createHtml("div", { class: "trio" });
+  panel.append(createHtml("h3", {}, showInvisible(stack.name)), place);
   // One scale for all depths of a stack: growth is compared across them.
   const range = stack.arms
     .flatMap(({ layers, low, high }) => [...layers, ...(low ?? []), ...(high ?? [])])
     .filter((value) => isNumber(value) && value > 0);
   for (const [index, depth] of stack.depths.entries())
-    addLines(place, {
+    addLineChart(place, {
       id: `gradients-${number}-${index}`,
-      title: counted(depth, "layer"),
+      title: pluralize(depth, "layer"),
       height: 210,
       tell: (layer) => `layer ${layer} of ${depth}`,
       look: () => ({
-        series: shownArms().flatMap(({ name }) => {
+        series: visibleArms().flatMap(({ name }) => {
           const entry = stack.arms.find((each) => each.arm === name && each.depth === depth);
           return entry ? [armSeries(name, layerPoints(entry))] : [];
         }),
@@ -39,7 +39,7 @@ function showStack(panel, stack, number) {
         range,
       }),
     });
-  panel.append(scrolling(gradientTable(stack)));
+  panel.append(scrollable(gradientTable(stack)));
 }
 
 const layerPoints = ({ layers, low, high }) =>
@@ -58,23 +58,23 @@ function gradientTable(stack) {
     stack.ratio?.find((each) => each.arm === name && each.depth === depth)?.last_over_first;
   const exponent = (name) => stack.exponent?.find((each) => each.arm === name)?.value;
   const columns = [
-    { head: "arm", cell: ({ name }) => line(...named(name)) },
+    { head: "arm", cell: ({ name }) => line(...armLabel(name)) },
     ...stack.depths.map((depth) => ({
       head: `last / first of ${depth}`,
-      title: `the norm in the last layer over that in the first, of ${counted(depth, "layer")}`,
-      cell: ({ name }) => exact(ratio(name, depth), brief(ratio(name, depth))),
+      title: `the norm in the last layer over that in the first, of ${pluralize(depth, "layer")}`,
+      cell: ({ name }) => valueNode(ratio(name, depth), formatOrDash(ratio(name, depth))),
     })),
     {
       head: "depth exponent",
       title: "slope of the last layer's norm over the depth, both as logarithms; −0.5 is 1/√depth",
       absent: !stack.exponent?.some(({ value }) => isNumber(value)),
-      cell: ({ name }) => exact(exponent(name), fixed(exponent(name), 2)),
+      cell: ({ name }) => valueNode(exponent(name), formatFixed(exponent(name), 2)),
     },
   ];
   const rows = data.arms.filter(({ name }) => stack.arms.some(({ arm }) => arm === name));
-  const attributes = { class: "figures", "data-stack": visible(stack.name) };
-  return makeTable(
-    `Growth through ${visible(stack.name)}`,
+  const attributes = { class: "figures", "data-stack": showInvisible(stack.name) };
+  return createTable(
+    `Growth through ${showInvisible(stack.name)}`,
     columns.filter(({ absent }) => !absent),
     rows,
     attributes,

@@ -1,44 +1,51 @@
 // Every seed: its values in an arm and in the reference joined; and above all, the paired differences with their interval.
 
-import { byId, draw, make } from "../../pages/dom.js";
-import { addFigure, redrawAll } from "../../pages/figure.js";
-import { brief, counted, isNumber, shorten, spaced, visible } from "../../pages/formatting.js";
-import { cross, label, marker, tipHead, widthOf } from "../../pages/plot_marks.js";
-import { linearScale, logScale, PLOT, roomFor, upright, worthLog } from "../../pages/scales.js";
-import { armClass, armNamed, armRow, hiddenArms, lookOf, severalTasks, shownArms } from "./arms.js";
+import { byId, createHtml, createSvg } from "../../pages/dom.js";
+import { addFigure, redrawAllFigures } from "../../pages/figure.js";
+import { formatOrDash, isNumber, pluralize, showInvisible, truncate, withSpaces } from "../../pages/formatting.js";
+import { cross, labelWidth, marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
+import {
+  linearScale,
+  logScale,
+  needsLogScale,
+  PLOT_MARGIN,
+  verticalAxisName,
+  verticalAxisWidth,
+} from "../../pages/scales.js";
+import { armClass, armStyle, armTooltipRow, findArm, hasSeveralTasks, hiddenArms, visibleArms } from "./arms.js";
 import { data } from "./page_data.js";
-import { addPanel, chooser, lowerIsBetter, taskName } from "./panels_and_tables.js";
+import { addPanel, createChooser, lowerIsBetter, taskName } from "./panels_and_tables.js";
 
-const pairing = { task: data.tasks[0] };
-const ROW = 28;
+const seedSelection = { task: data.tasks[0] };
+const ROW_HEIGHT = 28;
 
-export function showSeeds() {
-  const place = make("div", {});
+export function showPairedSeeds() {
+  const place = createHtml("div", {});
   const note =
     "A line joins one seed's value in the reference with its value in an arm; both read the same data in the same order.";
   const panel = addPanel("seeds", "Every seed", note, place);
-  if (severalTasks) {
+  if (hasSeveralTasks) {
     const choices = data.tasks.map((task) => [task, taskName(task)]);
     const choose = (task) => {
-      pairing.task = task;
-      redrawAll();
+      seedSelection.task = task;
+      redrawAllFigures();
     };
-    panel.querySelector(".panel-head").append(chooser("task", choices, pairing.task, choose));
+    panel.querySelector(".panel-head").append(createChooser("task", choices, seedSelection.task, choose));
   }
   addFigure(place, {
     id: "values",
-    title: `${spaced(data.reported)}, seed by seed`,
+    title: `${withSpaces(data.reported)}, seed by seed`,
     note: `${lowerIsBetter ? "lower" : "higher"} is better; the bar is the mean`,
-    paint: paintValues,
+    paint: paintSeedValues,
   });
 }
 
 /** The answer at a glance, above all words: every difference with its interval. */
-export function showForest() {
+export function showForestPlot() {
   if (!data.comparisons.some(({ differences }) => differences?.length)) return;
   addFigure(byId("forest"), {
     id: "differences",
-    title: `Difference to ${visible(data.reference)}`,
+    title: `Difference to ${showInvisible(data.reference)}`,
     note: "arm minus reference; a ring is a seed, the bar the 95 % t interval of the mean",
     paint: paintDifferences,
   });
@@ -47,124 +54,128 @@ export function showForest() {
 // --- values ---
 
 /** The seeds of an arm on the task that is shown: Map of seed to { value, state }. */
-const seedsOf = (arm) =>
-  new Map(arm.seeds.filter(({ task }) => task === pairing.task).map((each) => [each.seed, each]));
+const armSeeds = (arm) =>
+  new Map(arm.seeds.filter(({ task }) => task === seedSelection.task).map((each) => [each.seed, each]));
 
-const finished = (run) => ["done", "stuck"].includes(run?.state) && isNumber(run.value);
+const isFinished = (run) => ["done", "stuck"].includes(run?.state) && isNumber(run.value);
 
-function paintValues(width) {
-  const reference = armNamed(data.reference);
-  const others = shownArms().filter(({ name }) => name !== data.reference);
+function paintSeedValues(width) {
+  const reference = findArm(data.reference);
+  const others = visibleArms().filter(({ name }) => name !== data.reference);
   const facets = others.length ? others : [reference];
-  const ours = seedsOf(reference);
-  const seeds = [reference, ...others].flatMap((arm) => [...seedsOf(arm).values()]);
-  const values = seeds.filter(finished).map(({ value }) => value);
-  const lost = seeds.some((each) => !finished(each));
-  const y = worthLog(values) && values.length ? logScale(values) : linearScale(values.length ? values : [0, 1], 4);
-  const left = roomFor(y.ticks);
+  const ours = armSeeds(reference);
+  const seeds = [reference, ...others].flatMap((arm) => [...armSeeds(arm).values()]);
+  const values = seeds.filter(isFinished).map(({ value }) => value);
+  const lost = seeds.some((each) => !isFinished(each));
+  const y = needsLogScale(values) && values.length ? logScale(values) : linearScale(values.length ? values : [0, 1], 4);
+  const left = verticalAxisWidth(y.ticks);
   const columns = Math.min(facets.length, Math.max(1, Math.floor((width - left) / 118)));
-  const across = Math.min(240, (width - left - PLOT.right) / columns);
+  const across = Math.min(240, (width - left - PLOT_MARGIN.right) / columns);
   const [lane, tall, foot] = [lost ? 22 : 0, 230, 44];
   const rows = Math.ceil(facets.length / columns);
   const [parts, stops] = [[], []];
   facets.forEach((arm, index) => {
     const column = index % columns;
-    const top = PLOT.top + lane + Math.floor(index / columns) * (tall + lane + foot);
+    const top = PLOT_MARGIN.top + lane + Math.floor(index / columns) * (tall + lane + foot);
     const box = {
       left: left + column * across + 8,
       right: left + (column + 1) * across - 8,
       top,
       bottom: top + tall,
     };
-    const drawn = facet(arm, ours, box, y, column === 0, lost);
+    const drawn = drawFacet(arm, ours, box, y, column === 0, lost);
     parts.push(...drawn.parts);
     stops.push(...drawn.stops);
   });
-  parts.push(upright(spaced(data.reported), 12, PLOT.top + lane + tall / 2));
+  parts.push(verticalAxisName(withSpaces(data.reported), 12, PLOT_MARGIN.top + lane + tall / 2));
   const meanOf = (arm) => {
-    const values = [...seedsOf(arm).values()].filter(finished).map(({ value }) => value);
+    const values = [...armSeeds(arm).values()].filter(isFinished).map(({ value }) => value);
     return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
   };
-  const means = [reference, ...others].map((arm) => `${visible(arm.name)} ${brief(meanOf(arm))}`).join("; ");
-  const task = severalTasks ? ` on ${taskName(pairing.task)}` : "";
+  const means = [reference, ...others]
+    .map((arm) => `${showInvisible(arm.name)} ${formatOrDash(meanOf(arm))}`)
+    .join("; ");
+  const task = hasSeveralTasks ? ` on ${taskName(seedSelection.task)}` : "";
   return {
-    height: PLOT.top + rows * (tall + lane + foot),
+    height: PLOT_MARGIN.top + rows * (tall + lane + foot),
     parts,
     stops,
-    description: `${spaced(data.reported)} of every seed${task}. Means over seeds: ${means}.`,
+    description: `${withSpaces(data.reported)} of every seed${task}. Means over seeds: ${means}.`,
   };
 }
 
 /** One arm beside the reference; the reference by itself where no other arm is shown. */
-function facet(arm, ours, box, y, first, lost) {
+function drawFacet(arm, ours, box, y, first, lost) {
   const atY = (value) => box.bottom - (box.bottom - box.top) * y.share(value);
   const wide = box.right - box.left;
   const column = (name, seeds, share) => ({ name, seeds, x: box.left + wide * share });
   const self = arm.name === data.reference;
-  const theirs = column(arm.name, seedsOf(arm), 0.78);
+  const theirs = column(arm.name, armSeeds(arm), 0.78);
   const columns = self ? [column(arm.name, ours, 0.5)] : [column(data.reference, ours, 0.22), theirs];
-  const [parts, stops] = [facetFrame(arm, box, y, atY, first, lost), []];
+  const [parts, stops] = [drawFacetAxes(arm, box, y, atY, first, lost), []];
   for (const [seed, run] of self ? ours : theirs.seeds) {
     const mine = ours.get(seed);
-    const words = () => pairWords(seed, mine, self ? null : run, arm.name);
-    if (!self && finished(mine) && finished(run)) {
+    const words = () => pairTooltip(seed, mine, self ? null : run, arm.name);
+    if (!self && isFinished(mine) && isFinished(run)) {
       const ends = { x1: columns[0].x, y1: atY(mine.value), x2: theirs.x, y2: atY(run.value) };
-      parts.push(draw("line", { class: `join ${armClass(arm.name)}`, ...ends }));
+      parts.push(createSvg("line", { class: `join ${armClass(arm.name)}`, ...ends }));
     }
     for (const { name, seeds, x } of columns) {
       if (!seeds.has(seed)) continue;
-      const ended = finished(seeds.get(seed));
+      const ended = isFinished(seeds.get(seed));
       const place = ended ? atY(seeds.get(seed).value) : box.top - 12;
-      parts.push(ended ? marker(lookOf(name), x, place) : cross(x, place, 3.6, { class: `cross ${armClass(name)}` }));
+      parts.push(ended ? marker(armStyle(name), x, place) : cross(x, place, 3.6, { class: `cross ${armClass(name)}` }));
       stops.push({ x, y: place, words });
     }
   }
   for (const { name, seeds, x } of columns) {
-    const values = [...seeds.values()].filter(finished).map(({ value }) => value);
+    const values = [...seeds.values()].filter(isFinished).map(({ value }) => value);
     if (values.length < 2) continue;
     const middle = atY(values.reduce((sum, value) => sum + value, 0) / values.length);
     const ends = { x1: x - wide * 0.13, x2: x + wide * 0.13, y1: middle, y2: middle };
-    parts.push(draw("line", { class: `mean ${armClass(name)}`, ...ends }));
+    parts.push(createSvg("line", { class: `mean ${armClass(name)}`, ...ends }));
   }
   return { parts, stops };
 }
 
 /** The grid of a facet, its labels where it is the first of its row, and its name. */
-function facetFrame(arm, box, y, atY, first, lost) {
+function drawFacetAxes(arm, box, y, atY, first, lost) {
   const parts = [];
   const before = { class: "tick", "text-anchor": "end" };
   for (const [value, words] of y.ticks) {
     const ends = { x1: box.left, x2: box.right, y1: atY(value), y2: atY(value) };
-    parts.push(draw("line", { class: "grid", ...ends }));
-    if (first) parts.push(label(words, box.left - 15, atY(value) + 3.5, before));
+    parts.push(createSvg("line", { class: "grid", ...ends }));
+    if (first) parts.push(svgText(words, box.left - 15, atY(value) + 3.5, before));
   }
-  if (lost && first) parts.push(label("lost", box.left - 15, box.top - 8, before));
+  if (lost && first) parts.push(svgText("lost", box.left - 15, box.top - 8, before));
   const [middle, room] = [(box.left + box.right) / 2, Math.max(6, Math.floor((box.right - box.left) / 6.6))];
   const name = { class: "facet-name", "text-anchor": "middle" };
-  parts.push(label(shorten(visible(arm.name), room), middle, box.bottom + 17, name));
-  const against = shorten(`against ${visible(data.reference)}`, room);
+  parts.push(svgText(truncate(showInvisible(arm.name), room), middle, box.bottom + 17, name));
+  const against = truncate(`against ${showInvisible(data.reference)}`, room);
   const beneath = { class: "tick", "text-anchor": "middle" };
-  if (arm.name !== data.reference) parts.push(label(against, middle, box.bottom + 31, beneath));
+  if (arm.name !== data.reference) parts.push(svgText(against, middle, box.bottom + 31, beneath));
   return parts;
 }
 
-function pairWords(seed, mine, other, name) {
+function pairTooltip(seed, mine, other, name) {
   const said = (each) => {
-    if (!finished(each)) return each?.state ?? "not run";
-    return each.state === "stuck" ? `${brief(each.value)}, stuck` : brief(each.value);
+    if (!isFinished(each)) return each?.state ?? "not run";
+    return each.state === "stuck" ? `${formatOrDash(each.value)}, stuck` : formatOrDash(each.value);
   };
-  const rows = [tipHead(`seed ${seed}${severalTasks ? `, ${taskName(pairing.task)}` : ""}`)];
-  rows.push(armRow(data.reference, said(mine)));
-  if (other) rows.push(armRow(name, said(other)));
-  if (finished(mine) && finished(other))
-    rows.push(tipHead(`difference ${other.value > mine.value ? "+" : ""}${brief(other.value - mine.value)}`));
+  const rows = [tooltipTitle(`seed ${seed}${hasSeveralTasks ? `, ${taskName(seedSelection.task)}` : ""}`)];
+  rows.push(armTooltipRow(data.reference, said(mine)));
+  if (other) rows.push(armTooltipRow(name, said(other)));
+  if (isFinished(mine) && isFinished(other))
+    rows.push(
+      tooltipTitle(`difference ${other.value > mine.value ? "+" : ""}${formatOrDash(other.value - mine.value)}`),
+    );
   return rows;
 }
 
 // --- differences ---
 
 /** The comparisons that are drawn, arm by arm, all tasks together before each of them. */
-function comparedRows() {
+function visibleComparisons() {
   const order = data.arms.map(({ name }) => name);
   return data.comparisons
     .filter(({ arm, differences }) => !hiddenArms.has(arm) && differences?.length)
@@ -172,7 +183,7 @@ function comparedRows() {
 }
 
 function paintDifferences(width) {
-  const rows = comparedRows();
+  const rows = visibleComparisons();
   if (!rows.length) return null;
   const ends = rows.flatMap(({ differences, interval, difference }) => [
     ...differences.map(({ value }) => value),
@@ -180,72 +191,75 @@ function paintDifferences(width) {
     difference,
   ]);
   const x = linearScale([...ends.filter(isNumber), 0], width < 420 ? 3 : 5);
-  const names = rows.map((row) => (isHead(row) ? visible(row.arm) : taskName(row.task)));
-  const gutter = Math.min(width * 0.3, 12 + Math.max(...names.map((name) => 1.12 * widthOf(name))));
-  const box = { left: gutter + 8, right: width - PLOT.right - 8, top: PLOT.top + 14, bottom: 0 };
+  const names = rows.map((row) => (isOverall(row) ? showInvisible(row.arm) : taskName(row.task)));
+  const gutter = Math.min(width * 0.3, 12 + Math.max(...names.map((name) => 1.12 * labelWidth(name))));
+  const box = { left: gutter + 8, right: width - PLOT_MARGIN.right - 8, top: PLOT_MARGIN.top + 14, bottom: 0 };
   const atX = (value) => box.left + (box.right - box.left) * x.share(value);
   const [parts, stops] = [[], []];
   let y = box.top;
   rows.forEach((row, index) => {
-    const head = isHead(row);
-    y += head && index && severalTasks ? ROW + 8 : ROW;
+    const head = isOverall(row);
+    y += head && index && hasSeveralTasks ? ROW_HEIGHT + 8 : ROW_HEIGHT;
     const attributes = { class: head ? "facet-name" : "tick", "text-anchor": head ? "start" : "end" };
-    parts.push(label(shorten(names[index], Math.floor(gutter / 7)), head ? 0 : gutter, y, attributes));
+    parts.push(svgText(truncate(names[index], Math.floor(gutter / 7)), head ? 0 : gutter, y, attributes));
     drawDifference(row, y - 4, atX, parts, stops);
   });
   box.bottom = y + 12;
   const said = rows.map(({ arm, task, difference, interval }) => {
-    const range = interval ? ` (${brief(interval[0])} to ${brief(interval[1])})` : "";
-    return `${visible(arm)}${task ? ` on ${visible(task)}` : ""} ${brief(difference)}${range}`;
+    const range = interval ? ` (${formatOrDash(interval[0])} to ${formatOrDash(interval[1])})` : "";
+    return `${showInvisible(arm)}${task ? ` on ${showInvisible(task)}` : ""} ${formatOrDash(difference)}${range}`;
   });
-  const description = `Paired differences to ${visible(data.reference)}: ${said.join("; ")}.`;
+  const description = `Paired differences to ${showInvisible(data.reference)}: ${said.join("; ")}.`;
   return {
-    height: box.bottom + PLOT.bottom,
-    parts: [...differenceFrame(box, x, atX), ...parts],
+    height: box.bottom + PLOT_MARGIN.bottom,
+    parts: [...drawDifferenceAxes(box, x, atX), ...parts],
     stops,
     description,
   };
 }
 
-const isHead = ({ task }) => task === null || !severalTasks;
+const isOverall = ({ task }) => task === null || !hasSeveralTasks;
 
 /** Upright lines at round differences, and the one at none with what lies on its two sides. */
-function differenceFrame(box, x, atX) {
+function drawDifferenceAxes(box, x, atX) {
   const parts = [];
   for (const [value, words] of x.ticks) {
-    parts.push(draw("line", { class: "grid", x1: atX(value), x2: atX(value), y1: box.top, y2: box.bottom }));
-    parts.push(label(words, atX(value), box.bottom + 15, { class: "tick", "text-anchor": "middle" }));
+    parts.push(createSvg("line", { class: "grid", x1: atX(value), x2: atX(value), y1: box.top, y2: box.bottom }));
+    parts.push(svgText(words, atX(value), box.bottom + 15, { class: "tick", "text-anchor": "middle" }));
   }
-  parts.push(draw("line", { class: "zero", x1: atX(0), x2: atX(0), y1: box.top - 4, y2: box.bottom }));
+  parts.push(createSvg("line", { class: "zero", x1: atX(0), x2: atX(0), y1: box.top - 4, y2: box.bottom }));
   const [less, more] = lowerIsBetter ? ["← better", "worse →"] : ["← worse", "better →"];
   // A side that is narrower than its word goes without it.
   const above = { class: "axis-name", "text-anchor": "end" };
-  if (atX(0) - box.left > 60) parts.push(label(less, atX(0) - 8, box.top - 2, above));
-  if (box.right - atX(0) > 60) parts.push(label(more, atX(0) + 8, box.top - 2, { class: "axis-name" }));
-  parts.push(label(`${spaced(data.reported)}, arm − reference`, box.right, box.bottom + 31, above));
+  if (atX(0) - box.left > 60) parts.push(svgText(less, atX(0) - 8, box.top - 2, above));
+  if (box.right - atX(0) > 60) parts.push(svgText(more, atX(0) + 8, box.top - 2, { class: "axis-name" }));
+  parts.push(svgText(`${withSpaces(data.reported)}, arm − reference`, box.right, box.bottom + 31, above));
   return parts;
 }
 
 /** The seeds of a comparison above, their mean and its interval below. */
 function drawDifference({ arm, differences, interval, difference, n }, y, atX, parts, stops) {
-  const withSign = (value) => `${value > 0 ? "+" : ""}${brief(value)}`;
+  const withSign = (value) => `${value > 0 ? "+" : ""}${formatOrDash(value)}`;
   for (const { seed, task, value } of differences) {
-    parts.push(draw("circle", { class: `seed ${armClass(arm)}`, cx: atX(value), cy: y - 6, r: 3 }));
-    const where = !severalTasks ? "" : task === null ? ", mean over the tasks" : `, ${taskName(task)}`;
-    const words = () => [tipHead(`seed ${seed}${where}`), armRow(arm, withSign(value))];
+    parts.push(createSvg("circle", { class: `seed ${armClass(arm)}`, cx: atX(value), cy: y - 6, r: 3 }));
+    const where = !hasSeveralTasks ? "" : task === null ? ", mean over the tasks" : `, ${taskName(task)}`;
+    const words = () => [tooltipTitle(`seed ${seed}${where}`), armTooltipRow(arm, withSign(value))];
     stops.push({ x: atX(value), y: y - 6, reach: 10, words });
   }
   if (interval) parts.push(intervalBar(arm, ...interval.map(atX), y + 4));
   if (!isNumber(difference)) return;
-  parts.push(marker(lookOf(arm), atX(difference), y + 4, 4.4));
-  const range = interval ? `${brief(interval[0])} to ${brief(interval[1])}` : "no interval";
-  const words = () => [tipHead(`mean of ${counted(n, "seed")}`), armRow(arm, withSign(difference), range)];
+  parts.push(marker(armStyle(arm), atX(difference), y + 4, 4.4));
+  const range = interval ? `${formatOrDash(interval[0])} to ${formatOrDash(interval[1])}` : "no interval";
+  const words = () => [
+    tooltipTitle(`mean of ${pluralize(n, "seed")}`),
+    armTooltipRow(arm, withSign(difference), range),
+  ];
   stops.push({ x: atX(difference), y: y + 4, reach: 10, words });
 }
 
 /** A bar with ends, on its side. */
 export const intervalBar = (arm, low, high, y) =>
-  draw("path", {
+  createSvg("path", {
     class: `interval-bar ${armClass(arm)}`,
     d: `M${low} ${y}H${high}M${low} ${y - 4}V${y + 4}M${high} ${y - 4}V${y + 4}`,
   });

@@ -1,13 +1,20 @@
 // Numbers, tables and panels of a study's page. The files of this folder stand behind those of transformer/pages in one
 // module, in the order that page.py or sweep_page.py gives. `data.tuned` are the values of each tuned key.
 
-import { onNewScheme } from "../../pages/color_scale.js";
-import { byId, make, onNewWidth, smallButton, tellProblem } from "../../pages/dom.js";
-import { redrawAll } from "../../pages/figure.js";
-import { isNumber, minus, readable, spaced, visible, worded } from "../../pages/formatting.js";
+import { onColorSchemeChange } from "../../pages/color_scale.js";
+import { byId, createHtml, onResize, showError, smallButton } from "../../pages/dom.js";
+import { redrawAllFigures } from "../../pages/figure.js";
+import {
+  formatNumber,
+  formatValue,
+  isNumber,
+  showInvisible,
+  withMinusSign,
+  withSpaces,
+} from "../../pages/formatting.js";
 import { data } from "./page_data.js";
 
-const MOST_DECIMALS = 6;
+const MAX_DECIMALS = 6;
 export const lowerIsBetter = data.direction === "minimize";
 
 // --- numbers ---
@@ -15,77 +22,82 @@ export const lowerIsBetter = data.direction === "minimize";
 const fixedFormats = new Map();
 
 /** A number with so many decimals; a dash where there is none. */
-export function fixed(value, decimals) {
+export function formatFixed(value, decimals) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);
   // What is too small for as many decimals as are ever given is written as a power of ten.
-  if (size >= 1e6 || (decimals === MOST_DECIMALS && size !== 0 && size < 1e-5)) return minus(readable(value));
+  if (size >= 1e6 || (decimals === MAX_DECIMALS && size !== 0 && size < 1e-5))
+    return withMinusSign(formatNumber(value));
   if (!fixedFormats.has(decimals)) {
     const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
     fixedFormats.set(decimals, new Intl.NumberFormat("en", digits));
   }
-  return minus(fixedFormats.get(decimals).format(value));
+  return withMinusSign(fixedFormats.get(decimals).format(value));
 }
 
-export const percent = (share) => (isNumber(share) ? `${readable(Number((100 * share).toPrecision(3)))} %` : "–");
-export const signedFixed = (value, decimals) => (isNumber(value) && value > 0 ? "+" : "") + fixed(value, decimals);
+export const formatPercent = (share) =>
+  isNumber(share) ? `${formatNumber(Number((100 * share).toPrecision(3)))} %` : "–";
+export const formatSignedFixed = (value, decimals) =>
+  (isNumber(value) && value > 0 ? "+" : "") + formatFixed(value, decimals);
 
 /** As many decimals as the narrowest of some intervals needs to show two digits of its half. */
 export function decimalsFor(intervals, values = []) {
   const halves = intervals.filter(Boolean).map(([low, high]) => (high - low) / 2);
   const sizes = halves.some((half) => half > 0) ? halves : values.filter(isNumber).map((value) => Math.abs(value) / 50);
   const least = Math.min(...sizes.filter((size) => size > 0));
-  return Number.isFinite(least) ? Math.min(MOST_DECIMALS, Math.max(0, 1 - Math.floor(Math.log10(least)))) : 3;
+  return Number.isFinite(least) ? Math.min(MAX_DECIMALS, Math.max(0, 1 - Math.floor(Math.log10(least)))) : 3;
 }
 
 /** A number in a table, exact in what the element holds, rounded in what is seen. */
-export const exact = (value, words) =>
-  isNumber(value) ? make("data", { value: String(value) }, words) : make("span", { class: "none" }, "–");
+export const valueNode = (value, words) =>
+  isNumber(value) ? createHtml("data", { value: String(value) }, words) : createHtml("span", { class: "none" }, "–");
 
 /** "[0.12, 0.34]", both ends exact underneath; nothing where there is no interval. */
-export function intervalOf(interval, decimals, write = fixed) {
+export function intervalNodes(interval, decimals, write = formatFixed) {
   if (!interval) return [];
-  const [low, high] = interval.map((end) => exact(end, write(end, decimals)));
-  return [make("span", { class: "interval" }, "[", low, ", ", high, "]")];
+  const [low, high] = interval.map((end) => valueNode(end, write(end, decimals)));
+  return [createHtml("span", { class: "interval" }, "[", low, ", ", high, "]")];
 }
 
-export const taskName = (task) => (task === "" ? "the task" : visible(String(task)));
+export const taskName = (task) => (task === "" ? "the task" : showInvisible(String(task)));
 
 /** The last part of a dotted key, or the whole of it where another tuned key ends alike. */
 export function shortKey(key) {
   const last = String(key).split(".").at(-1);
   const alike = tunedKeys().filter((other) => other.split(".").at(-1) === last);
-  return spaced(alike.length > 1 ? key : last);
+  return withSpaces(alike.length > 1 ? key : last);
 }
 
 export const tunedKeys = () => Object.keys(data.tuned ?? {});
 
-export const tunedWords = (value) =>
-  isNumber(value) && value !== 0 && Math.abs(value) < 0.01 ? value.toExponential().replace("e+", "e") : worded(value);
+export const formatTunedValue = (value) =>
+  isNumber(value) && value !== 0 && Math.abs(value) < 0.01
+    ? value.toExponential().replace("e+", "e")
+    : formatValue(value);
 
 // --- elements ---
 
 /** A word for a shell: as it is where it is plain, else in single quotes. */
-const quoted = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+const shellQuote = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 /** The command that writes the page of the heads of a run in a directory, beside those of `against`; `trust` is quoted already. */
 export const mapsCommand = (directory, trust, against) =>
-  `${data.maps_command ?? data.about.maps_command} --workdir=${quoted(directory)}` +
-  (against ? ` --compare_to=${quoted(against)}` : "") +
+  `${data.maps_command ?? data.about.maps_command} --workdir=${shellQuote(directory)}` +
+  (against ? ` --compare_to=${shellQuote(against)}` : "") +
   (trust ? ` ${trust}` : "");
 
 /** One of many, chosen from a list: [[value, words], ...]. */
-export function chooser(name, choices, chosen, choose) {
-  const select = make("select", {}, ...choices.map(([value, words]) => make("option", { value }, words)));
+export function createChooser(name, choices, chosen, choose) {
+  const select = createHtml("select", {}, ...choices.map(([value, words]) => createHtml("option", { value }, words)));
   select.value = chosen;
   select.addEventListener("change", () => choose(select.value));
-  return make("label", { class: "chooser" }, `${name} `, select);
+  return createHtml("label", { class: "chooser" }, `${name} `, select);
 }
 
 /** A button that copies a text. */
-export function copyButton(text, words = "copy") {
+export function createCopyButton(text, words = "copy") {
   const act = async () => {
-    button.textContent = (await copied(text)) ? "copied" : "not allowed";
+    button.textContent = (await copyToClipboard(text)) ? "copied" : "not allowed";
     setTimeout(() => (button.textContent = words), 1600);
   };
   const button = smallButton(words, act, { class: "small-button copy" });
@@ -93,18 +105,19 @@ export function copyButton(text, words = "copy") {
 }
 
 /** Paths in commands are as the study's own command gave them, so relative ones begin where it was given. */
-export const COMMANDS_RUN_FROM = "Run the commands in the folder where the study was started.";
+export const COMMANDS_NOTE = "Run the commands in the folder where the study was started.";
 
 /** A command that can be read and copied. */
-export const commandLine = (command) => make("p", { class: "command" }, make("code", {}, command), copyButton(command));
+export const commandNode = (command) =>
+  createHtml("p", { class: "command" }, createHtml("code", {}, command), createCopyButton(command));
 
-async function copied(text) {
+async function copyToClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
     // A page from a disk is not everywhere allowed the clipboard; the old way asks nobody.
-    const area = make("textarea", { class: "offscreen", "aria-hidden": "true" });
+    const area = createHtml("textarea", { class: "offscreen", "aria-hidden": "true" });
     area.value = text;
     document.body.append(area);
     area.select();
@@ -119,46 +132,59 @@ export function openPage(show) {
   try {
     show();
   } catch (error) {
-    tellProblem(`This browser cannot draw the page (${error.message}): its data are whole, open it in a current one.`);
+    showError(`This browser cannot draw the page (${error.message}): its data are whole, open it in a current one.`);
     throw error;
   }
-  onNewWidth(redrawAll);
-  onNewScheme(redrawAll);
+  onResize(redrawAllFigures);
+  onColorSchemeChange(redrawAllFigures);
   document.body.dataset.shown = "yes";
 }
 
 /** A panel of the page: its heading, a note under it, and its content. */
 export function addPanel(id, title, note, ...content) {
-  const heading = make("h2", { id: `${id}-title` }, title);
-  const words = note ? [make("p", { class: "note" }, note)] : [];
-  const head = make("div", { class: "panel-head" }, heading);
-  const panel = make("section", { id, class: "panel", "aria-labeledby": `${id}-title` }, head, ...words, ...content);
+  const heading = createHtml("h2", { id: `${id}-title` }, title);
+  const words = note ? [createHtml("p", { class: "note" }, note)] : [];
+  const head = createHtml("div", { class: "panel-head" }, heading);
+  const panel = createHtml(
+    "section",
+    { id, class: "panel", "aria-labelledby": `${id}-title` },
+    head,
+    ...words,
+    ...content,
+  );
   byId("panels").append(panel);
   return panel;
 }
 
 /** Content behind a fold. */
-export const fold = (title, ...content) => make("details", {}, make("summary", {}, title), ...content);
+export const createDetails = (title, ...content) =>
+  createHtml("details", {}, createHtml("summary", {}, title), ...content);
 
-export const scrolling = (...content) => make("div", { class: "scroll" }, ...content);
-export const line = (...content) => make("div", {}, ...content);
-export const small = (...content) => make("div", { class: "small" }, ...content);
+export const scrollable = (...content) => createHtml("div", { class: "scroll" }, ...content);
+export const line = (...content) => createHtml("div", {}, ...content);
+export const small = (...content) => createHtml("div", { class: "small" }, ...content);
 
 /**
  * A table from columns { head, title, cell(row) -> nodes }; on a narrow page each row becomes a card that names its
  * cells, so a cell without content is marked and left out of it.
  */
-export function makeTable(caption, columns, rows, attributes = {}) {
-  const head = columns.map(({ head, title }) => make("th", { scope: "col", title }, head));
+export function createTable(caption, columns, rows, attributes = {}) {
+  const head = columns.map(({ head, title }) => createHtml("th", { scope: "col", title }, head));
   const body = rows.map((row) => {
     const cells = columns.map(({ head, cell }, index) => {
       const content = [cell(row)].flat();
       const kind = content.length ? null : "nothing";
       const attributes = { "data-label": head, class: kind, scope: index ? null : "row" };
-      return make(index ? "td" : "th", attributes, ...content);
+      return createHtml(index ? "td" : "th", attributes, ...content);
     });
-    return make("tr", {}, ...cells);
+    return createHtml("tr", {}, ...cells);
   });
-  const title = make("caption", { class: "offscreen" }, caption);
-  return make("table", attributes, title, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+  const title = createHtml("caption", { class: "offscreen" }, caption);
+  return createHtml(
+    "table",
+    attributes,
+    title,
+    createHtml("thead", {}, createHtml("tr", {}, ...head)),
+    createHtml("tbody", {}, ...body),
+  );
 }

@@ -1,115 +1,145 @@
 // The page of a sweep put together: how far it is, the best trial, what each key matters, and every trial's curve.
 
-import { byId, draw, make, own } from "../../pages/dom.js";
-import { addFigure, redrawAll } from "../../pages/figure.js";
-import { brief, counted, isNumber, shorten, spaced, visible } from "../../pages/formatting.js";
-import { label, widthOf } from "../../pages/plot_marks.js";
-import { frameOf, linearScale, logScale, PLOT, roomFor, worthLog } from "../../pages/scales.js";
+import { byId, createHtml, createSvg, ownValue } from "../../pages/dom.js";
+import { addFigure, redrawAllFigures } from "../../pages/figure.js";
+import { formatOrDash, isNumber, pluralize, showInvisible, truncate, withSpaces } from "../../pages/formatting.js";
+import { labelWidth, svgText } from "../../pages/plot_marks.js";
+import { drawAxes, linearScale, logScale, needsLogScale, PLOT_MARGIN, verticalAxisWidth } from "../../pages/scales.js";
 import { data } from "./page_data.js";
 import {
-  addPanel, commandLine, exact, mapsCommand, openPage, percent, shortKey, tunedKeys, tunedWords,
+  addPanel,
+  commandNode,
+  formatPercent,
+  formatTunedValue,
+  lowerIsBetter,
+  mapsCommand,
+  openPage,
+  shortKey,
+  tunedKeys,
+  valueNode,
 } from "./panels_and_tables.js";
-import { showParallel } from "./parallel_coordinates.js";
-import { showTrials, trialLines, trialNamed } from "./trials.js";
+import { showParallelCoordinates } from "./parallel_coordinates.js";
+import { findTrial, showTrials, trialLines } from "./trials.js";
 
-function showHead() {
-  byId("question").textContent = visible(data.name);
+function showHeader() {
+  byId("question").textContent = showInvisible(data.name);
   byId("state").textContent = data.state === "done" ? "" : `· ${data.state}`;
-  const left = isNumber(data.seconds_left) ? [`about ${duration(data.seconds_left)} left`] : [];
-  const said = [data.counts, ...left, `by ${spaced(data.metric)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
-  byId("facts").replaceChildren(...said.map((words) => make("span", {}, words)));
-  if (data.state === "stopped") byId("best").before(make("section", { id: "goes-on" }, ...goesOn()));
+  const left = isNumber(data.seconds_left) ? [`about ${formatDuration(data.seconds_left)} left`] : [];
+  const said = [data.counts, ...left, `by ${withSpaces(data.metric)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
+  byId("facts").replaceChildren(...said.map((words) => createHtml("span", {}, words)));
+  if (data.state === "stopped") byId("best").before(createHtml("section", { id: "goes-on" }, ...runningNote()));
 }
 
-const goesOn = () => [
-  make("p", { class: "notice" }, "This sweep was stopped before all its trials had ended. The command that goes on:"),
-  commandLine(data.command),
+const runningNote = () => [
+  createHtml(
+    "p",
+    { class: "notice" },
+    "This sweep was stopped before all its trials had ended. The command that goes on:",
+  ),
+  commandNode(data.command),
 ];
 
 /** Seconds as a person says them. */
-function duration(seconds) {
+function formatDuration(seconds) {
   if (seconds < 90) return `${Math.max(1, Math.round(seconds))} seconds`;
   if (seconds < 90 * 60) return `${Math.round(seconds / 60)} minutes`;
   return `${Number((seconds / 3600).toPrecision(2))} hours`;
 }
 
 function showBest() {
-  const best = trialNamed(data.best);
+  const best = findTrial(data.best);
   if (!best) {
-    byId("best-trial").append(make("p", { class: "note" }, "No trial is done yet."));
+    byId("best-trial").append(createHtml("p", { class: "note" }, "No trial is done yet."));
     return;
   }
-  const values = tunedKeys().map((key) => `${shortKey(key)} ${tunedWords(own(best.overrides, key))}`);
-  const value = make("b", {}, exact(best.value, brief(best.value)));
-  const lines = [make("p", { class: "answer" }, `${spaced(data.metric)} `, value, values.length ? ` with ${values.join(", ")}` : "")];
-  if (best.command) lines.push(commandLine(best.command));
-  if (best.directory) lines.push(commandLine(mapsCommand(best.directory, best.trust)));
+  const values = tunedKeys().map((key) => `${shortKey(key)} ${formatTunedValue(ownValue(best.overrides, key))}`);
+  const value = createHtml("b", {}, valueNode(best.value, formatOrDash(best.value)));
+  const lines = [
+    createHtml(
+      "p",
+      { class: "answer" },
+      `${withSpaces(data.metric)} `,
+      value,
+      values.length ? ` with ${values.join(", ")}` : "",
+    ),
+  ];
+  if (best.command) lines.push(commandNode(best.command));
+  if (best.directory) lines.push(commandNode(mapsCommand(best.directory, best.trust)));
   byId("best-trial").append(...lines);
 }
 
 function showImportance() {
-  const known = tunedKeys().filter((key) => isNumber(own(data.importance, key)));
+  const known = tunedKeys().filter((key) => isNumber(ownValue(data.importance, key)));
   if (!known.length) return;
   const note =
     "The share of the differences between trials that a key explains by itself, adjusted for chance: one-way analysis of " +
     "variance of the metric's ranks. What keys do only together is in none of them.";
-  const place = make("div", {});
+  const place = createHtml("div", {});
   addPanel("importance", "What each key matters", note, place);
   addFigure(place, { id: "importances", title: "Importance", paint: (width) => paintImportance(width, known) });
 }
 
 function paintImportance(width, keys) {
   const order = [...keys].sort((a, b) => data.importance[b] - data.importance[a]);
-  const gutter = Math.min(width * 0.4, 12 + Math.max(...order.map((key) => widthOf(shortKey(key)))));
+  const gutter = Math.min(width * 0.4, 12 + Math.max(...order.map((key) => labelWidth(shortKey(key)))));
   const [row, most] = [24, width - gutter - 60];
   const parts = order.flatMap((key, index) => {
     const [y, share] = [10 + index * row, data.importance[key]];
     return [
-      label(shorten(shortKey(key), Math.floor(gutter / 6.6)), gutter - 8, y + 12, { class: "tick", "text-anchor": "end" }),
-      draw("rect", { class: "bar", x: gutter, y, width: Math.max(1, most * share), height: 15 }),
-      label(percent(share), gutter + most * share + 8, y + 12, { class: "tick" }),
+      svgText(truncate(shortKey(key), Math.floor(gutter / 6.6)), gutter - 8, y + 12, {
+        class: "tick",
+        "text-anchor": "end",
+      }),
+      createSvg("rect", { class: "bar", x: gutter, y, width: Math.max(1, most * share), height: 15 }),
+      svgText(formatPercent(share), gutter + most * share + 8, y + 12, { class: "tick" }),
     ];
   });
-  const said = order.map((key) => `${shortKey(key)} ${percent(data.importance[key])}`).join("; ");
+  const said = order.map((key) => `${shortKey(key)} ${formatPercent(data.importance[key])}`).join("; ");
   return { height: 20 + order.length * row, parts, description: `Share of the differences between trials: ${said}.` };
 }
 
-function showCurves() {
+function showTrialCurves() {
   if (!data.trials.some(({ curve }) => curve.length > 1)) return;
   const note = "Every trial that has reported more than once, in the colors of above.";
-  const place = make("div", {});
-  addPanel("curves", `${spaced(data.metric)} over training`, note, place);
-  addFigure(place, { id: "curve", title: spaced(data.metric), paint: paintCurves });
+  const place = createHtml("div", {});
+  addPanel("curves", `${withSpaces(data.metric)} over training`, note, place);
+  addFigure(place, { id: "curve", title: withSpaces(data.metric), paint: paintTrialCurves });
 }
 
-function paintCurves(width) {
+function paintTrialCurves(width) {
   const drawn = data.trials.filter(({ curve }) => curve.length > 1);
   const points = drawn.flatMap(({ curve }) => curve);
   const values = points.map(([, value]) => value);
-  const y = worthLog(values, 10) ? logScale(values) : linearScale(values, 5);
+  const y = needsLogScale(values, 10) ? logScale(values) : linearScale(values, 5);
   const x = linearScale([0, ...points.map(([step]) => step)], 5, { tight: true });
-  const box = { left: roomFor(y.ticks), right: width - PLOT.right, top: PLOT.top, bottom: PLOT.top + 300 };
-  const frame = frameOf(box, x, y, ["step", spaced(data.metric)]);
+  const box = {
+    left: verticalAxisWidth(y.ticks),
+    right: width - PLOT_MARGIN.right,
+    top: PLOT_MARGIN.top,
+    bottom: PLOT_MARGIN.top + 300,
+  };
+  const frame = drawAxes(box, x, y, ["step", withSpaces(data.metric)]);
   const { lines, stops } = trialLines(drawn, 14, ({ curve }) =>
     curve.map(([step, value]) => [frame.atX(step), frame.atY(value)]),
   );
   return {
-    height: box.bottom + PLOT.bottom,
+    height: box.bottom + PLOT_MARGIN.bottom,
     parts: [...frame.parts, ...lines],
     stops,
-    description: `${spaced(data.metric)} over training, of ${counted(drawn.length, "trial")}.`,
+    description: `${withSpaces(data.metric)} over training, of ${pluralize(drawn.length, "trial")}.`,
   };
 }
 
 function showSweep() {
-  showHead();
+  showHeader();
   showBest();
-  showParallel();
+  showParallelCoordinates();
   showImportance();
-  showCurves();
+  showTrialCurves();
   showTrials();
-  if (data.state !== "stopped") addPanel("again", "The sweep again", "Completes what is missing.", commandLine(data.command));
-  redrawAll();
+  if (data.state !== "stopped")
+    addPanel("again", "The sweep again", "Completes what is missing.", commandNode(data.command));
+  redrawAllFigures();
 }
 
 openPage(showSweep);

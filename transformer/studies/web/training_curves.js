@@ -1,66 +1,67 @@
 // Over training: the metrics as bands over the seeds, and what heads do.
 
-import { make, own } from "../../pages/dom.js";
-import { redraw } from "../../pages/figure.js";
-import { isNumber, spaced, visible } from "../../pages/formatting.js";
-import { addLines } from "../../pages/line_chart.js";
-import { linearScale, worthLog } from "../../pages/scales.js";
+import { createHtml, ownValue } from "../../pages/dom.js";
+import { redrawFigure } from "../../pages/figure.js";
+import { isNumber, showInvisible, withSpaces } from "../../pages/formatting.js";
+import { addLineChart } from "../../pages/line_chart.js";
+import { linearScale, needsLogScale } from "../../pages/scales.js";
 import { bandSeries } from "./arms.js";
 import { data } from "./page_data.js";
-import { addPanel, chooser } from "./panels_and_tables.js";
+import { addPanel, createChooser } from "./panels_and_tables.js";
 
 // From this ratio on the end of a curve is flattened by its beginning.
-const CURVE_LOG_WORTH = 6;
-const banding = { metric: null, logarithmic: false };
+const CURVE_LOG_RATIO = 6;
+const bandOptions = { metric: null, logarithmic: false };
 
-export function showBands() {
+export function showTrainingCurves() {
   const metrics = [...new Set(data.arms.flatMap(({ bands }) => Object.keys(bands ?? {})))].filter((metric) =>
-    data.arms.some(({ bands }) => own(bands, metric)?.steps.length),
+    data.arms.some(({ bands }) => ownValue(bands, metric)?.steps.length),
   );
   if (!metrics.length) return;
-  banding.metric = metrics.includes(data.chosen_by) ? data.chosen_by : metrics[0];
-  const place = make("div", {});
+  bandOptions.metric = metrics.includes(data.chosen_by) ? data.chosen_by : metrics[0];
+  const place = createHtml("div", {});
   const note =
     "Mean over the seeds at the chosen values, from the least seed to the most; runs that diverged are in it as far " +
     "as they went.";
   const panel = addPanel("bands", "Over training", note, place);
-  const title = () => spaced(banding.metric);
-  const figure = addLines(place, {
+  const title = () => withSpaces(bandOptions.metric);
+  const figure = addLineChart(place, {
     id: "bands-figure",
     title: title(),
     height: 300,
     look: () => ({
-      series: bandSeries(({ bands }) => own(bands, banding.metric)),
+      series: bandSeries(({ bands }) => ownValue(bands, bandOptions.metric)),
       xScale: (steps) => linearScale(steps, 5, { tight: true }),
       xName: "step",
       yName: title(),
-      logarithmic: banding.logarithmic,
-      level: banding.metric === data.chosen_by ? data.target : null,
+      logarithmic: bandOptions.logarithmic,
+      level: bandOptions.metric === data.chosen_by ? data.target : null,
       levelName: "target",
     }),
   });
   const renew = () => {
     figure.title = title();
     figure.element.querySelector("strong").textContent = title();
-    redraw(figure);
+    redrawFigure(figure);
   };
-  const box = make("input", { type: "checkbox", id: "bands-log" });
-  const values = (metric) => data.arms.flatMap(({ bands }) => own(bands, metric)?.middle ?? []).filter(isNumber);
-  const suit = () => (box.checked = banding.logarithmic = worthLog(values(banding.metric), CURVE_LOG_WORTH));
+  const box = createHtml("input", { type: "checkbox", id: "bands-log" });
+  const values = (metric) => data.arms.flatMap(({ bands }) => ownValue(bands, metric)?.middle ?? []).filter(isNumber);
+  const suit = () =>
+    (box.checked = bandOptions.logarithmic = needsLogScale(values(bandOptions.metric), CURVE_LOG_RATIO));
   box.addEventListener("change", () => {
-    banding.logarithmic = box.checked;
+    bandOptions.logarithmic = box.checked;
     renew();
   });
   suit();
   const head = panel.querySelector(".panel-head");
-  const choices = metrics.map((metric) => [metric, spaced(metric)]);
+  const choices = metrics.map((metric) => [metric, withSpaces(metric)]);
   const choose = (metric) => {
-    banding.metric = metric;
+    bandOptions.metric = metric;
     suit();
     renew();
   };
-  if (metrics.length > 1) head.append(chooser("metric", choices, banding.metric, choose));
-  head.append(make("label", { class: "toggle" }, box, " logarithmic"));
+  if (metrics.length > 1) head.append(createChooser("metric", choices, bandOptions.metric, choose));
+  head.append(createHtml("label", { class: "toggle" }, box, " logarithmic"));
 }
 
 const STATISTICS = {
@@ -68,10 +69,10 @@ const STATISTICS = {
   sink: "Weight on the first token (sink)",
 };
 
-export function showHeads() {
+export function showHeadStatistics() {
   const statistics = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(heads ?? {})))];
   const pairs = statistics.flatMap((statistic) => {
-    const sites = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(own(heads, statistic) ?? {})))];
+    const sites = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(ownValue(heads, statistic) ?? {})))];
     return sites.map((site) => [statistic, site]);
   });
   if (!pairs.length) return;
@@ -80,18 +81,18 @@ export function showHeads() {
     "most seed.";
   const panel = addPanel("heads", "Heads over training", note);
   for (const statistic of statistics) {
-    const place = make("div", { class: "trio" });
-    panel.append(make("h3", {}, own(STATISTICS, statistic) ?? visible(statistic)), place);
+    const place = createHtml("div", { class: "trio" });
+    panel.append(createHtml("h3", {}, ownValue(STATISTICS, statistic) ?? showInvisible(statistic)), place);
     for (const [number, [, site]] of pairs.filter(([name]) => name === statistic).entries())
-      addLines(place, {
+      addLineChart(place, {
         id: `heads-${statistics.indexOf(statistic)}-${number}`,
-        title: visible(site),
+        title: showInvisible(site),
         height: 200,
         look: () => ({
-          series: bandSeries(({ heads }) => own(own(heads, statistic), site)),
+          series: bandSeries(({ heads }) => ownValue(ownValue(heads, statistic), site)),
           xScale: (steps) => linearScale(steps, 3, { tight: true }),
           xName: "step",
-          yName: visible(statistic),
+          yName: showInvisible(statistic),
           logarithmic: false,
         }),
       });

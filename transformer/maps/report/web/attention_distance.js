@@ -1,81 +1,95 @@
 // How far each head looks on a picture: its distance against its layer, as in figure 7 of Dosovitskiy et al. (2021).
 
-import { draw, make } from "../../../pages/dom.js";
-import { addFigure, redraw } from "../../../pages/figure.js";
-import { counted } from "../../../pages/formatting.js";
-import { marker, tipHead } from "../../../pages/plot_marks.js";
-import { frameOf, linearScale, PLOT, roomFor } from "../../../pages/scales.js";
-import { endsOf, headName, measured, nearestColumn, tableOf } from "./head_statistics.js";
+import { createHtml, createSvg } from "../../../pages/dom.js";
+import { addFigure, redrawFigure } from "../../../pages/figure.js";
+import { pluralize } from "../../../pages/formatting.js";
+import { marker, tooltipTitle } from "../../../pages/plot_marks.js";
+import { drawAxes, linearScale, PLOT_MARGIN, verticalAxisWidth } from "../../../pages/scales.js";
+import { formatMeasurement, headName, loadStatisticsTable, nearestColumn, scaleRange } from "./head_statistics.js";
 import { data } from "./page_data.js";
 
-const DISTANCE = "distance_in_pixels";
-let far = null; // what is drawn: the figure, the table of its site, the column of the step, and the chosen head
+const DISTANCE_STATISTIC = "distance_in_pixels";
+let distancePlot = null; // what is drawn: the figure, the table of its site, the column of the step, and the chosen head
 
 /** Draw the distances of the site that `state` names into `place`; `choose({ layer, head })` where a dot is picked. */
-export async function drawDistances(place, state, choose) {
+export async function drawAttentionDistance(place, state, choose) {
   const known = data.history.sites[state.site].tables.some(
-    ({ source, names }) => source === "mean" && names.includes(DISTANCE),
+    ({ source, names }) => source === "mean" && names.includes(DISTANCE_STATISTIC),
   );
   place.hidden = !known;
   if (!known) return;
   const now = { site: state.site, step: state.step, chosen: [state.layer, state.head] };
-  const table = await tableOf(now.site, "mean");
+  const table = await loadStatisticsTable(now.site, "mean");
   // While this was unpacked, another site may have been asked for.
   if (now.site !== state.site) return;
   const figure =
-    far?.figure ??
+    distancePlot?.figure ??
     addFigure(place, {
       id: "distance-by-layer",
       title: "How far each head looks",
       note:
         "A dot is a head: the mean, over patches and pictures, of the distance from a patch to the patches that it reads, " +
         "by weight; the class token is left out. Dotted: a head that reads all patches alike.",
-      table: () => [["layer", "head", "pixels"], ...headsFar().map(({ name, pixels }) => [...name, pixels])],
+      table: () => [["layer", "head", "pixels"], ...headDistances().map(({ name, pixels }) => [...name, pixels])],
       act: ([layer, head]) => choose({ layer, head }),
-      paint: paintDistances,
+      paint: paintDistancePlot,
     });
-  far = { figure, table, ...now };
-  redraw(figure);
+  distancePlot = { figure, table, ...now };
+  redrawFigure(figure);
 }
 
 /** Every head with its distance at the step that is shown. */
-function headsFar() {
-  const site = data.sites[far.site];
-  const column = nearestColumn(far.table.steps, data.steps[far.step]);
+function headDistances() {
+  const site = data.sites[distancePlot.site];
+  const column = nearestColumn(distancePlot.table.steps, data.steps[distancePlot.step]);
   return site.layers.flatMap((layer, l) =>
     site.heads.map((head, h) => ({
       at: [l, h],
       name: [layer, head],
-      pixels: far.table.value(DISTANCE, l, h, column),
+      pixels: distancePlot.table.value(DISTANCE_STATISTIC, l, h, column),
     })),
   );
 }
 
-function paintDistances(width) {
-  const site = data.sites[far.site];
-  const known = headsFar().filter(({ pixels }) => !Number.isNaN(pixels));
-  const { even } = data.roles.far[far.site];
+function paintDistancePlot(width) {
+  const site = data.sites[distancePlot.site];
+  const known = headDistances().filter(({ pixels }) => !Number.isNaN(pixels));
+  const { even } = data.roles.far[distancePlot.site];
   // One scale for all steps: a dot that moves has moved.
-  const y = linearScale([0, even, endsOf(far.table, DISTANCE)[1]], 4);
+  const y = linearScale([0, even, scaleRange(distancePlot.table, DISTANCE_STATISTIC)[1]], 4);
   const every = Math.ceil(site.layers.length / 12);
   const ticks = site.layers.map((name, at) => [at, name]).filter(([at]) => at % every === 0);
   const x = { ticks, share: (at) => (at + 0.5) / site.layers.length };
   const height = 190;
-  const box = { left: roomFor(y.ticks), right: width - PLOT.right, top: PLOT.top, bottom: height - PLOT.bottom };
-  const frame = frameOf(box, x, y, ["layer", "pixels"]);
-  const is = ({ at }) => String(at) === String(far.chosen);
+  const box = {
+    left: verticalAxisWidth(y.ticks),
+    right: width - PLOT_MARGIN.right,
+    top: PLOT_MARGIN.top,
+    bottom: height - PLOT_MARGIN.bottom,
+  };
+  const frame = drawAxes(box, x, y, ["layer", "pixels"]);
+  const is = ({ at }) => String(at) === String(distancePlot.chosen);
   // The chosen one lies on top.
   const ordered = [...known.filter((each) => !is(each)), ...known.filter(is)];
   const place = ({ at: [layer], pixels }) => [frame.atX(layer), frame.atY(pixels)];
   const dots = ordered.map((each) =>
     marker({ ink: is(each) ? "held" : "other", shape: 0 }, ...place(each), is(each) ? 4.6 : 3.6),
   );
-  const level = draw("line", { class: "level", x1: box.left, x2: box.right, y1: frame.atY(even), y2: frame.atY(even) });
+  const level = createSvg("line", {
+    class: "level",
+    x1: box.left,
+    x2: box.right,
+    y1: frame.atY(even),
+    y2: frame.atY(even),
+  });
   const stops = known.map((each) => {
     const [left, top] = place(each);
-    const words = () => [tipHead(`head ${headName(site, ...each.at)}`), make("b", {}, measured(each.pixels, "pixels"))];
+    const words = () => [
+      tooltipTitle(`head ${headName(site, ...each.at)}`),
+      createHtml("b", {}, formatMeasurement(each.pixels, "pixels")),
+    ];
     return { x: left, y: top, value: each.at, words };
   });
-  const description = `Distance in pixels of ${counted(known.length, "head")}, by layer.`;
+  const description = `Distance in pixels of ${pluralize(known.length, "head")}, by layer.`;
   return { height, parts: [...frame.parts, level, ...dots], description, stops };
 }

@@ -1,28 +1,28 @@
 // One head, large: names on both axes, known links, and what the row or the column under the pointer is.
 // Positions are those of the sequences; cells are those of the plane that is drawn, which may be pooled.
 
-import { draw, make } from "../../../pages/dom.js";
-import { axisOf, spectrogramOf, tickAt, ticksOf } from "./axes.js";
+import { createHtml, createSvg } from "../../../pages/dom.js";
+import { axisTicks, loadSpectrogram, siteAxis, tickForCell } from "./axes.js";
 import { paintPlane } from "./canvas_pixels.js";
-import { columnProfile, rowProfile } from "./marginals.js";
-import { quieted } from "./tokens.js";
+import { columnMarginal, rowMarginal } from "./marginals.js";
+import { splitWordStart } from "./tokens.js";
 
-const LARGEST_CELL = 46;
-export const LABEL_ROOM = 11; // pixels that a label needs
-const ROW_ROOM = 15; // pixels from one row's label to the next
-const SLANTED_ROOM = 17; // pixels along the axis: so far apart slanted labels do not run into each other
-export const LABEL_LENGTH = 16; // characters
-const SLANT = 52; // degrees
-export const PROFILE = 58;
-const FEW = 40; // positions that are worth more room than their cells would have as squares
-const STRIP = 44; // a spectrogram along an axis
+const MAX_CELL = 46;
+export const LABEL_HEIGHT = 11; // pixels that a label needs
+const ROW_LABEL_SPACING = 15; // pixels from one row's label to the next
+const SLANTED_LABEL_SPACING = 17; // pixels along the axis: so far apart slanted labels do not run into each other
+export const MAX_LABEL_LENGTH = 16; // characters
+const LABEL_ANGLE = 52; // degrees
+export const MARGINAL_SIZE = 58;
+const FEW_POSITIONS = 40; // positions that are worth more room than their cells would have as squares
+const SPECTROGRAM_SIZE = 44; // a spectrogram along an axis
 const FONT = "12.5px";
-const HOLLOW_FROM = 0.02; // a smaller difference has no sign that matters
-export let sheet = null;
+const MIN_SIGNED_DIFFERENCE = 0.02; // a smaller difference has no sign that matters
+export let heatmap = null;
 
 /** Forget what is drawn, because something else has taken its place. */
 export function clearHeatmap() {
-  sheet = null;
+  heatmap = null;
 }
 
 /**
@@ -32,54 +32,60 @@ export function clearHeatmap() {
  * on a click, one of them null. Returns the function that highlights positions: (query, key) => nothing. The elements
  * are made anew only where sizes change: a step repaints them.
  */
-export function drawDetail(place, shown, state, look, hold) {
+export function drawHeatmap(place, shown, state, look, hold) {
   const plane = shown.detail;
   const { queries, keys, queryBlock, keyBlock } = plane;
   const name = [state.site, state.example, queries, keys, queryBlock, keyBlock, state.links];
   name.push(place.clientWidth, devicePixelRatio);
-  if (sheet?.name !== name.join(" ") || !place.contains(sheet.svg)) {
-    sheet = buildSheet(place, shown, state, look, hold);
-    sheet.name = name.join(" ");
+  if (heatmap?.name !== name.join(" ") || !place.contains(heatmap.svg)) {
+    heatmap = buildHeatmap(place, shown, state, look, hold);
+    heatmap.name = name.join(" ");
   }
-  Object.assign(sheet, { plane, signed: shown.signed, means: null, highest: profileScale(plane) });
-  paintCells(sheet, shown.site.causal);
+  Object.assign(heatmap, { plane, signed: shown.signed, means: null, highest: marginalScale(plane) });
+  paintCells(heatmap, shown.site.causal);
   const named = `attention weights: ${queries} × ${keys} cells`;
-  if (sheet.svg.getAttribute("aria-label") !== named) sheet.svg.setAttribute("aria-label", named);
+  if (heatmap.svg.getAttribute("aria-label") !== named) heatmap.svg.setAttribute("aria-label", named);
   return highlightCells;
 }
 
-function buildSheet(place, shown, state, look, hold) {
+function buildHeatmap(place, shown, state, look, hold) {
   const { site, detail: plane } = shown;
   const axes = {
-    query: axisOf(site, "query", state.example),
-    key: axisOf(site, "key", state.example),
+    query: siteAxis(site, "query", state.example),
+    key: siteAxis(site, "key", state.example),
   };
-  const box = layout(place, plane, axes);
+  const box = heatmapLayout(place, plane, axes);
   const ticks = {
-    query: ticksOf(axes.query, plane.queries, plane.queryBlock, box.tall, ROW_ROOM),
-    key: ticksOf(axes.key, plane.keys, plane.keyBlock, box.wide, box.slanted ? SLANTED_ROOM : LABEL_ROOM + 2),
+    query: axisTicks(axes.query, plane.queries, plane.queryBlock, box.tall, ROW_LABEL_SPACING),
+    key: axisTicks(
+      axes.key,
+      plane.keys,
+      plane.keyBlock,
+      box.wide,
+      box.slanted ? SLANTED_LABEL_SPACING : LABEL_HEIGHT + 2,
+    ),
   };
-  const canvas = make("canvas");
+  const canvas = createHtml("canvas");
   canvas.style.cssText = `left:${box.left}px;top:${box.top}px;width:${box.across}px;height:${box.down}px`;
-  const svg = draw("svg", { width: box.width, height: box.height, role: "img" });
+  const svg = createSvg("svg", { width: box.width, height: box.height, role: "img" });
   const labels = {
     query: new Map(ticks.query.map((tick) => [tick.cell, queryLabel(tick, box)])),
     key: new Map(ticks.key.map((tick) => [tick.cell, keyLabel(tick, box)])),
   };
-  const [overlay, profile, lit] = ["overlay", "profile", "lit-labels"].map((name) => draw("g", { class: name }));
+  const [overlay, profile, lit] = ["overlay", "profile", "lit-labels"].map((name) => createSvg("g", { class: name }));
   svg.append(axisNames(site, box), ...labels.query.values(), ...labels.key.values());
-  if (plane.pooled && site.rows) svg.append(wholeRows(site.rows.positions, plane, box));
+  if (plane.pooled && site.rows) svg.append(fullRowMarks(site.rows.positions, plane, box));
   const links = state.links && !plane.pooled ? site.links?.[state.example] : null;
-  if (links) svg.append(goldLinks(links, box));
+  if (links) svg.append(goldAlignmentMarks(links, box));
   svg.append(overlay, profile, lit);
-  const frame = make("div", { class: "sheet" }, canvas, svg);
+  const frame = createHtml("div", { class: "sheet" }, canvas, svg);
   frame.style.width = `${box.width}px`;
   frame.style.height = `${box.height}px`;
   // A wide map stays scrolled to where it was.
   const scrolled = [place.scrollLeft, place.scrollTop];
   place.replaceChildren(frame);
   [place.scrollLeft, place.scrollTop] = scrolled;
-  addStrips(frame, axes, plane, box);
+  addSpectrograms(frame, axes, plane, box);
 
   const positionAt = (event) => {
     const bounds = svg.getBoundingClientRect();
@@ -99,14 +105,14 @@ function buildSheet(place, shown, state, look, hold) {
   return { site, axes, box, ticks, canvas, svg, labels, overlay, profile, lit, links };
 }
 
-function layout(place, plane, axes) {
-  const measure = make("canvas").getContext("2d");
+function heatmapLayout(place, plane, axes) {
+  const measure = createHtml("canvas").getContext("2d");
   measure.font = `${FONT} ${getComputedStyle(document.body).fontFamily}`;
   const width = (text) => measure.measureText(text).width;
   const longest = (axis, cells, block) =>
     Math.max(
       20,
-      ...ticksOf(axis, cells, block, LARGEST_CELL, 1)
+      ...axisTicks(axis, cells, block, MAX_CELL, 1)
         .filter((tick) => !tick.tick)
         .map((tick) => width(tick.text)),
     );
@@ -115,13 +121,13 @@ function layout(place, plane, axes) {
     longest(axes.key, plane.keys, plane.keyBlock),
   ];
   const slanted = axes.key.kind !== "frames" && plane.keyBlock === 1;
-  const angle = (SLANT * Math.PI) / 180;
-  const [above, strip] = [axes.key, axes.query].map((axis) => (axis.spectrogram ? STRIP + 4 : 0));
+  const angle = (LABEL_ANGLE * Math.PI) / 180;
+  const [above, strip] = [axes.key, axes.query].map((axis) => (axis.spectrogram ? SPECTROGRAM_SIZE + 4 : 0));
   // Beside rows that are kept whole stands a mark.
   const aside = strip + (plane.pooled ? 4 : 0);
   const left = Math.ceil(Math.max(92, asked + 16)) + aside;
   const top = Math.ceil(slanted ? known * Math.sin(angle) + 18 : 40) + above;
-  const overhang = Math.ceil(Math.max(PROFILE + 26, slanted ? known * Math.cos(angle) + 4 : 0));
+  const overhang = Math.ceil(Math.max(MARGINAL_SIZE + 26, slanted ? known * Math.cos(angle) + 4 : 0));
   const [wide, tall] = cellSize(plane, place.clientWidth - left - overhang);
   const [across, down] = [wide * plane.keys, tall * plane.queries];
   return {
@@ -136,7 +142,7 @@ function layout(place, plane, axes) {
     across,
     down,
     width: left + across + overhang,
-    height: top + down + PROFILE + 18,
+    height: top + down + MARGINAL_SIZE + 18,
   };
 }
 
@@ -144,14 +150,14 @@ function layout(place, plane, axes) {
 function cellSize(plane, width) {
   const most = [width / Math.max(1, plane.keys), 620 / Math.max(1, plane.queries)];
   const smallest = plane.pooled || Math.max(plane.keys, plane.queries) > 200 ? 2 : 4;
-  const cell = Math.max(smallest, Math.min(LARGEST_CELL, Math.floor(Math.min(...most))));
+  const cell = Math.max(smallest, Math.min(MAX_CELL, Math.floor(Math.min(...most))));
   const drawn = (count, room) =>
-    count <= FEW && cell < 14 ? Math.max(cell, Math.min(24, Math.floor(Math.min(room, 420 / count)))) : cell;
+    count <= FEW_POSITIONS && cell < 14 ? Math.max(cell, Math.min(24, Math.floor(Math.min(room, 420 / count)))) : cell;
   return [drawn(plane.keys, most[0]), drawn(plane.queries, most[1])];
 }
 
 /** The largest value of the profiles: one, or a round number nearer to what a flat head holds. */
-function profileScale(plane) {
+function marginalScale(plane) {
   let largest = 0;
   for (const value of plane.values) largest = Math.max(largest, Math.abs(value));
   return [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((value) => value >= largest) ?? 1;
@@ -165,81 +171,81 @@ function paintCells({ canvas, plane, box, signed }, causal) {
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, box.across, box.down);
   context.imageSmoothingEnabled = false;
-  context.drawImage(paintPlane(make("canvas"), plane, causal), 0, 0, box.across, box.down);
+  context.drawImage(paintPlane(createHtml("canvas"), plane, causal), 0, 0, box.across, box.down);
   if (box.gap) {
     for (let key = 1; key <= plane.keys; key++) context.clearRect(key * box.wide - 1, 0, 1, box.down);
     for (let query = 1; query <= plane.queries; query++) context.clearRect(0, query * box.tall - 1, box.across, 1);
   }
   if (!signed) return;
-  for (const hole of hollows(plane, box)) context.clearRect(...hole);
+  for (const hole of negativeMarks(plane, box)) context.clearRect(...hole);
 }
 
 /** The holes of cells whose value is negative: a difference is read without color too. */
-export function hollows(plane, box) {
+export function negativeMarks(plane, box) {
   const inset = Math.max(1, Math.round(Math.min(box.wide, box.tall) / 4));
   const [width, height] = [box.wide, box.tall].map((side) => side - box.gap - 2 * inset);
   if (Math.min(width, height) < 1) return [];
   const holes = [];
   plane.values.forEach((value, at) => {
-    if (value > -HOLLOW_FROM) return;
+    if (value > -MIN_SIGNED_DIFFERENCE) return;
     const [x, y] = [(at % plane.keys) * box.wide, Math.floor(at / plane.keys) * box.tall];
     holes.push([x + inset, y + inset, width, height]);
   });
   return holes;
 }
 
-export const middle = (cell, size) => (cell + 0.5) * size;
+export const cellCenter = (cell, size) => (cell + 0.5) * size;
 
 function queryLabel(tick, box) {
-  const [x, y] = [box.left - box.aside - 8, box.top + middle(tick.cell, box.tall) + 4];
+  const [x, y] = [box.left - box.aside - 8, box.top + cellCenter(tick.cell, box.tall) + 4];
   return tickLabel(tick, { x, y, "text-anchor": "end" });
 }
 
 function keyLabel(tick, box) {
-  const [x, y] = [box.left + middle(tick.cell, box.wide), box.top - box.above - 7];
+  const [x, y] = [box.left + cellCenter(tick.cell, box.wide), box.top - box.above - 7];
   if (tick.tick || !box.slanted) return tickLabel(tick, { x, y, "text-anchor": "middle" });
-  return tickLabel(tick, { transform: `translate(${x + 2} ${y}) rotate(${-SLANT})` });
+  return tickLabel(tick, { transform: `translate(${x + 2} ${y}) rotate(${-LABEL_ANGLE})` });
 }
 
 export function tickLabel(tick, attributes) {
   const special = /^<.*>$/s.test(tick.token ?? "") ? " special" : "";
-  const element = draw("text", { class: `token${tick.tick ? " number" : ""}${special}`, ...attributes });
-  element.append(...quieted(tick.text, (start) => draw("tspan", { class: "word-start" }, start)));
+  const element = createSvg("text", { class: `token${tick.tick ? " number" : ""}${special}`, ...attributes });
+  element.append(...splitWordStart(tick.text, (start) => createSvg("tspan", { class: "word-start" }, start)));
   return element;
 }
 
 function axisNames(site, box) {
   const [x, y] = [box.left - 8, box.top - box.above];
   const high = box.slanted ? [24, 9] : [22, 7];
-  return draw(
+  return createSvg(
     "g",
     { class: "axis-name" },
-    draw("text", { x, y: y - high[0], "text-anchor": "end" }, `${site.key.replaceAll("_", " ")} →`),
-    draw("text", { x, y: y - high[1], "text-anchor": "end" }, `${site.query.replaceAll("_", " ")} ↓`),
+    createSvg("text", { x, y: y - high[0], "text-anchor": "end" }, `${site.key.replaceAll("_", " ")} →`),
+    createSvg("text", { x, y: y - high[1], "text-anchor": "end" }, `${site.query.replaceAll("_", " ")} ↓`),
   );
 }
 
 /** Marks beside the rows that are kept whole. */
-function wholeRows(positions, plane, box) {
+function fullRowMarks(positions, plane, box) {
   const marks = positions.map((position) => {
-    const y = box.top + middle(Math.floor(position / plane.queryBlock), box.tall);
-    return draw("path", { d: `M${box.left - 6} ${y - 3}l5 3l-5 3z` });
+    const y = box.top + cellCenter(Math.floor(position / plane.queryBlock), box.tall);
+    return createSvg("path", { d: `M${box.left - 6} ${y - 3}l5 3l-5 3z` });
   });
-  return draw("g", { class: "whole-rows" }, ...marks);
+  return createSvg("g", { class: "whole-rows" }, ...marks);
 }
 
 /** Spectrograms along the axes that were cut from sound, behind their leading positions. */
-function addStrips(frame, axes, plane, box) {
+function addSpectrograms(frame, axes, plane, box) {
   const place = async (axis, block, cells, size, isKey) => {
-    const strip = await spectrogramOf(axis).catch(() => null);
+    const strip = await loadSpectrogram(axis).catch(() => null);
     if (!strip) return;
     const from = (axis.leading / block) * size;
     const long = Math.min(cells, axis.tokens.length / block) * size - from;
     strip.className = "strip";
     strip.style.cssText = isKey
-      ? `left:${box.left + from}px;top:${box.top - STRIP - 2}px;width:${long}px;height:${STRIP}px`
+      ? `left:${box.left + from}px;top:${box.top - SPECTROGRAM_SIZE - 2}px;width:${long}px;height:${SPECTROGRAM_SIZE}px`
       : // Turned upright: time runs down, low frequencies lie at the map.
-        `left:${box.left - 2}px;top:${box.top + from}px;width:${long}px;height:${STRIP}px;` +
+        `left:${box.left - 2}px;top:${box.top + from}px;width:${long}px;height:${SPECTROGRAM_SIZE}px;` +
         "transform-origin:0 0;transform:rotate(90deg)";
     frame.prepend(strip);
   };
@@ -247,7 +253,7 @@ function addStrips(frame, axes, plane, box) {
   place(axes.query, plane.queryBlock, plane.queries, box.tall, false);
 }
 
-function goldLinks(links, box) {
+function goldAlignmentMarks(links, box) {
   const inset = box.gap ? 2.5 : 0.5;
   const [width, height] = [box.wide, box.tall].map((side) => Math.max(1, side - 2 * inset - box.gap));
   const rings = links.flatMap(([query, key, sure]) => {
@@ -259,19 +265,19 @@ function goldLinks(links, box) {
       rx: 2,
     };
     // Many possible links stay in the background; the halo keeps a sure one visible on any color beneath it.
-    if (!sure) return [draw("rect", { class: "link possible", ...place })];
-    return [draw("rect", { class: "halo", ...place }), draw("rect", { class: "link sure", ...place })];
+    if (!sure) return [createSvg("rect", { class: "link possible", ...place })];
+    return [createSvg("rect", { class: "halo", ...place }), createSvg("rect", { class: "link sure", ...place })];
   });
-  return draw("g", { class: "links" }, ...rings);
+  return createSvg("g", { class: "links" }, ...rings);
 }
 
 /** The cell of a position, null for none. */
-export const cellOf = (position, block) => (position === null ? null : Math.floor(position / block));
+export const cellAt = (position, block) => (position === null ? null : Math.floor(position / block));
 
 function highlightCells(queryPosition, keyPosition) {
-  const { plane, box, labels, axes } = sheet;
-  const [query, key] = [cellOf(queryPosition, plane.queryBlock), cellOf(keyPosition, plane.keyBlock)];
-  sheet.overlay.replaceChildren(...focus(query, key, plane, box));
+  const { plane, box, labels, axes } = heatmap;
+  const [query, key] = [cellAt(queryPosition, plane.queryBlock), cellAt(keyPosition, plane.keyBlock)];
+  heatmap.overlay.replaceChildren(...outlineCells(query, key, plane, box));
   for (const [cell, element] of labels.query) element.classList.toggle("lit", cell === query);
   for (const [cell, element] of labels.key) {
     element.classList.toggle("lit", cell === key);
@@ -280,17 +286,17 @@ function highlightCells(queryPosition, keyPosition) {
   }
   const lit = [];
   if (query !== null && !labels.query.has(query))
-    lit.push(queryLabel(tickAt(axes.query, query, plane.queryBlock), box));
-  if (key !== null && !labels.key.has(key)) lit.push(keyLabel(tickAt(axes.key, key, plane.keyBlock), box));
+    lit.push(queryLabel(tickForCell(axes.query, query, plane.queryBlock), box));
+  if (key !== null && !labels.key.has(key)) lit.push(keyLabel(tickForCell(axes.key, key, plane.keyBlock), box));
   for (const element of lit) element.classList.add("lit");
-  giveWay(labels.query, query, box.tall, ROW_ROOM);
-  giveWay(labels.key, key, box.wide, box.slanted ? SLANTED_ROOM : 4 * LABEL_ROOM);
-  sheet.lit.replaceChildren(...lit);
-  sheet.profile.replaceChildren(...rowProfile(query), ...(key === null ? [] : columnProfile(key)));
+  hideOverlappingLabels(labels.query, query, box.tall, ROW_LABEL_SPACING);
+  hideOverlappingLabels(labels.key, key, box.wide, box.slanted ? SLANTED_LABEL_SPACING : 4 * LABEL_HEIGHT);
+  heatmap.lit.replaceChildren(...lit);
+  heatmap.profile.replaceChildren(...rowMarginal(query), ...(key === null ? [] : columnMarginal(key)));
 }
 
 /** Hide the labels that the one of the lit cell would be written over. */
-function giveWay(labels, lit, size, room) {
+function hideOverlappingLabels(labels, lit, size, room) {
   for (const [cell, element] of labels) {
     const over = lit !== null && cell !== lit && !labels.has(lit) && Math.abs(cell - lit) * size < room;
     element.style.visibility = over ? "hidden" : "";
@@ -298,15 +304,15 @@ function giveWay(labels, lit, size, room) {
 }
 
 /** Veil the other rows, or without a row the other columns, and frame what is left. */
-function focus(query, key, plane, box) {
+function outlineCells(query, key, plane, box) {
   const { left, top, wide, tall, gap, across, down } = box;
-  const veil = (x, y, width, height) => draw("rect", { class: "veil", x, y, width, height });
+  const veil = (x, y, width, height) => createSvg("rect", { class: "veil", x, y, width, height });
   const parts = [];
   if (query !== null) {
     parts.push(
       veil(left, top, across, query * tall),
       veil(left, top + (query + 1) * tall, across, (plane.queries - query - 1) * tall),
-      draw("rect", {
+      createSvg("rect", {
         class: "frame",
         x: left - 1,
         y: top + query * tall - 1,
@@ -323,7 +329,7 @@ function focus(query, key, plane, box) {
   }
   if (key !== null)
     parts.push(
-      draw("rect", {
+      createSvg("rect", {
         class: query === null ? "frame" : "frame column",
         x: left + key * wide - 1,
         y: top - 1,

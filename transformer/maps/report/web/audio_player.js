@@ -1,29 +1,29 @@
 // The sound that frames were cut from, to be played: while it plays, the frame that is heard is the column pointed at.
 
-import { make } from "../../../pages/dom.js";
-import { axisOf } from "./axes.js";
-import { whenParsed } from "./map_data.js";
+import { createHtml } from "../../../pages/dom.js";
+import { siteAxis } from "./axes.js";
+import { blockText } from "./map_data.js";
 
-let player = null;
+let audioPlayer = null;
 
 /** Draw the player of the example's sound into `place`; returns what highlights positions, which does nothing here. */
-export function drawPlayer(place, shown, state, look) {
-  const axes = ["key", "query"].map((side) => axisOf(shown.site, side, state.example));
+export function drawAudioPlayer(place, shown, state, look) {
+  const axes = ["key", "query"].map((side) => siteAxis(shown.site, side, state.example));
   const side = axes.findIndex((axis) => axis.sound);
   place.hidden = side < 0;
   const name = side < 0 ? null : `${state.site} ${state.example}`;
-  if (player?.name === name) return () => {};
-  player?.audio.pause();
-  player = null;
+  if (audioPlayer?.name === name) return () => {};
+  audioPlayer?.audio.pause();
+  audioPlayer = null;
   place.replaceChildren();
   if (name === null) return () => {};
   const axis = axes[side];
-  const audio = make("audio", { controls: "", "aria-label": "The sound of this example" });
-  player = { name, audio };
+  const audio = createHtml("audio", { controls: "", "aria-label": "The sound of this example" });
+  audioPlayer = { name, audio };
   place.append(audio);
-  whenParsed(`sound-${axis.index}-${axis.example}`).then((text) => (audio.src = `data:audio/wav;base64,${text}`));
+  blockText(`sound-${axis.index}-${axis.example}`).then((text) => (audio.src = `data:audio/wav;base64,${text}`));
   const follow = () => {
-    if (player?.audio !== audio) return;
+    if (audioPlayer?.audio !== audio) return;
     if (audio.paused) return look(null, null);
     const heard = axis.leading + Math.floor((audio.currentTime - axis.offset) / axis.stride);
     const frame = Math.max(axis.leading, Math.min(axis.tokens.length - 1, heard));

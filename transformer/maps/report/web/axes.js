@@ -1,62 +1,63 @@
 // What the positions of an axis are: how they are called, where their labels stand, what they were cut from.
 
-import { make } from "../../../pages/dom.js";
-import { readable, shorten, visible } from "../../../pages/formatting.js";
+import { createHtml } from "../../../pages/dom.js";
+import { formatNumber, showInvisible, truncate } from "../../../pages/formatting.js";
 import { niceTicks } from "../../../pages/scales.js";
-import { LABEL_LENGTH, LABEL_ROOM } from "./attention_heatmap.js";
+import { LABEL_HEIGHT, MAX_LABEL_LENGTH } from "./attention_heatmap.js";
 import { pixelTables } from "./canvas_pixels.js";
-import { block } from "./map_data.js";
+import { unpackBlock } from "./map_data.js";
 import { data } from "./page_data.js";
 
-/** One side of a map on one example: `axisOf(site, "query" or "key", example)`. */
-export function axisOf(site, side, example) {
+/** One side of a map on one example: `siteAxis(site, "query" or "key", example)`. */
+export function siteAxis(site, side, example) {
   const name = site[side];
   const index = Object.keys(data.axes).indexOf(name);
   return { ...data.axes[name], name, index, tokens: data.tokens[name][example], example };
 }
 
 /** The seconds at which a frame begins. */
-export const secondsOf = (axis, position) => axis.offset + (position - axis.leading) * axis.stride;
+export const positionSeconds = (axis, position) => axis.offset + (position - axis.leading) * axis.stride;
 
 export const isFrame = (axis, position) => axis.kind === "frames" && position >= axis.leading;
 
-export const seconds = (axis, value) => `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
+export const formatSeconds = (axis, value) =>
+  `${value.toFixed(axis.stride >= 0.1 ? 1 : axis.stride >= 0.01 ? 2 : 3)} s`;
 
 /** A position in words; of those that are written alike each has its number. */
 export function positionName(axis, position, length = 30) {
-  return bareName(axis, position, length) + numberAmongEqual(axis, position);
+  return nameWithoutNumber(axis, position, length) + duplicateSuffix(axis, position);
 }
 
-function bareName(axis, position, length) {
-  if (isFrame(axis, position)) return seconds(axis, secondsOf(axis, position));
-  return `“${shorten(visible(axis.tokens[position] ?? ""), length)}”`;
+function nameWithoutNumber(axis, position, length) {
+  if (isFrame(axis, position)) return formatSeconds(axis, positionSeconds(axis, position));
+  return `“${truncate(showInvisible(axis.tokens[position] ?? ""), length)}”`;
 }
 
 /** " (3)" for the third position where its token stands at another one as well, else "". */
-export function numberAmongEqual(axis, position) {
+export function duplicateSuffix(axis, position) {
   const token = axis.tokens[position];
   const alone = isFrame(axis, position) || axis.tokens.indexOf(token) === axis.tokens.lastIndexOf(token);
-  return alone ? "" : ` (${readable(position + 1)})`;
+  return alone ? "" : ` (${formatNumber(position + 1)})`;
 }
 
 /** A cell in words: one position, or the range that it stands for. */
 export function cellName(axis, cell, block, length = 30) {
-  const [first, last] = rangeOf(axis, cell, block);
+  const [first, last] = cellRange(axis, cell, block);
   if (first === last) return positionName(axis, first, length);
   if (isFrame(axis, first))
-    return `${seconds(axis, secondsOf(axis, first))} to ${seconds(axis, secondsOf(axis, last + 1))}`;
-  const name = (position) => bareName(axis, position, Math.ceil(length / 2));
-  return `${name(first)} … ${name(last)} (${readable(first + 1)}–${readable(last + 1)})`;
+    return `${formatSeconds(axis, positionSeconds(axis, first))} to ${formatSeconds(axis, positionSeconds(axis, last + 1))}`;
+  const name = (position) => nameWithoutNumber(axis, position, Math.ceil(length / 2));
+  return `${name(first)} … ${name(last)} (${formatNumber(first + 1)}–${formatNumber(last + 1)})`;
 }
 
 /** The first and the last position of a cell. */
-export const rangeOf = (axis, cell, block) => [
+export const cellRange = (axis, cell, block) => [
   cell * block,
   Math.max(cell * block, Math.min(axis.tokens.length, (cell + 1) * block) - 1),
 ];
 
 /** The labels of an axis that fit when a cell is so many pixels: [{ cell, text, token, tick }]. */
-export function ticksOf(axis, cells, block, cell, room) {
+export function axisTicks(axis, cells, block, cell, room) {
   if (axis.kind === "frames") return timeTicks(axis, cells, block, cell);
   if (block > 1) return numberTicks(axis, cells, block, cell);
   const every = Math.ceil(room / cell);
@@ -73,20 +74,21 @@ export function ticksOf(axis, cells, block, cell, room) {
 
 function tokenTick(axis, cell) {
   const token = axis.tokens[cell];
-  return { cell, token, text: shorten(visible(token), LABEL_LENGTH) };
+  return { cell, token, text: truncate(showInvisible(token), MAX_LABEL_LENGTH) };
 }
 
 /** The label that a cell gets while it is pointed at. */
-export function tickAt(axis, cell, block) {
+export function tickForCell(axis, cell, block) {
   if (block === 1 && !isFrame(axis, cell)) return tokenTick(axis, cell);
-  if (isFrame(axis, cell * block)) return { cell, text: seconds(axis, secondsOf(axis, cell * block)), tick: true };
-  const [first, last] = rangeOf(axis, cell, block);
-  return { cell, text: `${readable(first + 1)}–${readable(last + 1)}`, tick: true };
+  if (isFrame(axis, cell * block))
+    return { cell, text: formatSeconds(axis, positionSeconds(axis, cell * block)), tick: true };
+  const [first, last] = cellRange(axis, cell, block);
+  return { cell, text: `${formatNumber(first + 1)}–${formatNumber(last + 1)}`, tick: true };
 }
 
 function timeTicks(axis, cells, block, cell) {
   const leading = Array.from({ length: Math.min(axis.leading, cells) }, (_, at) => tokenTick(axis, at));
-  const end = secondsOf(axis, axis.tokens.length);
+  const end = positionSeconds(axis, axis.tokens.length);
   const count = Math.max(1, Math.min(10, Math.floor((cells * cell) / 70)));
   const times = niceTicks(axis.offset, Math.max(end, axis.offset + axis.stride), count);
   const marks = times
@@ -96,7 +98,7 @@ function timeTicks(axis, cells, block, cell) {
       text: `${Number(time.toFixed(3))} s`,
       tick: true,
     }));
-  return [...(cell * block >= LABEL_ROOM && block === 1 ? leading : []), ...marks];
+  return [...(cell * block >= LABEL_HEIGHT && block === 1 ? leading : []), ...marks];
 }
 
 function numberTicks(axis, cells, block, cell) {
@@ -105,19 +107,19 @@ function numberTicks(axis, cells, block, cell) {
     .filter((position) => position < axis.tokens.length)
     .map((position) => ({
       cell: Math.floor(Math.max(0, position - 1) / block),
-      text: readable(Math.max(1, Math.round(position))),
+      text: formatNumber(Math.max(1, Math.round(position))),
       tick: true,
     }));
 }
 
 /** What an axis was cut from, as canvases: one, or one for each query; null where the page has nothing of it. */
-export async function picturesOf(axis) {
+export async function loadImages(axis) {
   if (!axis.picture) return null;
   const [, , rows, columns] = axis.picture;
-  const bytes = await block(`picture-${axis.index}-${axis.example}`);
+  const bytes = await unpackBlock(`picture-${axis.index}-${axis.example}`);
   const size = 3 * rows * columns;
   return Array.from({ length: bytes.length / size }, (_, number) => {
-    const canvas = make("canvas", { width: columns, height: rows });
+    const canvas = createHtml("canvas", { width: columns, height: rows });
     const image = canvas.getContext("2d").createImageData(columns, rows);
     for (let from = number * size, to = 0; from < (number + 1) * size; from += 3, to += 4) {
       image.data.set(bytes.subarray(from, from + 3), to);
@@ -129,12 +131,12 @@ export async function picturesOf(axis) {
 }
 
 /** The spectrogram of an example's own frames, low frequencies below, loud dark on light and light on dark. */
-export async function spectrogramOf(axis) {
+export async function loadSpectrogram(axis) {
   if (!axis.spectrogram) return null;
   const [bins, times, longest] = axis.spectrogram;
-  const bytes = await block(`spectrogram-${axis.index}-${axis.example}`);
+  const bytes = await unpackBlock(`spectrogram-${axis.index}-${axis.example}`);
   const own = Math.max(1, Math.min(times, Math.round((times * (axis.tokens.length - axis.leading)) / longest)));
-  const canvas = make("canvas", { width: own, height: bins });
+  const canvas = createHtml("canvas", { width: own, height: bins });
   const image = canvas.getContext("2d").createImageData(own, bins);
   const pixels = new Uint32Array(image.data.buffer);
   const { sound } = pixelTables();

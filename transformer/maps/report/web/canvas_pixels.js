@@ -1,22 +1,22 @@
 // Planes of weights as pixels, in the ramp of the color scheme that holds now.
 
-import { colorIndex, css, ramp, rampColors } from "../../../pages/color_scale.js";
-import { minus } from "../../../pages/formatting.js";
+import { colorIndex, colorRamps, cssColor, rampColors } from "../../../pages/color_scale.js";
+import { withMinusSign } from "../../../pages/formatting.js";
 
 let tables = null;
 
 /** Colors as a canvas holds its pixels: by the upper half of a number's bits, and those of sound. */
 export function pixelTables() {
-  if (tables?.ramp === ramp) return tables;
+  if (tables?.ramp === colorRamps) return tables;
   const byBits = new Uint32Array(1 << 16);
   const value = new Float32Array(1);
   const bits = new Uint32Array(value.buffer);
-  const [above, below] = [pixelsOf(ramp.more), pixelsOf(ramp.less)];
+  const [above, below] = [pixelsOf(colorRamps.more), pixelsOf(colorRamps.less)];
   for (let upper = 0; upper < byBits.length; upper++) {
     bits[0] = (upper << 16) | 0x8000;
     byBits[upper] = Number.isNaN(value[0]) ? 0 : (value[0] < 0 ? below : above)[colorIndex(value[0])];
   }
-  tables = { ramp, byBits, sound: pixelsOf(rampColors("sound")) };
+  tables = { ramp: colorRamps, byBits, sound: pixelsOf(rampColors("sound")) };
   return tables;
 }
 
@@ -57,7 +57,7 @@ export function weightScale(signed) {
   const place = (value) => Math.sign(value) * Math.sqrt(Math.abs(value));
   return {
     name: signed ? "difference (hole: lower)" : "weight",
-    colorAt: (share) => css(signed ? Math.sign(share - 0.5) * (2 * share - 1) ** 2 : share ** 2),
-    marks: values.map((value) => [signed ? (place(value) + 1) / 2 : place(value), minus(String(value))]),
+    colorAt: (share) => cssColor(signed ? Math.sign(share - 0.5) * (2 * share - 1) ** 2 : share ** 2),
+    marks: values.map((value) => [signed ? (place(value) + 1) / 2 : place(value), withMinusSign(String(value))]),
   };
 }

@@ -1,63 +1,63 @@
 // What the page says in sentences: of the head that is read, of what is left out, of the run.
 
-import { byId, make } from "../../../pages/dom.js";
-import { compact, counted, readable, shorten } from "../../../pages/formatting.js";
-import { cellOf } from "./attention_heatmap.js";
-import { axisOf, cellName, isFrame, numberAmongEqual } from "./axes.js";
+import { byId, createHtml } from "../../../pages/dom.js";
+import { formatCompact, formatNumber, pluralize, truncate } from "../../../pages/formatting.js";
+import { cellAt } from "./attention_heatmap.js";
+import { cellName, duplicateSuffix, isFrame, siteAxis } from "./axes.js";
 import { hides } from "./canvas_pixels.js";
-import { wholePercent } from "./head_grid.js";
+import { formatPercent } from "./head_grid.js";
 import { data } from "./page_data.js";
-import { linkedShare, written } from "./tokens.js";
+import { goldAlignmentWeight, tokenNodes } from "./tokens.js";
 import { state } from "./view_state.js";
 
 /** How a pooled plane is to be read, in words; "" for a whole map. */
-export function poolingWords(plane, signed) {
+export function poolingText(plane, signed) {
   if (!plane.pooled) return "";
   const what = signed ? "the difference of the largest weights" : "the largest weight";
   return `each cell is ${what} of ${plane.queryBlock} × ${plane.keyBlock} positions`;
 }
 
 /** What the numbers of a map are where its rows are no probabilities. */
-const VALUES = {
+const ROW_NOTES = {
   probability: "",
   sample: "Each row is a sample: one where it fell. ",
   reweighted: "Rows are weights times a window, and need not sum to one. ",
 };
 
 /** Put the row or the column into words, and the cell into the tip. */
-export function read(shown, queryAt, keyAt) {
+export function showReading(shown, queryAt, keyAt) {
   const { site, detail: plane } = shown;
-  const [asking, asked] = [axisOf(site, "query", state.example), axisOf(site, "key", state.example)];
-  const [query, key] = [cellOf(queryAt, plane.queryBlock), cellOf(keyAt, plane.keyBlock)];
+  const [asking, asked] = [siteAxis(site, "query", state.example), siteAxis(site, "key", state.example)];
+  const [query, key] = [cellAt(queryAt, plane.queryBlock), cellAt(keyAt, plane.keyBlock)];
   const queryName = (cell) => cellName(asking, cell, plane.queryBlock);
   const keyName = (cell) => cellName(asked, cell, plane.keyBlock);
   const reading = byId("reading");
   if (query !== null) {
     const row = plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
     const words = shown.verbs?.[0] ?? (shown.signed ? "changes most toward" : "attends to");
-    reading.textContent = `${queryName(query)} ${words} ${strongest(row, keyName, shown.signed) || "nothing"}`;
+    reading.textContent = `${queryName(query)} ${words} ${largestWeights(row, keyName, shown.signed) || "nothing"}`;
   } else if (key !== null) {
     const column = Float32Array.from({ length: plane.queries }, (_, at) => plane.at(at, key));
     const words = shown.verbs?.[1] ?? (shown.signed ? "changes most for" : "is read by");
-    reading.textContent = `${keyName(key)} ${words} ${strongest(column, queryName, shown.signed) || "nothing"}`;
+    reading.textContent = `${keyName(key)} ${words} ${largestWeights(column, queryName, shown.signed) || "nothing"}`;
   } else {
-    const share = shown.signed ? null : linkedShare(site, state.example, plane);
-    const measured = share === null ? "" : `${wholePercent(share)} of its weight on known links in this example. `;
-    reading.textContent = `${VALUES[site.values]}${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
+    const share = shown.signed ? null : goldAlignmentWeight(site, state.example, plane);
+    const measured = share === null ? "" : `${formatPercent(share)} of its weight on known links in this example. `;
+    reading.textContent = `${ROW_NOTES[site.values]}${measured}Point at a cell or a label; click to hold a row, shift-click a column.`;
   }
   if (query === null || key === null) return;
   const words = shown.tell?.(query, key) ?? plane.at(query, key).toFixed(3);
   byId("tip").replaceChildren(
-    make("span", { dir: "auto" }, ...tipName(asking, query, plane.queryBlock)),
-    make("i", {}, " → "),
-    make("span", { dir: "auto" }, ...tipName(asked, key, plane.keyBlock)),
+    createHtml("span", { dir: "auto" }, ...tooltipName(asking, query, plane.queryBlock)),
+    createHtml("i", {}, " → "),
+    createHtml("span", { dir: "auto" }, ...tooltipName(asked, key, plane.keyBlock)),
     " ",
-    make("b", {}, hides(plane, site.causal, query, key) ? "masked" : words),
+    createHtml("b", {}, hides(plane, site.causal, query, key) ? "masked" : words),
   );
 }
 
 /** The three largest of some values with their names, in words. */
-export function strongest(values, nameOf, signed) {
+export function largestWeights(values, nameOf, signed) {
   const ranked = Array.from(values, (value, at) => [at, value]).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
   return ranked
     .slice(0, 3)
@@ -72,19 +72,19 @@ export function strongest(values, nameOf, signed) {
 }
 
 /** A cell in the tip: a token with its own marks, all else in words. */
-export const tipName = (axis, cell, size) =>
+export const tooltipName = (axis, cell, size) =>
   size === 1 && !isFrame(axis, cell)
-    ? [...written(axis.tokens[cell], 60), numberAmongEqual(axis, cell)]
+    ? [...tokenNodes(axis.tokens[cell], 60), duplicateSuffix(axis, cell)]
     : [cellName(axis, cell, size, 60)];
 
 /** What the page does not carry, in words; "" where it has everything. */
-export function missingWords() {
+export function missingDataText() {
   const count = data.leftOut.length;
   const all = count + data.steps.length;
   const said = [];
   if (count)
     said.push(
-      `${count} of ${all} stored steps of maps are left out: ${shorten(data.leftOut.map(readable).join(", "), 160)}`,
+      `${count} of ${all} stored steps of maps are left out: ${truncate(data.leftOut.map(formatNumber).join(", "), 160)}`,
     );
   for (const site of data.sites)
     for (const { what, there: carried } of site.missing) {
@@ -99,12 +99,12 @@ export function missingWords() {
 }
 
 /** What the run was, in a few facts. */
-export function facts() {
+export function runFacts() {
   const heads = data.sites.reduce((sum, site) => sum + site.layers.length * site.heads.length, 0);
-  const said = [`${counted(heads, "head")} at ${counted(data.sites.length, "site")}`];
-  if (!data.alone) said.push(`maps at ${counted(data.steps.length, "step")}`);
-  if (!data.alone || data.titles.length > 1) said.push(counted(data.titles.length, data.alone ? "text" : "example"));
-  const parameters = data.parameters < 1e7 ? readable(data.parameters) : compact(data.parameters);
+  const said = [`${pluralize(heads, "head")} at ${pluralize(data.sites.length, "site")}`];
+  if (!data.alone) said.push(`maps at ${pluralize(data.steps.length, "step")}`);
+  if (!data.alone || data.titles.length > 1) said.push(pluralize(data.titles.length, data.alone ? "text" : "example"));
+  const parameters = data.parameters < 1e7 ? formatNumber(data.parameters) : formatCompact(data.parameters);
   if (data.parameters) said.unshift(`${parameters} parameters`);
   if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
   if (data.started) said.push(data.started.slice(0, 10));

@@ -1,31 +1,31 @@
 // The wall: every head of one site on one example, a row of thumbnails a layer.
 
-import { make } from "../../../pages/dom.js";
+import { createHtml } from "../../../pages/dom.js";
 import { paintPlane } from "./canvas_pixels.js";
-import { badgeOf, roleOf, roleSentence } from "./head_roles.js";
+import { describeRole, roleBadge, roleOf } from "./head_roles.js";
 import { data } from "./page_data.js";
-import { linkedShare } from "./tokens.js";
+import { goldAlignmentWeight } from "./tokens.js";
 
 const THUMBNAIL = { width: 150, height: 180 }; // pixels of the screen, at most
-let wall = null;
+let headGrid = null;
 
 /**
  * Draw the wall into `place`; `choose(layer, head)` is called when a thumbnail is picked.
  *
  * Its elements are made anew only where the site or the sizes change: a step repaints them.
  */
-export function drawWall(place, shown, state, choose) {
+export function drawHeadGrid(place, shown, state, choose) {
   const { site } = shown;
   const name = [state.site, state.example, place.clientWidth].join(" ");
-  if (wall?.name !== name) wall = { name, cells: buildWall(place, state.site, shown.wall(0, 0), choose) };
+  if (headGrid?.name !== name) headGrid = { name, cells: buildHeadGrid(place, state.site, shown.wall(0, 0), choose) };
   const links = site.links?.[state.example];
-  for (const { layer, head, button, canvas, bar, role } of wall.cells) {
+  for (const { layer, head, button, canvas, bar, role } of headGrid.cells) {
     const plane = shown.wall(layer, head);
     paintPlane(canvas, plane, site.causal);
-    const share = links && !shown.signed ? linkedShare(site, state.example, plane) : null;
+    const share = links && !shown.signed ? goldAlignmentWeight(site, state.example, plane) : null;
     const label =
       `layer ${site.layers[layer]}, head ${site.heads[head]}: ${role}` +
-      (share === null ? "" : `, ${wholePercent(share)} on known links`);
+      (share === null ? "" : `, ${formatPercent(share)} on known links`);
     if (button.title !== label) {
       button.title = label;
       button.setAttribute("aria-label", label);
@@ -33,40 +33,46 @@ export function drawWall(place, shown, state, choose) {
     const pressed = String(layer === state.layer && head === state.head);
     if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
     if (bar.hidden !== (share === null)) bar.hidden = share === null;
-    if (share !== null) bar.firstChild.style.width = wholePercent(Math.min(1, share));
+    if (share !== null) bar.firstChild.style.width = formatPercent(Math.min(1, share));
   }
 }
 
-function buildWall(place, at, plane, choose) {
+function buildHeadGrid(place, at, plane, choose) {
   const site = data.sites[at];
   place.style.setProperty("--heads", site.heads.length);
   const room = (place.clientWidth - 34) / site.heads.length - (site.heads.length > 12 ? 4 : 8);
   const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL.width), plane.queries, plane.keys);
   place.classList.toggle("dense", width < 60);
-  const children = [make("span")];
+  const children = [createHtml("span")];
   const short = width < 46;
   for (const head of site.heads)
     children.push(
-      make("span", { class: "column-name", title: named("head", head) }, short ? head : named("head", head)),
+      createHtml(
+        "span",
+        { class: "column-name", title: numberedName("head", head) },
+        short ? head : numberedName("head", head),
+      ),
     );
   const cells = [];
   site.layers.forEach((name, layer) => {
     const small = height < 46;
-    children.push(make("span", { class: `row-name${small ? " upright" : ""}` }, small ? name : named("layer", name)));
+    children.push(
+      createHtml("span", { class: `row-name${small ? " upright" : ""}` }, small ? name : numberedName("layer", name)),
+    );
     site.heads.forEach((_, head) => {
-      const canvas = make("canvas");
+      const canvas = createHtml("canvas");
       canvas.style.width = `${width}px`;
       canvas.style.height = `${height}px`;
       // Where cells are smaller than pixels they are averaged: none is dropped.
       const fine = Math.min(width / plane.keys, height / plane.queries) * devicePixelRatio < 1;
       if (fine) canvas.style.imageRendering = "auto";
-      const bar = make("span", { class: "share" }, make("span"));
+      const bar = createHtml("span", { class: "share" }, createHtml("span"));
       const entry = roleOf(at, layer, head);
-      const badge = make("span", { class: entry.role ? "badge" : "badge none" }, badgeOf(entry));
-      const button = make("button", { type: "button", class: "thumbnail" }, canvas, bar, badge);
+      const badge = createHtml("span", { class: entry.role ? "badge" : "badge none" }, roleBadge(entry));
+      const button = createHtml("button", { type: "button", class: "thumbnail" }, canvas, bar, badge);
       button.addEventListener("click", () => choose(layer, head));
       children.push(button);
-      cells.push({ layer, head, button, canvas, bar, role: roleSentence(entry) });
+      cells.push({ layer, head, button, canvas, bar, role: describeRole(entry) });
     });
   });
   // A redraw during keyboard use must not lose the focus.
@@ -86,8 +92,8 @@ function thumbnailSize(room, queries, keys) {
 }
 
 /** "head 3" for a number, the name itself where it is one. */
-export function named(what, name) {
+export function numberedName(what, name) {
   return /^\d+$/.test(name) ? `${what} ${name}` : name;
 }
 
-export const wholePercent = (share) => `${Math.round(100 * share)}%`;
+export const formatPercent = (share) => `${Math.round(100 * share)}%`;

@@ -1,63 +1,70 @@
 // Every head over training: one statistic as a heat map of heads and steps, and the chosen head's curve beneath it.
 
-import { colorOf, css, dark } from "../../../pages/color_scale.js";
-import { byId, draw, fillSegments, hideTip, make, showTip } from "../../../pages/dom.js";
-import { readable, shorten } from "../../../pages/formatting.js";
-import { showRamp } from "../../../pages/plot_marks.js";
-import { tickWords } from "../../../pages/scales.js";
+import { colorForValue, cssColor, darkScheme } from "../../../pages/color_scale.js";
+import { byId, createHtml, createSvg, hideTooltip, renderSegments, showTooltip } from "../../../pages/dom.js";
+import { formatNumber, truncate } from "../../../pages/formatting.js";
+import { renderColorBar } from "../../../pages/plot_marks.js";
+import { tickLabels } from "../../../pages/scales.js";
 import { drawHeadCurve } from "./head_curve.js";
-import { named } from "./head_grid.js";
-import { endsOf, headName, measured, nearestColumn, scaleFacts, tableOf } from "./head_statistics.js";
+import { numberedName } from "./head_grid.js";
+import {
+  formatMeasurement,
+  headName,
+  loadStatisticsTable,
+  nearestColumn,
+  scaleRange,
+  statisticScale,
+} from "./head_statistics.js";
 import { data } from "./page_data.js";
 import { nearestStep } from "./view_state.js";
 
-export const HEATS = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
-const ROLES_SHOWN = 6;
+export const HISTORY_LAYOUT = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
+const MAX_ROLES_SHOWN = 6;
 const SOURCES = { mean: "these examples (mean)", example: "this example", training: "training batches" };
 
-let source = "mean";
-let heats = null; // what is drawn now: its key, and how to point at a head and a step
-let timelinesAsked = 0;
+let selectedSource = "mean";
+let headHistory = null; // what is drawn now: its key, and how to point at a head and a step
+let historyRequests = 0;
 
 /** Draw the panel for what `state` names; `choose({ layer, head, step })` is called where a cell is picked. */
-export async function drawTimeline(state, choose) {
-  const asked = ++timelinesAsked;
+export async function drawHeadHistory(state, choose) {
+  const asked = ++historyRequests;
   const { tables } = data.history.sites[state.site];
   byId("timeline-panel").hidden = tables.length === 0;
   if (!tables.length) return;
-  const redraw = () => drawTimeline(state, choose);
-  const facts = offerSources(state, tables, redraw);
-  const statistic = offerStatistics(state, facts.names);
-  const table = await tableOf(state.site, facts.source);
+  const redraw = () => drawHeadHistory(state, choose);
+  const facts = showSources(state, tables, redraw);
+  const statistic = showStatistics(state, facts.names);
+  const table = await loadStatisticsTable(state.site, facts.source);
   // The other run has the mean over the probe alone, which is to be laid over no other curve.
   const both = facts.source === "mean" && tables.some((each) => each.source === "against");
-  const other = both ? await tableOf(state.site, "against") : null;
+  const other = both ? await loadStatisticsTable(state.site, "against") : null;
   // While this was unpacked, something else may have been asked for.
-  if (asked !== timelinesAsked) return;
+  if (asked !== historyRequests) return;
   const place = byId("timeline");
   // The window's width, not the place's own: to ask for that would lay the whole page out once more at every step.
-  const key = [state.site, facts.source, statistic, innerWidth, dark.matches].join(" ");
-  if (heats?.key !== key) {
-    heats = { key, ...drawHeats(place, state, table, statistic, choose) };
-    drawRoles(state, choose);
+  const key = [state.site, facts.source, statistic, innerWidth, darkScheme.matches].join(" ");
+  if (headHistory?.key !== key) {
+    headHistory = { key, ...buildHistoryHeatmap(place, state, table, statistic, choose) };
+    drawRoleList(state, choose);
   }
-  heats.point(state);
-  drawHeadCurve(byId("head-curve"), state, { table, other, statistic, box: heats.box }, choose);
+  headHistory.point(state);
+  drawHeadCurve(byId("head-curve"), state, { table, other, statistic, box: headHistory.box }, choose);
   byId("timeline").dataset.shown = location.hash;
 }
 
 /** The buttons of what can be measured on; returns the facts of the table that is shown. */
-function offerSources(state, tables, redraw) {
+function showSources(state, tables, redraw) {
   const find = (name) => tables.find((table) => table.source === (name === "example" ? String(state.example) : name));
   const names = Object.keys(SOURCES).filter(find);
-  if (!names.includes(source)) source = names[0];
+  if (!names.includes(selectedSource)) selectedSource = names[0];
   const choices = names.length > 1 ? names.map((name) => [name, SOURCES[name]]) : [];
-  fillSegments(byId("sources"), choices, source, (name) => ((source = name), redraw()));
-  return find(source);
+  renderSegments(byId("sources"), choices, selectedSource, (name) => ((selectedSource = name), redraw()));
+  return find(selectedSource);
 }
 
 /** The choice of a statistic; returns the one that is shown: the asked one, else the one that tells most. */
-function offerStatistics(state, names) {
+function showStatistics(state, names) {
   const shown = names.includes(state.statistic)
     ? state.statistic
     : names.includes("induction")
@@ -66,58 +73,58 @@ function offerStatistics(state, names) {
   const choices = byId("statistic");
   if (choices.dataset.names !== String(names)) {
     choices.dataset.names = names;
-    choices.replaceChildren(...names.map((name) => make("option", { value: name }, scaleFacts(name).words)));
+    choices.replaceChildren(...names.map((name) => createHtml("option", { value: name }, statisticScale(name).words)));
   }
   choices.value = shown;
   return shown;
 }
 
-function drawHeats(place, state, table, statistic, choose) {
+function buildHistoryHeatmap(place, state, table, statistic, choose) {
   const site = data.sites[state.site];
   const [layers, heads, columns] = [site.layers.length, site.heads.length, table.steps.length];
-  const room = Math.floor((HEATS.depth - HEATS.between * (layers - 1)) / (layers * heads));
-  const row = Math.min(HEATS.highest, Math.max(HEATS.lowest, room));
-  const fit = Math.max(1, (place.clientWidth - HEATS.left - HEATS.right) / columns);
+  const room = Math.floor((HISTORY_LAYOUT.depth - HISTORY_LAYOUT.between * (layers - 1)) / (layers * heads));
+  const row = Math.min(HISTORY_LAYOUT.highest, Math.max(HISTORY_LAYOUT.lowest, room));
+  const fit = Math.max(1, (place.clientWidth - HISTORY_LAYOUT.left - HISTORY_LAYOUT.right) / columns);
   const column = fit >= 3 ? Math.floor(fit) : fit;
-  const box = { row, column, columns, heads, left: HEATS.left, across: column * columns };
-  box.y = (layer, head) => layer * (heads * row + HEATS.between) + head * row;
-  box.x = (at) => HEATS.left + at * column;
+  const box = { row, column, columns, heads, left: HISTORY_LAYOUT.left, across: column * columns };
+  box.y = (layer, head) => layer * (heads * row + HISTORY_LAYOUT.between) + head * row;
+  box.x = (at) => HISTORY_LAYOUT.left + at * column;
   box.down = box.y(layers - 1, heads);
   box.column_of = (step) => nearestColumn(table.steps, step);
-  const ends = endsOf(table, statistic);
-  const marks = tickWords([ends[0], (ends[0] + ends[1]) / 2, ends[1]]).map(([, words], at) => [at / 2, words]);
-  showRamp(byId("timeline-legend"), scaleFacts(statistic).unit, (share) => css(share ** 2), marks);
-  const size = { width: HEATS.left + box.across + HEATS.right, height: box.down + 4 };
-  const svg = draw("svg", {
+  const ends = scaleRange(table, statistic);
+  const marks = tickLabels([ends[0], (ends[0] + ends[1]) / 2, ends[1]]).map(([, words], at) => [at / 2, words]);
+  renderColorBar(byId("timeline-legend"), statisticScale(statistic).unit, (share) => cssColor(share ** 2), marks);
+  const size = { width: HISTORY_LAYOUT.left + box.across + HISTORY_LAYOUT.right, height: box.down + 4 };
+  const svg = createSvg("svg", {
     ...size,
     tabindex: 0,
     role: "application",
     "aria-roledescription": "heat map",
-    "aria-label": `${scaleFacts(statistic).words} of every head at every step; arrow keys move over heads and steps`,
+    "aria-label": `${statisticScale(statistic).words} of every head at every step; arrow keys move over heads and steps`,
   });
   const labels = rowLabels(site, box);
-  const pointer = draw("g", { class: "pointer" });
+  const pointer = createSvg("g", { class: "pointer" });
   svg.append(...labels.map(([, label]) => label), roleMarks(state.site, box), pointer);
-  const sheet = make("div", { class: "sheet" }, paintHeats(site, table, statistic, ends, box), svg);
+  const sheet = createHtml("div", { class: "sheet" }, paintHistoryHeatmap(site, table, statistic, ends, box), svg);
   sheet.style.width = `${size.width}px`;
   sheet.style.height = `${size.height}px`;
   const focused = place.contains(document.activeElement);
   place.replaceChildren(sheet);
   if (focused) svg.focus({ preventScroll: true });
-  listenToHeats(svg, state, { site, table, statistic, box }, choose);
-  return { box, point: (now) => pointAt(place, now, box, pointer, labels) };
+  addHistoryListeners(svg, state, { site, table, statistic, box }, choose);
+  return { box, point: (now) => highlightHistoryCell(place, now, box, pointer, labels) };
 }
 
 /** The cells, a pixel of the canvas each: luminance runs evenly from one end of the scale to the other. */
-function paintHeats(site, table, statistic, [low, high], box) {
+function paintHistoryHeatmap(site, table, statistic, [low, high], box) {
   const scale = Math.max(1, window.devicePixelRatio || 1);
-  const canvas = make("canvas", { width: Math.round(box.across * scale), height: Math.round(box.down * scale) });
+  const canvas = createHtml("canvas", { width: Math.round(box.across * scale), height: Math.round(box.down * scale) });
   canvas.style.cssText = `left:${box.left}px;top:0;width:${box.across}px;height:${box.down}px`;
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   context.imageSmoothingEnabled = false;
   site.layers.forEach((_, layer) => {
-    const small = make("canvas", { width: box.columns, height: box.heads });
+    const small = createHtml("canvas", { width: box.columns, height: box.heads });
     const image = new ImageData(box.columns, box.heads);
     for (let head = 0; head < box.heads; head++) {
       for (let at = 0; at < box.columns; at++) {
@@ -125,7 +132,7 @@ function paintHeats(site, table, statistic, [low, high], box) {
         // What is not defined stays the panel's own ground.
         if (Number.isNaN(value)) continue;
         const share = Math.min(1, Math.max(0, (value - low) / (high - low)));
-        image.data.set([...colorOf(share * share), 255], 4 * (head * box.columns + at));
+        image.data.set([...colorForValue(share * share), 255], 4 * (head * box.columns + at));
       }
     }
     small.getContext("2d").putImageData(image, 0, 0);
@@ -143,11 +150,11 @@ function rowLabels(site, box) {
   return site.layers.flatMap((layer, l) =>
     site.heads.map((_, h) => {
       const y = Math.max(10, box.y(l, h) + box.row / 2 + 4);
-      const text = shorten(headName(site, l, h), 9);
-      const label = draw("text", { class: "row-label", x: box.left - 8, y, "text-anchor": "end" }, text);
+      const text = truncate(headName(site, l, h), 9);
+      const label = createSvg("text", { class: "row-label", x: box.left - 8, y, "text-anchor": "end" }, text);
       // The first row of a layer names the layer; one that is pointed at names itself.
       if (!roomy && h > 0) label.classList.add("unshown");
-      if (!roomy && h === 0) label.dataset.layer = shorten(named("layer", layer), 9);
+      if (!roomy && h === 0) label.dataset.layer = truncate(numberedName("layer", layer), 9);
       if (label.dataset.layer) label.textContent = label.dataset.layer;
       return [text, label];
     }),
@@ -161,15 +168,15 @@ function roleMarks(site, box) {
     .map((role) => {
       const size = Math.max(3.5, Math.min(5.5, box.row / 2 - 1));
       const [x, y] = [box.x(box.column_of(role.onset)) + box.column / 2, box.y(role.layer, role.head) + box.row / 2];
-      return draw("path", {
+      return createSvg("path", {
         class: "role-mark",
         d: `M${x} ${y - size}L${x + size} ${y}L${x} ${y + size}L${x - size} ${y}Z`,
       });
     });
-  return draw("g", {}, ...marks);
+  return createSvg("g", {}, ...marks);
 }
 
-function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
+function addHistoryListeners(svg, state, { site, table, statistic, box }, choose) {
   const cellAt = (event) => {
     const frame = svg.getBoundingClientRect();
     const y = event.clientY - frame.top;
@@ -181,7 +188,7 @@ function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
   };
   svg.addEventListener("pointermove", (event) => {
     const cell = cellAt(event);
-    if (!cell || cell.at === null) return hideTip();
+    if (!cell || cell.at === null) return hideTooltip();
     const value = table.value(statistic, cell.layer, cell.head, cell.at);
     const roles = data.history.roles.filter(
       (role) =>
@@ -190,11 +197,17 @@ function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
         role.head === cell.head &&
         box.column_of(role.onset) === cell.at,
     );
-    const text = `head ${headName(site, cell.layer, cell.head)}, step ${readable(table.steps[cell.at])} `;
-    const told = roles.map((role) => make("div", { class: "told" }, `◆ ${role.said}`));
-    showTip(event.clientX, event.clientY, text, make("b", {}, measured(value, scaleFacts(statistic).unit)), ...told);
+    const text = `head ${headName(site, cell.layer, cell.head)}, step ${formatNumber(table.steps[cell.at])} `;
+    const told = roles.map((role) => createHtml("div", { class: "told" }, `◆ ${role.said}`));
+    showTooltip(
+      event.clientX,
+      event.clientY,
+      text,
+      createHtml("b", {}, formatMeasurement(value, statisticScale(statistic).unit)),
+      ...told,
+    );
   });
-  svg.addEventListener("pointerleave", hideTip);
+  svg.addEventListener("pointerleave", hideTooltip);
   svg.addEventListener("click", (event) => {
     const cell = cellAt(event);
     if (!cell) return;
@@ -216,12 +229,12 @@ function listenToHeats(svg, state, { site, table, statistic, box }, choose) {
 }
 
 /** Frame the row of the chosen head and the column of the step, and bring the row into sight. */
-function pointAt(place, state, box, pointer, labels) {
+function highlightHistoryCell(place, state, box, pointer, labels) {
   const [y, x] = [box.y(state.layer, state.head), box.x(box.column_of(data.steps[state.step]))];
   const height = box.row + (box.row >= 12 ? 1 : 2);
   pointer.replaceChildren(
-    draw("rect", { class: "frame", x: box.left - 1, y: y - 1, width: box.across + 2, height, rx: 2 }),
-    draw("rect", { class: "frame column", x, y: 0, width: box.column, height: box.down }),
+    createSvg("rect", { class: "frame", x: box.left - 1, y: y - 1, width: box.across + 2, height, rx: 2 }),
+    createSvg("rect", { class: "frame column", x, y: 0, width: box.column, height: box.down }),
   );
   const chosen = state.layer * box.heads + state.head;
   // A step along the same row is quick: nothing else has to be looked at.
@@ -239,18 +252,23 @@ function pointAt(place, state, box, pointer, labels) {
 }
 
 /** The roles of the site's heads in words, each a door to the step since which it is played. */
-function drawRoles(state, choose) {
+function drawRoleList(state, choose) {
   const roles = data.history.roles.filter((role) => role.site === state.site);
   const items = roles.map((role) => {
-    const button = make("button", { type: "button", class: "role" }, make("i", {}, "◆"), ` ${role.said}`);
+    const button = createHtml("button", { type: "button", class: "role" }, createHtml("i", {}, "◆"), ` ${role.said}`);
     button.addEventListener("click", () =>
       choose({ layer: role.layer, head: role.head, step: nearestStep(role.onset) }),
     );
-    return make("li", {}, button);
+    return createHtml("li", {}, button);
   });
-  const [first, rest] = [items.slice(0, ROLES_SHOWN), items.slice(ROLES_SHOWN)];
-  const more = make("details", {}, make("summary", {}, `${rest.length} more`), make("ul", {}, ...rest));
-  byId("roles").replaceChildren(make("ul", {}, ...first), ...(rest.length ? [more] : []));
+  const [first, rest] = [items.slice(0, MAX_ROLES_SHOWN), items.slice(MAX_ROLES_SHOWN)];
+  const more = createHtml(
+    "details",
+    {},
+    createHtml("summary", {}, `${rest.length} more`),
+    createHtml("ul", {}, ...rest),
+  );
+  byId("roles").replaceChildren(createHtml("ul", {}, ...first), ...(rest.length ? [more] : []));
   byId("timeline-note").textContent = roles.length
     ? "A diamond marks the step since which a head has had its role; roles are those of the last step."
     : "Of the roles that are followed over the steps (induction, previous token, first token, diagonal, alignment) no " +

@@ -4,12 +4,12 @@
 // -1, the nearest role or -1, distance, share, even, score, simpler], ...], far }, roles being indices of `kinds`, shares
 // percents, simpler [[rule, number], ...] where the nearest role cannot be told from these rules; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one picture.
 
-import { byId, make } from "../../../pages/dom.js";
-import { counted, readable } from "../../../pages/formatting.js";
+import { byId, createHtml } from "../../../pages/dom.js";
+import { formatNumber, pluralize } from "../../../pages/formatting.js";
 import { headName } from "./head_statistics.js";
 import { data } from "./page_data.js";
 
-export const SINGULAR = {
+export const POSITION_NOUNS = {
   tokens: "token",
   grid: "patch",
   frames: "frame",
@@ -20,12 +20,12 @@ export const SINGULAR = {
 };
 
 /** Of heads whose nearest role these examples cannot tell from simpler rules. */
-const UNTOLD = { role: "untold", badge: "?", name: "cannot be told here" };
+const AMBIGUOUS = { role: "untold", badge: "?", name: "cannot be told here" };
 
 /** The roles of all heads: { site, layer, head, role, nearest, distance, share, even, score, simpler }. */
 const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score, simpler]) => {
   const kind = (index) => (index < 0 ? null : data.roles.kinds[index]);
-  const known = simpler.length ? UNTOLD : kind(role);
+  const known = simpler.length ? AMBIGUOUS : kind(role);
   return { site, layer, head, role: known, nearest: kind(nearest), distance, share, even, score, simpler };
 });
 const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} ${each.head}`, each]));
@@ -34,36 +34,36 @@ const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} 
 export const roleOf = (site, layer, head) => roleByHead.get(`${site} ${layer} ${head}`);
 
 /** A few letters for a role; "–" for none. */
-export function badgeOf({ role, distance }) {
+export function roleBadge({ role, distance }) {
   if (!role) return "–";
   return role.badge || `${distance < 0 ? "−" : "+"}${Math.abs(distance)}`;
 }
 
 /** Words of a role with what its site's keys are put in for "{token}". */
-function ofSite(words, { site, distance }) {
+function fillRoleText(words, { site, distance }) {
   const { kind, leading } = data.axes[data.sites[site].key];
-  const places = placesAway(distance);
+  const places = describeOffset(distance);
   // What leads the patches of a picture is no patch.
-  const first = leading && kind === "grid" ? "class token" : `first ${SINGULAR[kind]}`;
+  const first = leading && kind === "grid" ? "class token" : `first ${POSITION_NOUNS[kind]}`;
   return words
     .replaceAll("first {token}", first)
-    .replaceAll("{token}", SINGULAR[kind])
+    .replaceAll("{token}", POSITION_NOUNS[kind])
     .replaceAll("{away}", places);
 }
 
-const placesAway = (distance) => {
+const describeOffset = (distance) => {
   const far = Math.abs(distance);
   return `${far} ${far === 1 ? "place" : "places"} ${distance < 0 ? "back" : "ahead"}`;
 };
 
 /** A rule that gives the same maps, in words. */
-function simplerWords([rule, number]) {
-  if (rule === "a fixed distance") return number ? `always ${placesAway(number)}` : "always its own place";
+function simplerRuleText([rule, number]) {
+  if (rule === "a fixed distance") return number ? `always ${describeOffset(number)}` : "always its own place";
   return rule === "one place" ? `always place ${number + 1}` : rule;
 }
 
 /** What a head does, in one sentence without its name. */
-export function roleSentence(entry) {
+export function describeRole(entry) {
   const { role, nearest, share, even, simpler } = entry;
   const weight = (kind) =>
     kind.role === "broad"
@@ -71,17 +71,17 @@ export function roleSentence(entry) {
       : kind.role === "alignment"
         ? `${share}% of linked rows right (without looking: ${even}%)`
         : `${share}% of its weight (evenly spread: ${even}%)`;
-  if (role === UNTOLD) {
-    const others = simpler.map((each) => `, or ${simplerWords(each)}`).join("");
-    return `cannot be told here: “${ofSite(nearest.name, entry)}”${others}; either way ${weight(nearest)}${farWords(entry)}`;
+  if (role === AMBIGUOUS) {
+    const others = simpler.map((each) => `, or ${simplerRuleText(each)}`).join("");
+    return `cannot be told here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${weight(nearest)}${distanceText(entry)}`;
   }
-  if (role) return `${ofSite(role.does, entry)}: ${weight(role)}${sinceWords(entry)}${farWords(entry)}`;
+  if (role) return `${fillRoleText(role.does, entry)}: ${weight(role)}${onsetText(entry)}${distanceText(entry)}`;
   if (!nearest) return "has too few rows to tell";
-  return `none of these; nearest “${ofSite(nearest.name, entry)}”: ${weight(nearest)}${farWords(entry)}`;
+  return `none of these; nearest “${fillRoleText(nearest.name, entry)}”: ${weight(nearest)}${distanceText(entry)}`;
 }
 
 /** How far a head looks on a picture. */
-function farWords({ site, layer, head }) {
+function distanceText({ site, layer, head }) {
   const far = data.roles.far[site];
   const pixels = far?.heads[layer][head] ?? null;
   const tenths = (value) => Number(value.toFixed(1));
@@ -89,38 +89,38 @@ function farWords({ site, layer, head }) {
 }
 
 /** Since when a head plays its role, where the run's statistics tell. */
-function sinceWords({ site, layer, head, role }) {
+function onsetText({ site, layer, head, role }) {
   const known = data.history.roles.find(
     (each) => each.site === site && each.layer === layer && each.head === head && each.role === role.role,
   );
-  return known ? `; since step ${readable(known.onset)}` : "";
+  return known ? `; since step ${formatNumber(known.onset)}` : "";
 }
 
-export const siteWords = (site) => site.name.replace("/", " · ");
+export const siteLabel = (site) => site.name.replace("/", " · ");
 
 /** Fill the panel; `choose({ site, layer, head })` is called where a head is picked. */
-export function buildRoles(choose) {
+export function renderRoles(choose) {
   byId("roles-note").textContent = rolesNote();
-  const kinds = [...data.roles.kinds, UNTOLD, null].filter((kind) => headRoles.some(({ role }) => role === kind));
-  byId("roles-by-kind").replaceChildren(...kinds.map((kind) => kindRow(kind, choose)));
-  const told = kinds.flatMap((kind) => ofKind(kind).map((entry) => toldHead(entry, choose)));
+  const kinds = [...data.roles.kinds, AMBIGUOUS, null].filter((kind) => headRoles.some(({ role }) => role === kind));
+  byId("roles-by-kind").replaceChildren(...kinds.map((kind) => roleRow(kind, choose)));
+  const told = kinds.flatMap((kind) => headsWithRole(kind).map((entry) => headSentence(entry, choose)));
   byId("roles-by-head").replaceChildren(...told);
-  goByArrows(byId("roles-by-kind"));
-  goByArrows(byId("roles-by-head"));
-  const rules = [...data.roles.kinds, UNTOLD].map((kind) => [
-    make("dt", {}, ofSite(kind.name, headRoles[0])),
-    make("dd", {}, ruleOf(kind, headRoles[0])),
+  addArrowNavigation(byId("roles-by-kind"));
+  addArrowNavigation(byId("roles-by-head"));
+  const rules = [...data.roles.kinds, AMBIGUOUS].map((kind) => [
+    createHtml("dt", {}, fillRoleText(kind.name, headRoles[0])),
+    createHtml("dd", {}, roleDefinition(kind, headRoles[0])),
   ]);
   byId("role-rules").replaceChildren(...rules.flat());
 }
 
 /** On what the roles rest. */
 function rolesNote() {
-  const texts = counted(data.titles.length, data.alone ? "text" : "example");
+  const texts = pluralize(data.titles.length, data.alone ? "text" : "example");
   const many = data.titles.length > 1;
   const where = data.alone
     ? `in ${many ? `these ${texts}` : "this text"}`
-    : `over ${texts} at step ${readable(data.roles.step)}, the last`;
+    : `over ${texts} at step ${formatNumber(data.roles.step)}, the last`;
   const percent = Math.round(100 * data.roles.least);
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
@@ -129,9 +129,9 @@ function rolesNote() {
 }
 
 /** The rule of a role: what is measured, and from where on a head has it. */
-function ruleOf(kind, entry) {
+function roleDefinition(kind, entry) {
   const percent = Math.round(100 * data.roles.least);
-  if (kind === UNTOLD)
+  if (kind === AMBIGUOUS)
     return (
       "On these examples the nearest role and a simpler rule give the same maps: a fixed distance, one place, position alone, or " +
       "the key’s token alone. Texts whose repetitions lie at other distances tell them apart."
@@ -140,41 +140,48 @@ function ruleOf(kind, entry) {
     return `exp(entropy) of a row is at least ${Math.round(100 * data.roles.broad)}% of the keys that it sees, on average.`;
   if (kind.role === "alignment")
     return (
-      `Share: how many largest weights of linked rows fall on ${ofSite(kind.keys, entry)} (1 − alignment error rate); even: the better ` +
+      `Share: how many largest weights of linked rows fall on ${fillRoleText(kind.keys, entry)} (1 − alignment error rate); even: the better ` +
       `of a random link and the straight diagonal. (share − even) ÷ (1 − even) ≥ ${percent}%.`
     );
   return (
-    `Share: the mean weight on keys of this kind: ${ofSite(kind.keys, entry)}; even: that of equal weights; both over the rows ` +
+    `Share: the mean weight on keys of this kind: ${fillRoleText(kind.keys, entry)}; even: that of equal weights; both over the rows ` +
     `that see one. (share − even) ÷ (1 − even) ≥ ${percent}%.`
   );
 }
 
 /** The heads of a role, the clearest first; of none in their own order. */
-const ofKind = (kind) => headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
+const headsWithRole = (kind) =>
+  headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
 
-function kindRow(kind, choose) {
+function roleRow(kind, choose) {
   const entries = headRoles.filter(({ role }) => role === kind);
   const chips = data.sites.flatMap((site, index) => {
     const own = entries.filter((entry) => entry.site === index);
     if (!own.length) return [];
-    const name = data.sites.length > 1 ? [make("span", { class: "of-site" }, siteWords(site))] : [];
-    return [make("span", { class: "heads-of-site" }, ...name, ...own.map((entry) => headChip(entry, choose)))];
+    const name = data.sites.length > 1 ? [createHtml("span", { class: "of-site" }, siteLabel(site))] : [];
+    return [createHtml("span", { class: "heads-of-site" }, ...name, ...own.map((entry) => headChip(entry, choose)))];
   });
   const badge = kind ? kind.badge || "±k" : "–";
-  const name = kind ? ofSite(kind.name, entries[0]) : "none of these";
-  return make(
+  const name = kind ? fillRoleText(kind.name, entries[0]) : "none of these";
+  return createHtml(
     "div",
-    { class: "kind-row", title: kind && ruleOf(kind, entries[0]) },
-    make("span", { class: kind ? "badge" : "badge none" }, badge),
-    make("div", {}, make("b", {}, name), make("span", { class: "count" }, ` ${entries.length} `), ...chips),
+    { class: "kind-row", title: kind && roleDefinition(kind, entries[0]) },
+    createHtml("span", { class: kind ? "badge" : "badge none" }, badge),
+    createHtml(
+      "div",
+      {},
+      createHtml("b", {}, name),
+      createHtml("span", { class: "count" }, ` ${entries.length} `),
+      ...chips,
+    ),
   );
 }
 
 function headChip(entry, choose) {
   const site = data.sites[entry.site];
-  const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name} ${roleSentence(entry)}`;
-  const far = entry.role && !entry.role.badge ? ` (${badgeOf(entry)})` : "";
-  const button = make(
+  const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name} ${describeRole(entry)}`;
+  const far = entry.role && !entry.role.badge ? ` (${roleBadge(entry)})` : "";
+  const button = createHtml(
     "button",
     { type: "button", class: "head-chip", tabindex: -1, title: words, "aria-label": words },
     headName(site, entry.layer, entry.head) + far,
@@ -185,16 +192,16 @@ function headChip(entry, choose) {
 }
 
 /** One head in its sentence, a door to it. */
-function toldHead(entry, choose) {
+function headSentence(entry, choose) {
   const site = data.sites[entry.site];
-  const of = data.sites.length > 1 ? ` of ${siteWords(site)}` : "";
-  const badge = make("span", { class: entry.role ? "badge" : "badge none" }, badgeOf(entry));
-  const name = make("b", {}, `Head ${headName(site, entry.layer, entry.head)}`);
-  const button = make(
+  const of = data.sites.length > 1 ? ` of ${siteLabel(site)}` : "";
+  const badge = createHtml("span", { class: entry.role ? "badge" : "badge none" }, roleBadge(entry));
+  const name = createHtml("b", {}, `Head ${headName(site, entry.layer, entry.head)}`);
+  const button = createHtml(
     "button",
     { type: "button", class: "told-head", tabindex: -1 },
     badge,
-    make("span", {}, name, `${of} ${roleSentence(entry)}.`),
+    createHtml("span", {}, name, `${of} ${describeRole(entry)}.`),
   );
   button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
   entry.told = button;
@@ -202,7 +209,7 @@ function toldHead(entry, choose) {
 }
 
 /** Of many doors one is reached by Tab, the chosen head's; the arrow keys go on from it to the next and choose it. */
-export function goByArrows(box) {
+export function addArrowNavigation(box) {
   box.addEventListener("keydown", (event) => {
     const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
     const doors = [...box.querySelectorAll("button")];
@@ -216,21 +223,21 @@ export function goByArrows(box) {
   });
 }
 
-let roleShown = null;
+let selectedRole = null;
 
 /** Mark the chosen head, and bring its sentence into sight in its own box. */
-export function markRole({ site, layer, head }) {
+export function selectRole({ site, layer, head }) {
   const entry = roleOf(site, layer, head);
-  if (entry === roleShown) return;
+  if (entry === selectedRole) return;
   const mark = (each, chosen) => {
     for (const element of each ? [each.chip, each.told] : []) {
       element.setAttribute("aria-pressed", chosen);
       element.tabIndex = chosen ? 0 : -1;
     }
   };
-  mark(roleShown, false);
+  mark(selectedRole, false);
   mark(entry, true);
-  roleShown = entry;
+  selectedRole = entry;
   const box = byId("roles-by-head");
   const [top, height] = [entry.told.offsetTop, entry.told.offsetHeight];
   if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) box.scrollTop = top - 4;

@@ -1,13 +1,13 @@
 // Statistics of heads over steps as the page holds them: their values, names and scales.
 
-import { readable, shorten } from "../../../pages/formatting.js";
-import { block } from "./map_data.js";
+import { formatNumber, truncate } from "../../../pages/formatting.js";
+import { unpackBlock } from "./map_data.js";
 import { data } from "./page_data.js";
 
 /** A promise of one table: its facts, and `value(statistic, layer, head, column)`, NaN where it is not defined. */
-export async function tableOf(site, name) {
+export async function loadStatisticsTable(site, name) {
   const facts = data.history.sites[site].tables.find((table) => table.source === name);
-  const bytes = await block(`history-${site}-${name}`);
+  const bytes = await unpackBlock(`history-${site}-${name}`);
   const [layers, heads] = [data.sites[site].layers.length, data.sites[site].heads.length];
   const low = bytes.length / 2;
   return {
@@ -24,19 +24,19 @@ export async function tableOf(site, name) {
 }
 
 /** What a statistic is called, its unit, and the ends of its scale where it has some of its own. */
-export const scaleFacts = (name) => data.history.scales[name];
+export const statisticScale = (name) => data.history.scales[name];
 
 /** The ends of the scale on which a table's statistic is drawn: its own, else the least and the most of the table. */
-export function endsOf(table, statistic) {
+export function scaleRange(table, statistic) {
   const [least, most] = table.ranges[table.names.indexOf(statistic)];
-  const { low, high } = scaleFacts(statistic);
+  const { low, high } = statisticScale(statistic);
   const ends = [low ?? least, high ?? most];
   return ends[0] < ends[1] ? ends : [ends[0], ends[0] + 1];
 }
 
 /** "1.3" for layer 1 and head 3, both names where they are longer. */
 export function headName(site, layer, head) {
-  return shorten(`${site.layers[layer]}.${site.heads[head]}`, 24);
+  return truncate(`${site.layers[layer]}.${site.heads[head]}`, 24);
 }
 
 /** The column of the stored step that is nearest. */
@@ -49,4 +49,5 @@ export function nearestColumn(steps, step) {
 }
 
 /** A value in words with its unit. */
-export const measured = (value, unit) => (Number.isNaN(value) ? "not defined" : `${readable(value)}${unit && ` ${unit}`}`);
+export const formatMeasurement = (value, unit) =>
+  Number.isNaN(value) ? "not defined" : `${formatNumber(value)}${unit && ` ${unit}`}`;

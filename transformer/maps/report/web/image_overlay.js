@@ -1,41 +1,41 @@
 // The picture that an axis was cut from, under the weights of a row: what is read stays clear, all else lies in fog.
 
-import { byId, draw, make } from "../../../pages/dom.js";
-import { readable, spaced } from "../../../pages/formatting.js";
-import { axisOf, picturesOf, positionName } from "./axes.js";
-import { poolingWords } from "./captions.js";
-import { meansOf } from "./marginals.js";
+import { byId, createHtml, createSvg } from "../../../pages/dom.js";
+import { formatNumber, withSpaces } from "../../../pages/formatting.js";
+import { loadImages, positionName, siteAxis } from "./axes.js";
+import { poolingText } from "./captions.js";
+import { columnMeans } from "./marginals.js";
 import { data } from "./page_data.js";
 
-const PICTURE = 340; // pixels of the screen, at most
-const FOG = 128; // its gray: on a dark picture and on a bright one alike what stays clear is seen
-const THICKEST = 0.88; // of the fog, where nothing is read
+const IMAGE_SIZE = 340; // pixels of the screen, at most
+const FOG_GRAY = 128; // its gray: on a dark picture and on a bright one alike what stays clear is seen
+const MAX_FOG_OPACITY = 0.88; // of the fog, where nothing is read
 
 /** The sides in pixels of the screen of an axis's picture within a square of `room`. */
-export function pictureSize(axis, room) {
+export function imageSize(axis, room) {
   const [height, width] = axis.picture;
   const scale = room / Math.max(width, height);
   return { scale, width: Math.round(width * scale), height: Math.round(height * scale) };
 }
 
-/** A canvas and an SVG over it, for `paintPicture` and `outlines`. */
-export function pictureFrame({ width, height }, attributes) {
-  const canvas = make("canvas", { width, height });
-  const svg = draw("svg", { width, height, ...attributes });
-  const frame = make("span", { class: "picture" }, canvas, svg);
+/** A canvas and an SVG over it, for `paintImageOverlay` and `patchOutlines`. */
+export function imageFrame({ width, height }, attributes) {
+  const canvas = createHtml("canvas", { width, height });
+  const svg = createSvg("svg", { width, height, ...attributes });
+  const frame = createHtml("span", { class: "picture" }, canvas, svg);
   frame.style.width = `${width}px`;
   frame.style.height = `${height}px`;
   return { frame, canvas, svg };
 }
 
 /** Where each query has a picture of its own, that one, or the first for all of them; else the only one. */
-export const pictureOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
+export const imageOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
 
 /** Whether the positions of an axis have pictures of their own and are not places of one. */
-export const hasPictures = (axis) => axis.kind !== "grid" && Boolean(axis.picture);
+export const hasImagePerPosition = (axis) => axis.kind !== "grid" && Boolean(axis.picture);
 
 /** Draw a picture as it is; returns what else can be drawn on it. */
-export function paintBare(canvas, picture) {
+export function paintImage(canvas, picture) {
   const context = canvas.getContext("2d");
   context.imageSmoothingEnabled = picture.width > canvas.width;
   context.drawImage(picture, 0, 0, canvas.width, canvas.height);
@@ -43,27 +43,27 @@ export function paintBare(canvas, picture) {
 }
 
 /** Draw a picture in the fog that the weights of its patches leave; the largest weight leaves none. */
-export function paintPicture(canvas, picture, axis, patches) {
+export function paintImageOverlay(canvas, picture, axis, patches) {
   const [rows, columns] = axis.shape;
-  const fog = make("canvas", { width: columns, height: rows });
+  const fog = createHtml("canvas", { width: columns, height: rows });
   const image = new ImageData(columns, rows);
-  const largest = largestOf(patches);
+  const largest = maxWeight(patches);
   patches.forEach((value, patch) => {
-    const thick = THICKEST * (1 - Math.sqrt(Math.max(0, value) / largest));
-    image.data.set([FOG, FOG, FOG, Math.round(255 * thick)], 4 * patch);
+    const thick = MAX_FOG_OPACITY * (1 - Math.sqrt(Math.max(0, value) / largest));
+    image.data.set([FOG_GRAY, FOG_GRAY, FOG_GRAY, Math.round(255 * thick)], 4 * patch);
   });
   fog.getContext("2d").putImageData(image, 0, 0);
-  const context = paintBare(canvas, picture);
+  const context = paintImage(canvas, picture);
   const scale = canvas.width / axis.picture[1];
   context.imageSmoothingEnabled = false;
   const side = scale * axis.stride;
   context.drawImage(fog, scale * axis.offset, scale * axis.offset, columns * side, rows * side);
 }
 
-export const largestOf = (patches) => patches.reduce((a, b) => Math.max(a, b), 1e-9);
+export const maxWeight = (patches) => patches.reduce((a, b) => Math.max(a, b), 1e-9);
 
 /** Outlines of patches: of those that are linked to the query, of the query's own and of the key's. */
-export function outlines(axes, side, scale, state, links, query, key) {
+export function patchOutlines(axes, side, scale, state, links, query, key) {
   const axis = axes[side];
   const outline = (position, ...kinds) => {
     if (position === null || position < axis.leading) return [];
@@ -71,7 +71,7 @@ export function outlines(axes, side, scale, state, links, query, key) {
     const at = (cell) => scale * (axis.offset + axis.stride * cell);
     const [x, y] = [at(patch % axis.shape[1]), at(Math.floor(patch / axis.shape[1]))];
     const size = { width: scale * axis.stride, height: scale * axis.stride };
-    return kinds.map((kind) => draw("rect", { class: kind, x, y, ...size }));
+    return kinds.map((kind) => createSvg("rect", { class: kind, x, y, ...size }));
   };
   const linked = side === "key" && query !== null && state.links ? (links?.[state.example] ?? []) : [];
   const gold = linked.filter(([from]) => from === query);
@@ -83,11 +83,12 @@ export function outlines(axes, side, scale, state, links, query, key) {
 }
 
 /** The query whose row is shown while none is held: the class token, or the only one; null where there is neither. */
-export const restingQuery = ({ query }) => ((query.kind === "grid" && query.leading) || query.tokens.length === 1 ? 0 : null);
+export const defaultQuery = ({ query }) =>
+  (query.kind === "grid" && query.leading) || query.tokens.length === 1 ? 0 : null;
 
 /** The weights with which a query, or for null all on average, reads each patch of the keys. */
-export function patchesRead(plane, axis, query) {
-  const row = query === null ? meansOf(plane) : null;
+export function patchWeights(plane, axis, query) {
+  const row = query === null ? columnMeans(plane) : null;
   const at = query === null ? 0 : Math.floor(query / plane.queryBlock);
   return Array.from({ length: axis.tokens.length - axis.leading }, (_, patch) => {
     const cell = Math.floor((patch + axis.leading) / plane.keyBlock);
@@ -96,48 +97,49 @@ export function patchesRead(plane, axis, query) {
 }
 
 /** What a query does, as the view has it: "What “class” reads". */
-export function whatIsRead(shown, axes, query) {
+export function describeRow(shown, axes, query) {
   // The only one of its kind is called by its kind.
-  const name = (at) => (axes.query.tokens.length > 1 ? positionName(axes.query, at) : `the ${spaced(axes.query.name)}`);
+  const name = (at) =>
+    axes.query.tokens.length > 1 ? positionName(axes.query, at) : `the ${withSpaces(axes.query.name)}`;
   const by = query === null ? "all queries" : name(query);
-  const pooling = poolingWords(shown.detail, shown.signed);
+  const pooling = poolingText(shown.detail, shown.signed);
   const end = (query === null ? ", on average" : "") + (pooling && ` (pooled: ${pooling})`);
   if (shown.signed) return `Where ${by} ${query === null ? "read" : "reads"} more${end}`;
   return `What ${by} ${shown.verbs?.[0] ?? (query === null ? "read" : "reads")}${end}`;
 }
 
-let large = null; // the large picture, its name and how to paint it
+let largeImage = null; // the large picture, its name and how to paint it
 
 /**
  * Draw the example's picture into `place`, under what the query at hand reads; a click on a patch holds it, where
  * patches are queries. Where each query has a picture of its own and keys are no patches, that one as it is. Returns
  * the function that highlights positions: (query, key) => nothing.
  */
-export function drawPicture(place, shown, state, look, hold) {
-  const axes = { query: axisOf(shown.site, "query", state.example), key: axisOf(shown.site, "key", state.example) };
+export function drawImageOverlay(place, shown, state, look, hold) {
+  const axes = { query: siteAxis(shown.site, "query", state.example), key: siteAxis(shown.site, "key", state.example) };
   const side = ["key", "query"].find((each) => axes[each].kind === "grid" && axes[each].picture);
-  const bare = !side && hasPictures(axes.query);
+  const bare = !side && hasImagePerPosition(axes.query);
   const name = [state.site, state.example].join(" ");
-  if (large?.name !== name) {
+  if (largeImage?.name !== name) {
     const nothing = { element: null, paint: () => {} };
-    large = { name, ...(side ? pictureFigure(axes, side, look, hold) : bare ? bareFigure(axes.query) : nothing) };
-    place.replaceChildren(...(large.element ? [large.element] : []));
+    largeImage = { name, ...(side ? overlayFigure(axes, side, look, hold) : bare ? imageFigure(axes.query) : nothing) };
+    place.replaceChildren(...(largeImage.element ? [largeImage.element] : []));
     byId("picture-title").textContent = bare ? "Picture by picture" : "Over the picture";
     // Of an axis without a picture the panel has the distances alone, which have a title of their own.
-    byId("picture-title").hidden = !large.element;
-    byId("picture-panel").hidden = !large.element && !data.roles.far[state.site];
+    byId("picture-title").hidden = !largeImage.element;
+    byId("picture-panel").hidden = !largeImage.element && !data.roles.far[state.site];
   }
-  const { paint } = large;
+  const { paint } = largeImage;
   return (query, key) => paint(shown, state, query, key);
 }
 
 /** The large picture: { element, paint(shown, state, query, key) }. */
-function pictureFigure(axes, side, look, hold) {
+function overlayFigure(axes, side, look, hold) {
   const axis = axes[side];
-  const size = pictureSize(axis, PICTURE);
-  const { frame, canvas, svg } = pictureFrame(size, { role: "img", tabindex: 0 });
+  const size = imageSize(axis, IMAGE_SIZE);
+  const { frame, canvas, svg } = imageFrame(size, { role: "img", tabindex: 0 });
   svg.setAttribute("aria-label", "the picture; arrow keys are the page's, j and k move the held patch");
-  const caption = make("p", { class: "note" });
+  const caption = createHtml("p", { class: "note" });
   const both = axes.query.name === axes.key.name;
   const asked = (patch, shift) => (side === "query" || (both && !shift) ? [patch, null] : [null, patch]);
   const patchAt = (event) => {
@@ -159,43 +161,43 @@ function pictureFigure(axes, side, look, hold) {
     const patch = patchAt(event);
     if (patch !== null) hold(...asked(patch, event.shiftKey));
   });
-  const made = picturesOf(axis);
+  const made = loadImages(axis);
   let last = null;
   const paint = (...now) => {
     last = now;
     made.then((pictures) => {
       if (last !== now) return;
       const [shown, state, query, key] = now;
-      const { patches, words, of } = figureRow(shown, axes, side, query, key);
-      paintPicture(canvas, pictureOfQuery(pictures, of), axis, patches);
-      svg.replaceChildren(...outlines(axes, side, size.scale, state, shown.site.links, of, key));
+      const { patches, words, of } = overlayContent(shown, axes, side, query, key);
+      paintImageOverlay(canvas, imageOfQuery(pictures, of), axis, patches);
+      svg.replaceChildren(...patchOutlines(axes, side, size.scale, state, shown.site.links, of, key));
       caption.textContent = words;
     });
   };
-  return { element: make("figure", { class: "picture-figure" }, frame, caption), paint };
+  return { element: createHtml("figure", { class: "picture-figure" }, frame, caption), paint };
 }
 
 /** The large picture of one query, the last of them while none is at hand. */
-function bareFigure(axis) {
-  const { frame, canvas, svg } = pictureFrame(pictureSize(axis, PICTURE), { role: "img" });
-  const caption = make("p", { class: "note" });
-  const made = picturesOf(axis);
+function imageFigure(axis) {
+  const { frame, canvas, svg } = imageFrame(imageSize(axis, IMAGE_SIZE), { role: "img" });
+  const caption = createHtml("p", { class: "note" });
+  const made = loadImages(axis);
   let last = null;
   const paint = (_shown, _state, query) => {
     const at = (last = query ?? axis.tokens.length - 1);
     made.then((pictures) => {
       if (last !== at) return;
-      paintBare(canvas, pictures[at]);
-      const words = `${positionName(axis, at)}, ${readable(at + 1)} of ${readable(axis.tokens.length)}`;
+      paintImage(canvas, pictures[at]);
+      const words = `${positionName(axis, at)}, ${formatNumber(at + 1)} of ${formatNumber(axis.tokens.length)}`;
       svg.setAttribute("aria-label", `the picture of ${words}`);
       caption.textContent = words;
     });
   };
-  return { element: make("figure", { class: "picture-figure" }, frame, caption), paint };
+  return { element: createHtml("figure", { class: "picture-figure" }, frame, caption), paint };
 }
 
 /** What the large picture shows: the weight of every patch, the words for it, and the query whose row it is. */
-function figureRow(shown, axes, side, query, key) {
+function overlayContent(shown, axes, side, query, key) {
   const axis = axes[side];
   const plane = shown.detail;
   const patchesOf = (value) => axis.tokens.slice(axis.leading).map((_, patch) => value(patch + axis.leading));
@@ -203,15 +205,15 @@ function figureRow(shown, axes, side, query, key) {
   const column = query === null && key !== null && axes.query.kind === "grid";
   if (column && (side === "query" || axes.query.name === axis.name)) {
     const patches = patchesOf((at) => weightOf(at, key));
-    return { patches, of: null, words: `What reads ${positionName(axes.key, key)}${clearest(patches)}` };
+    return { patches, of: null, words: `What reads ${positionName(axes.key, key)}${maxWeightText(patches)}` };
   }
   if (side === "query") return { patches: patchesOf(() => 1), of: query, words: "Pick a patch" };
-  const of = query ?? restingQuery(axes);
-  const patches = patchesRead(plane, axis, of);
+  const of = query ?? defaultQuery(axes);
+  const patches = patchWeights(plane, axis, of);
   const rests = of !== query && axes.query.leading ? " (the class token; a click on the picture holds a patch)" : "";
   const leading = axis.tokens.slice(0, of === null ? 0 : axis.leading);
   const aside = leading.map((_, at) => `, ${positionName(axis, at)} ${weightOf(of, at).toFixed(3)}`).join("");
-  return { patches, of, words: `${whatIsRead(shown, axes, of)}${rests}${clearest(patches)}${aside}` };
+  return { patches, of, words: `${describeRow(shown, axes, of)}${rests}${maxWeightText(patches)}${aside}` };
 }
 
-const clearest = (patches) => `; the clearest patch has weight ${largestOf(patches).toFixed(3)}`;
+const maxWeightText = (patches) => `; the clearest patch has weight ${maxWeight(patches).toFixed(3)}`;

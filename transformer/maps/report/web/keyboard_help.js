@@ -1,12 +1,12 @@
 // The keys that do something on this page.
 
-import { make } from "../../../pages/dom.js";
-import { whyNoRollout } from "./comparison.js";
+import { createHtml } from "../../../pages/dom.js";
 import { data } from "./page_data.js";
+import { whyNoRollout } from "./rollout.js";
 import { state } from "./view_state.js";
 
 /** Fill the list of keys: a key that has nothing to go over or to show here is left out. */
-export function tellKeys(place) {
+export function showKeyboardHelp(place) {
   if (place.dataset.lines === String(state.lines)) return;
   place.dataset.lines = state.lines;
   const some = (test) => data.sites.some(test);
@@ -35,6 +35,9 @@ export function tellKeys(place) {
   ];
   const shown = keys.filter(([acts]) => acts);
   place.replaceChildren(
-    ...shown.flatMap(([, names, words]) => [...names.split(" ").map((name) => make("kbd", {}, name)), `${words} `]),
+    ...shown.flatMap(([, names, words]) => [
+      ...names.split(" ").map((name) => createHtml("kbd", {}, name)),
+      `${words} `,
+    ]),
   );
 }

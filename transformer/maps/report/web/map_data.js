@@ -1,43 +1,22 @@
-// How the maps of the page are unpacked. The files of this folder stand behind those of transformer/pages in one
-// module, in the order that report.py gives; each uses what the ones before it define.
+// How the maps of the page are unpacked.
 //
-// What wall and detail draw. `mapsShown(state)` resolves to
-//   { site, signed, said, wall, detail }
-// for the example, site, step, layer and head that `state` names:
-//   site               the entry of data.sites
-//   signed             false: values are weights in [0, 1]; true: differences in [-1, 1]
-//   said               words behind the title, such as "step 400 minus step 100"; "" where weights are shown
-//   wall(layer, head)  a Plane of every head (indices), at most 64 cells a side where the site is long
-//   detail             a Plane of the head that state names, at the finest level that the page carries
-//   heads              optional: what stands in the head's place in the title, where it is not one head alone
-//   layers             optional: a Plane a layer, of a view that has layers and no heads
-//   verbs              optional: what a query does to its keys, and a key suffers from its queries, in words
-//   planes             where state.lines holds: [[head, its detail], ...] of the heads whose lines are drawn, else null
-//   tell(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference
 // A Plane { values: Float32Array, row by row; queries, keys: cells a side; queryBlock, keyBlock: positions a cell }
 // has .at(query, key) in CELLS; where a block is larger than one position, a cell is the largest weight of its block.
-// mapsShown asks `views` first: a file that shows something else pushes { wanted(state), shown(state) } to it, with
-// `shown` resolving to an object as above. The plain weights are `weightsShown(state)`. Its parts:
-//   mapsAt(step, site, example, level, run = "maps")   all heads of a level: { plane(layer, head) -> Plane }
-//   planeAt(step, site, example, level, layer, head, run = "maps")   one head, from its layer's block alone
+// loadMaps(step, site, example, level, run = "maps") has all heads of a level: { plane(layer, head) -> Plane };
+// loadHeadMap(step, site, example, level, layer, head, run = "maps") has one head, from its layer's block alone.
 // step and site are indices of data.steps and data.sites, level is an entry of data.sites[site].levels, coarse to fine:
 //   { name, queries, keys, queryBlock, keyBlock, triangular, split, steps: the indices of data.steps that carry it }
-// finestLevel(site, step) and wallLevel(site) choose one. A page written with `against` has
+// finestLevel(site, step) and coarsestLevel(site) choose one. A page written with `against` has
 //   data.against = { title, steps, codes, sites: [{ levels, ... }], matches: [[site, layer, head, its layer, its
 //   head, similarity], ...] }, without one it is null; its maps are read with run = "against" and a step of
 //   data.against.steps.
-// state.compare is null, a step's INDEX in data.steps, or "run"; state.view is "weights" or a name that a file of
-// `views` knows (add it to VIEW_NAMES); state.statistic is null or a name. change({...}) sets them and shows.
 
 import { byId } from "../../../pages/dom.js";
 import { data } from "./page_data.js";
-import { tokensOf } from "./tokens.js";
-
-export const views = [];
-export const VIEW_NAMES = ["weights"];
+import { siteTokens } from "./tokens.js";
 
 /** One head on one example at one level. */
-export class Plane {
+export class HeadMap {
   constructor(values, { queries, keys, queryBlock, keyBlock }) {
     Object.assign(this, { values, queries, keys, queryBlock, keyBlock });
   }
@@ -64,12 +43,12 @@ export class Plane {
       const first = query * this.keys;
       values.set(this.values.subarray(first, first + size.keys), query * size.keys);
     }
-    return new Plane(values, size);
+    return new HeadMap(values, size);
   }
 }
 
 /** A whole level on one example: weight = scale (code / largest code)^root, scale and root of each row. */
-class Maps {
+class LevelMaps {
   constructor(site, example, level, parts) {
     Object.assign(this, { site, example, level, parts, planes: new Map() });
   }
@@ -81,15 +60,15 @@ class Maps {
     const rows = this.parts[this.level.split ? layer : 0];
     const { queries, keys, triangular } = this.level;
     const first = (this.level.split ? head : place) * queries;
-    const { queries: asked, keys: known } = tokensOf(this.site, this.example);
-    plane = new Plane(rows.read(first, queries, keys, triangular), this.level).cut(asked.length, known.length);
+    const { queries: asked, keys: known } = siteTokens(this.site, this.example);
+    plane = new HeadMap(rows.read(first, queries, keys, triangular), this.level).cut(asked.length, known.length);
     this.planes.set(place, plane);
     return plane;
   }
 }
 
 /** Rows of codes as one block holds them: four planes of the scales' bytes, a plane of roots, then the codes. */
-class Rows {
+class PackedRows {
   constructor(bytes, rows, largest) {
     const scales = new DataView(new ArrayBuffer(4 * rows));
     for (let byte = 0; byte < 4; byte++) {
@@ -110,7 +89,7 @@ class Rows {
     let code = triangular ? (first / keys) * inTriangle : first * keys;
     for (let row = 0; row < rows; row++) {
       const root = this.roots[first + row];
-      const powers = (this.powers[root] ??= powersOf(root, this.largest));
+      const powers = (this.powers[root] ??= decodedPowers(root, this.largest));
       const scale = this.scales[first + row];
       const end = row * keys + (triangular ? row + 1 : keys);
       for (let at = row * keys; at < end; at++) values[at] = scale * powers[this.codes[code++]];
@@ -122,7 +101,7 @@ class Rows {
 const powers = new Map();
 
 /** (code / largest)^root of every code. */
-function powersOf(root, largest) {
+function decodedPowers(root, largest) {
   const name = 256 * root + largest;
   if (!powers.has(name))
     powers.set(
@@ -132,33 +111,33 @@ function powersOf(root, largest) {
   return powers.get(name);
 }
 
-const unpacked = new Map();
-const UNPACKED_AT_ONCE = 96;
+const cachedBlocks = new Map();
+const MAX_CACHED_BLOCKS = 96;
 
 /** The bytes of a block of the page, unpacked once and kept for a while. */
-export function block(name) {
-  let bytes = unpacked.get(name);
+export function unpackBlock(name) {
+  let bytes = cachedBlocks.get(name);
   // Asked for last, thrown away last.
-  unpacked.delete(name);
-  bytes ??= whenParsed(name).then(unpack);
-  unpacked.set(name, bytes);
-  if (unpacked.size > UNPACKED_AT_ONCE) unpacked.delete(unpacked.keys().next().value);
+  cachedBlocks.delete(name);
+  bytes ??= blockText(name).then(gunzipBase64);
+  cachedBlocks.set(name, bytes);
+  if (cachedBlocks.size > MAX_CACHED_BLOCKS) cachedBlocks.delete(cachedBlocks.keys().next().value);
   return bytes;
 }
 
 /** The text of a block: the page is drawn while its later blocks are still being read. */
-export async function whenParsed(name) {
+export async function blockText(name) {
   const parsed = () => document.readyState !== "loading" || byId(name)?.nextSibling;
   while (!parsed()) await new Promise((resolve) => setTimeout(resolve, 15));
   return byId(name).textContent;
 }
 
-async function unpack(base64) {
-  const stream = new Response(fromBase64(base64)).body.pipeThrough(new DecompressionStream("gzip"));
+async function gunzipBase64(base64) {
+  const stream = new Response(decodeBase64(base64)).body.pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-function fromBase64(text) {
+function decodeBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const characters = atob(text);
   const bytes = new Uint8Array(characters.length);
@@ -166,67 +145,54 @@ function fromBase64(text) {
   return bytes;
 }
 
-const held = new Map();
-const HELD_AT_ONCE = 8;
+const cachedMaps = new Map();
+const MAX_CACHED_MAPS = 8;
 
 /** A promise of all heads of one example at one level. */
-export function mapsAt(step, site, example, level, run = "maps") {
+export function loadMaps(step, site, example, level, run = "maps") {
   const name = `${run}-${step}-${site}-${example}-${level.name}`;
-  let maps = held.get(name);
-  held.delete(name);
-  maps ??= Promise.all(partsOf(name, site, level, run).map((part) => part())).then(
-    (parts) => new Maps(data.sites[site], example, level, parts),
+  let maps = cachedMaps.get(name);
+  cachedMaps.delete(name);
+  maps ??= Promise.all(blockReaders(name, site, level, run).map((part) => part())).then(
+    (parts) => new LevelMaps(data.sites[site], example, level, parts),
   );
-  held.set(name, maps);
+  cachedMaps.set(name, maps);
   // Planes of long sites are large: few are kept.
-  if (held.size > HELD_AT_ONCE) held.delete(held.keys().next().value);
+  if (cachedMaps.size > MAX_CACHED_MAPS) cachedMaps.delete(cachedMaps.keys().next().value);
   return maps;
 }
 
 /** A promise of one head: where a level is split, of its layer alone. */
-export async function planeAt(step, site, example, level, layer, head, run = "maps") {
-  if (!level.split) return (await mapsAt(step, site, example, level, run)).plane(layer, head);
+export async function loadHeadMap(step, site, example, level, layer, head, run = "maps") {
+  if (!level.split) return (await loadMaps(step, site, example, level, run)).plane(layer, head);
   const name = `${run}-${step}-${site}-${example}-${level.name}`;
   const parts = [];
-  parts[layer] = await partsOf(name, site, level, run)[layer]();
-  return new Maps(data.sites[site], example, level, parts).plane(layer, head);
+  parts[layer] = await blockReaders(name, site, level, run)[layer]();
+  return new LevelMaps(data.sites[site], example, level, parts).plane(layer, head);
 }
 
 /** A function for each block of a level, which reads its rows. */
-function partsOf(name, site, level, run) {
+function blockReaders(name, site, level, run) {
   const { layers, heads } = data.sites[site];
   const rows = (level.split ? 1 : layers.length) * heads.length * level.queries;
   const { codes } = run === "maps" ? data : data.against;
   const names = level.split ? layers.map((_, layer) => `${name}-${layer}`) : [name];
-  return names.map((each) => async () => new Rows(await block(each), rows, codes));
+  return names.map((each) => async () => new PackedRows(await unpackBlock(each), rows, codes));
 }
 
 /** The level of the wall, which every step carries. */
-const wallLevel = (site) => site.levels[0];
+export const coarsestLevel = (site) => site.levels[0];
 
 /** The finest level that the page carries at an index of data.steps. */
 export const finestLevel = (site, step) => site.levels.findLast((level) => level.steps.includes(step));
 
-/** What is drawn where nothing else is asked for: the weights themselves. */
-export async function weightsShown(state) {
-  const site = data.sites[state.site];
-  const [maps, detail] = await Promise.all([
-    mapsAt(state.step, state.site, state.example, wallLevel(site)),
-    planeAt(state.step, state.site, state.example, finestLevel(site, state.step), state.layer, state.head),
-  ]);
-  return { site, signed: false, said: "", wall: (layer, head) => maps.plane(layer, head), detail };
-}
-
-/** What wall and detail draw: see the head of this file. */
-export const mapsShown = (state) => (views.find((view) => view.wanted(state))?.shown ?? weightsShown)(state);
-
 /** Whole rows of long sites: their query positions, and the weights of (layer, head, index of a position). */
-export async function rowsAt(step, site, example) {
+export async function loadFullRows(step, site, example) {
   const { rows, layers, heads } = data.sites[site];
   if (!rows?.steps.includes(step)) return null;
   const count = rows.positions.length;
-  const packed = new Rows(
-    await block(`rows-${step}-${site}-${example}`),
+  const packed = new PackedRows(
+    await unpackBlock(`rows-${step}-${site}-${example}`),
     layers.length * heads.length * count,
     data.codes,
   );
@@ -240,13 +206,13 @@ export async function rowsAt(step, site, example) {
  * The largest weights of the rows of one layer: (head, query) => [[key, weight], ...], largest first; null for a
  * row that the page does not carry.
  */
-export async function topAt(step, site, example, layer) {
+export async function loadTopWeights(step, site, example, layer) {
   const { top, heads } = data.sites[site];
   if (!top?.steps.includes(step)) return null;
-  const bytes = await block(`top-${step}-${site}-${example}-${layer}`);
+  const bytes = await unpackBlock(`top-${step}-${site}-${example}-${layer}`);
   const count = heads.length * top.queries;
   const [high, low] = [bytes.subarray(0, count * top.k), bytes.subarray(count * top.k, 2 * count * top.k)];
-  const packed = new Rows(bytes.subarray(2 * count * top.k), count, data.codes);
+  const packed = new PackedRows(bytes.subarray(2 * count * top.k), count, data.codes);
   return (head, query) => {
     if (query % top.every) return null;
     const row = head * top.queries + query / top.every;

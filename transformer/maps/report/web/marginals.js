@@ -1,12 +1,12 @@
 // The weights of one row and of one column of the large head, as bars beside it.
 
-import { draw } from "../../../pages/dom.js";
-import { minus } from "../../../pages/formatting.js";
-import { middle, PROFILE, sheet } from "./attention_heatmap.js";
-import { tickAt } from "./axes.js";
+import { createSvg } from "../../../pages/dom.js";
+import { withMinusSign } from "../../../pages/formatting.js";
+import { cellCenter, heatmap, MARGINAL_SIZE } from "./attention_heatmap.js";
+import { tickForCell } from "./axes.js";
 
 /** The mean of each column over the rows, which stands where no row is asked for. */
-export function meansOf(plane) {
+export function columnMeans(plane) {
   const means = new Float32Array(plane.keys);
   for (let query = 0; query < plane.queries; query++)
     for (let key = 0; key < plane.keys; key++) means[key] += plane.at(query, key) / plane.queries;
@@ -14,20 +14,20 @@ export function meansOf(plane) {
 }
 
 /** The weights of one row as bars under their columns; without a row, the mean over all rows. */
-export function rowProfile(query) {
-  const { plane, box, axes, highest, signed } = sheet;
-  sheet.means ??= meansOf(plane);
-  const values = query === null ? sheet.means : plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
-  const base = box.top + box.down + PROFILE;
-  const depth = PROFILE - 10;
+export function rowMarginal(query) {
+  const { plane, box, axes, highest, signed } = heatmap;
+  heatmap.means ??= columnMeans(plane);
+  const values = query === null ? heatmap.means : plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
+  const base = box.top + box.down + MARGINAL_SIZE;
+  const depth = MARGINAL_SIZE - 10;
   const zero = signed ? base - depth / 2 : base;
   const unit = (signed ? depth / 2 : depth) / highest;
   const parts = [];
   for (const value of signed ? [-highest, 0, highest] : [0, highest / 2, highest]) {
     const y = zero - unit * value;
     parts.push(
-      draw("line", { class: "grid", x1: box.left, x2: box.left + box.across, y1: y, y2: y }),
-      draw("text", { class: "tick", x: box.left + box.across + 5, y: y + 3.5 }, minus(String(value))),
+      createSvg("line", { class: "grid", x1: box.left, x2: box.left + box.across, y1: y, y2: y }),
+      createSvg("text", { class: "tick", x: box.left + box.across + 5, y: y + 3.5 }, withMinusSign(String(value))),
     );
   }
   const bars = barPaths(values, box.wide, (at, width, size) => {
@@ -35,23 +35,23 @@ export function rowProfile(query) {
     const y = size < 0 ? zero : zero - height;
     return `M${box.left + at - box.gap / 2} ${y.toFixed(1)}h${width}v${height.toFixed(1)}h${-width}z`;
   });
-  const name = query === null ? "mean of rows" : tickAt(axes.query, query, plane.queryBlock).text;
+  const name = query === null ? "mean of rows" : tickForCell(axes.query, query, plane.queryBlock).text;
   const place = { x: box.left - 8, y: base - depth / 2 + 4, "text-anchor": "end" };
-  const title = draw("text", { class: query === null ? "axis-name" : "token lit", ...place }, name);
+  const title = createSvg("text", { class: query === null ? "axis-name" : "token lit", ...place }, name);
   return [...parts, ...bars, title];
 }
 
 /** The weights of one column as bars beside their rows: which queries read this key. */
-export function columnProfile(key) {
-  const { plane, box, highest, signed } = sheet;
+export function columnMarginal(key) {
+  const { plane, box, highest, signed } = heatmap;
   const values = Float32Array.from({ length: plane.queries }, (_, query) => plane.at(query, key));
-  const depth = PROFILE - 4;
+  const depth = MARGINAL_SIZE - 4;
   const from = box.left + box.across + 8;
   const zero = signed ? from + depth / 2 : from;
   const unit = (signed ? depth / 2 : depth) / highest;
   const ends = { y1: box.top, y2: box.top + box.down };
   const lines = [0, highest].map((value) =>
-    draw("line", { class: "grid", x1: zero + unit * value, x2: zero + unit * value, ...ends }),
+    createSvg("line", { class: "grid", x1: zero + unit * value, x2: zero + unit * value, ...ends }),
   );
   const bars = barPaths(values, box.tall, (at, height, size) => {
     const width = unit * Math.min(highest, Math.abs(size));
@@ -65,12 +65,12 @@ export function columnProfile(key) {
 /** All bars of a profile as two paths, of positive and of negative values: one element however many they are. */
 function barPaths(values, size, outline) {
   const thick = Math.max(1, size - (size >= 12 ? 5 : size > 3 ? 1 : 0));
-  const at = (cell) => middle(cell, size) - thick / 2;
+  const at = (cell) => cellCenter(cell, size) - thick / 2;
   const path = { bar: [], "bar less": [] };
   values.forEach((value, cell) => {
     if (value !== 0) path[value < 0 ? "bar less" : "bar"].push(outline(at(cell), thick, value));
   });
   return Object.entries(path)
     .filter(([, outlines]) => outlines.length)
-    .map(([name, outlines]) => draw("path", { class: name, d: outlines.join("") }));
+    .map(([name, outlines]) => createSvg("path", { class: name, d: outlines.join("") }));
 }

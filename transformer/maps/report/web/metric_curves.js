@@ -1,38 +1,38 @@
 // Curves of the metrics over the steps: one figure a metric, all its splits in it, the maps' step marked.
 
-import { byId, make, own } from "../../../pages/dom.js";
-import { redraw } from "../../../pages/figure.js";
-import { readable, spaced, visible } from "../../../pages/formatting.js";
-import { addLines } from "../../../pages/line_chart.js";
-import { sampleOf, SHAPES } from "../../../pages/plot_marks.js";
+import { byId, createHtml, ownValue } from "../../../pages/dom.js";
+import { redrawFigure } from "../../../pages/figure.js";
+import { formatNumber, showInvisible, withSpaces } from "../../../pages/formatting.js";
+import { addLineChart } from "../../../pages/line_chart.js";
+import { legendKey, MARKER_SHAPES } from "../../../pages/plot_marks.js";
 import { linearScale } from "../../../pages/scales.js";
 import { data } from "./page_data.js";
 
-export const charts = [];
+export const metricCharts = [];
 
 /** Add the figures of all metrics; `jump(step)` is called where a step of one is picked. */
-export function addCurves(jump) {
+export function addMetricCurves(jump) {
   const names = orderedMetrics(); // those of the other run that this one has not are left out
   const family = (name) =>
     names.find((other) => other !== name && /^[_/]/.test(name.slice(other.length)) && name.startsWith(other));
   const main = names.filter((name) => !family(name));
   const parts = names.filter(family);
   const once = main.filter((name) => Object.values(data.curves[name]).every((points) => points.length === 1));
-  showOnce(once);
-  for (const name of main.filter((each) => !once.includes(each))) addCurve(byId("curves"), name, jump);
+  showSingleValues(once);
+  for (const name of main.filter((each) => !once.includes(each))) addMetricCurve(byId("curves"), name, jump);
   const more = byId("more-curves");
   more.hidden = !parts.length;
   more.querySelector("summary").textContent = `${parts.length} more, by group`;
-  for (const name of parts) addCurve(more.querySelector(".curves"), name, jump);
-  more.addEventListener("toggle", () => charts.slice(-parts.length).forEach((figure) => redraw(figure)));
+  for (const name of parts) addMetricCurve(more.querySelector(".curves"), name, jump);
+  more.addEventListener("toggle", () => metricCharts.slice(-parts.length).forEach((figure) => redrawFigure(figure)));
 }
 
 /** What was measured at one step alone is a figure, not a curve. */
-function showOnce(names) {
+function showSingleValues(names) {
   const items = names.flatMap((name) =>
     Object.entries(data.curves[name]).map(([split, [[step, value]]]) => {
-      const words = `${name.replaceAll("_", " ")}, ${split}, step ${readable(step)}`;
-      return make("div", {}, make("dt", {}, words), make("dd", {}, readable(value)));
+      const words = `${name.replaceAll("_", " ")}, ${split}, step ${formatNumber(step)}`;
+      return createHtml("div", {}, createHtml("dt", {}, words), createHtml("dd", {}, formatNumber(value)));
     }),
   );
   byId("once").replaceChildren(...items);
@@ -54,48 +54,54 @@ const lastStep = () =>
       .flatMap((each) => Object.values(each).map((points) => points.at(-1)[0])),
   );
 
-function addCurve(place, name, jump) {
+function addMetricCurve(place, name, jump) {
   const splits = Object.keys(data.curves[name]).sort((a, b) => (b === "train") - (a === "train"));
   const held = splits.filter((split) => split !== "train");
   const seriesOf = (curves, ink, words) =>
     splits
-      .filter((split) => own(curves, split))
+      .filter((split) => ownValue(curves, split))
       .map((split) => ({
         name: words(split),
-        look: lookOfSplit(held.indexOf(split), ink),
+        look: splitStyle(held.indexOf(split), ink),
         points: curves[split].map(([x, middle]) => ({ x, middle })),
       }));
-  const theirs = own(data.against?.curves, name) ?? {};
+  const theirs = ownValue(data.against?.curves, name) ?? {};
   const series = [
     ...seriesOf(data.curves[name], "", (split) => split),
-    ...seriesOf(theirs, "against", (split) => `${split} of ${visible(data.against.title)}`),
+    ...seriesOf(theirs, "against", (split) => `${split} of ${showInvisible(data.against.title)}`),
   ];
   const legend = series.map(({ name: split, look, points }) =>
-    make("span", { class: "entry" }, sampleOf(look), split, make("b", {}, readable(points.at(-1).middle))),
+    createHtml(
+      "span",
+      { class: "entry" },
+      legendKey(look),
+      split,
+      createHtml("b", {}, formatNumber(points.at(-1).middle)),
+    ),
   );
   const last = lastStep();
-  const figure = addLines(place, {
-    id: `curve-${charts.length}`,
-    title: spaced(name),
+  const figure = addLineChart(place, {
+    id: `curve-${metricCharts.length}`,
+    title: withSpaces(name),
     legend,
     height: 186,
     nearest: true,
     act: jump,
-    tell: (step) => `step ${readable(step)}`,
+    tell: (step) => `step ${formatNumber(step)}`,
     look: () => ({
       series,
       xScale: () => linearScale([0, last], 4, { tight: true }),
       xName: "step",
-      said: spaced(name),
+      said: withSpaces(name),
     }),
   });
-  figure.file = spaced(name);
+  figure.file = withSpaces(name);
   figure.legend = series.map((each) => [each.look, each.name]);
-  charts.push(figure);
+  metricCharts.push(figure);
 }
 
 /** Splits differ by dash and marker too, so that a figure reads without color; another run by its ink. */
-function lookOfSplit(held, ink) {
+function splitStyle(held, ink) {
   if (held < 0) return { ink: `train ${ink}`, shape: null };
-  return { ink: `${ink || "held"} dash-${held % SHAPES.length}`, shape: held % SHAPES.length };
+  return { ink: `${ink || "held"} dash-${held % MARKER_SHAPES.length}`, shape: held % MARKER_SHAPES.length };
 }

@@ -1,7 +1,7 @@
 // What the model said: its pictures, and one row a sample, beside its source and its reference.
 
-import { byId, fillSegments, make } from "../../../pages/dom.js";
-import { readable } from "../../../pages/formatting.js";
+import { byId, createHtml, renderSegments } from "../../../pages/dom.js";
+import { formatNumber } from "../../../pages/formatting.js";
 import { data } from "./page_data.js";
 
 // The fields of a sample that have a column, and what it is called; others stand together as its kind.
@@ -11,13 +11,13 @@ const SAMPLE_COLUMNS = { source: "source", prompt: "prompt", target: "reference"
 export function drawSamples(split, step) {
   const taken = data.samples.filter((group) => group.split === split).sort((a, b) => a.step - b.step);
   const group = taken.findLast((each) => each.step <= step) ?? taken[0];
-  byId("samples-title").textContent = `Samples at step ${readable(group.step)}`;
+  byId("samples-title").textContent = `Samples at step ${formatNumber(group.step)}`;
   const compared = group.rows.filter((row) => "target" in row);
   const right = compared.filter((row) => row.output === row.target).length;
   const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
   const judged = `, ${right} exactly as the reference; words that differ from it are underlined`;
   byId("samples-note").textContent = `${shown} samples${compared.length ? judged : ""}.`;
-  const picture = (src) => make("img", { src, alt: `pictures made at step ${readable(group.step)}` });
+  const picture = (src) => createHtml("img", { src, alt: `pictures made at step ${formatNumber(group.step)}` });
   byId("sample-pictures").replaceChildren(...group.pictures.map(picture));
   const fields = Object.keys(SAMPLE_COLUMNS).filter((field) => group.rows.some((row) => field in row));
   const kindOf = (row) =>
@@ -25,25 +25,31 @@ export function drawSamples(split, step) {
       .filter((field) => !(field in SAMPLE_COLUMNS))
       .map((field) => row[field])
       .join(" ");
-  const head = make("tr", {}, make("th", { "aria-label": "exact" }), make("th", { "aria-label": "kind" }));
-  head.append(...fields.map((field) => make("th", {}, SAMPLE_COLUMNS[field])));
+  const head = createHtml(
+    "tr",
+    {},
+    createHtml("th", { "aria-label": "exact" }),
+    createHtml("th", { "aria-label": "kind" }),
+  );
+  head.append(...fields.map((field) => createHtml("th", {}, SAMPLE_COLUMNS[field])));
   const rows = group.rows.map((row) => {
     const same = "target" in row && row.output === row.target;
     const [sign, words] = same ? ["✓", "exact"] : "target" in row ? ["≠", "different"] : ["", "no reference"];
     const cells = fields.map((field) => {
-      const cell = make("td", { dir: "auto", "data-label": SAMPLE_COLUMNS[field] }, row[field] ?? "");
-      if (field === "output" && "target" in row && !same) cell.replaceChildren(...marked(row.output ?? "", row.target));
+      const cell = createHtml("td", { dir: "auto", "data-label": SAMPLE_COLUMNS[field] }, row[field] ?? "");
+      if (field === "output" && "target" in row && !same)
+        cell.replaceChildren(...markDifferences(row.output ?? "", row.target));
       return cell;
     });
-    const mark = make("td", { class: "mark", "aria-label": words, "data-label": words }, sign);
-    const kind = make("td", { class: "kind", "data-label": "kind" }, kindOf(row));
-    return make("tr", { class: same ? "same" : null }, mark, kind, ...cells);
+    const mark = createHtml("td", { class: "mark", "aria-label": words, "data-label": words }, sign);
+    const kind = createHtml("td", { class: "kind", "data-label": "kind" }, kindOf(row));
+    return createHtml("tr", { class: same ? "same" : null }, mark, kind, ...cells);
   });
-  byId("samples").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
+  byId("samples").replaceChildren(createHtml("thead", {}, head), createHtml("tbody", {}, ...rows));
 }
 
 /** The words of `text`, those that are no part of its longest common subsequence with `reference` marked. */
-function marked(text, reference) {
+function markDifferences(text, reference) {
   const a = text.split(" ").slice(0, 400);
   const b = reference.split(" ").slice(0, 400);
   const length = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
@@ -57,7 +63,7 @@ function marked(text, reference) {
     while (j < b.length && a[i] !== b[j] && length[i][j + 1] >= length[i + 1][j]) j++;
     const common = j < b.length && a[i] === b[j];
     if (common) j++;
-    nodes.push(common ? a[i] : make("mark", {}, a[i]), " ");
+    nodes.push(common ? a[i] : createHtml("mark", {}, a[i]), " ");
   }
   return nodes;
 }
@@ -65,5 +71,5 @@ function marked(text, reference) {
 /** The splits that have samples, as buttons; `choose(split)` is called when one is picked. */
 export function drawSampleSplits(chosen, choose) {
   const splits = [...new Set(data.samples.map((group) => group.split))];
-  fillSegments(byId("sample-splits"), splits.length > 1 ? splits.map((split) => [split, split]) : [], chosen, choose);
+  renderSegments(byId("sample-splits"), splits.length > 1 ? splits.map((split) => [split, split]) : [], chosen, choose);
 }

@@ -1,88 +1,89 @@
 // What the positions were cut from, beside the map: running tokens, and the keys of one long row.
 
-import { colorOf, css } from "../../../pages/color_scale.js";
-import { make } from "../../../pages/dom.js";
-import { readable } from "../../../pages/formatting.js";
-import { axisOf, isFrame, positionName, seconds, secondsOf } from "./axes.js";
-import { rowsAt, topAt } from "./map_data.js";
-import { written } from "./tokens.js";
+import { colorForValue, cssColor } from "../../../pages/color_scale.js";
+import { createHtml } from "../../../pages/dom.js";
+import { formatNumber } from "../../../pages/formatting.js";
+import { formatSeconds, isFrame, positionName, positionSeconds, siteAxis } from "./axes.js";
+import { loadFullRows, loadTopWeights } from "./map_data.js";
+import { tokenNodes } from "./tokens.js";
 
-const LONG = 240; // tokens that stand as chips; of more, those around the held one
-const AROUND = 24;
-const LISTED = 12; // keys of a held row of a pooled map
-let beside = null;
+const MAX_TOKENS = 240; // tokens that stand as chips; of more, those around the held one
+const TOKEN_WINDOW = 24;
+const MAX_LISTED_KEYS = 12; // keys of a held row of a pooled map
+let tokenHighlights = null;
 
 /** Draw the example into `place` and return the function that highlights positions: (query, key) => nothing. */
-export function drawBeside(place, shown, state, look, hold) {
+export function drawTokenHighlights(place, shown, state, look, hold) {
   const { site } = shown;
   const axes = {
-    query: axisOf(site, "query", state.example),
-    key: axisOf(site, "key", state.example),
+    query: siteAxis(site, "query", state.example),
+    key: siteAxis(site, "key", state.example),
   };
   const spans = {
-    query: spanOf(axes.query, state.row),
-    key: spanOf(axes.key, state.column),
+    query: tokenRange(axes.query, state.row),
+    key: tokenRange(axes.key, state.column),
   };
   const name = [state.site, state.example, place.clientWidth, ...spans.query, ...spans.key].join(" ");
-  if (beside?.name !== name) {
-    beside = { name, parts: [], list: make("div", { class: "top-keys" }) };
-    const lines = ["query", "key"].flatMap((side) => tokenLine(axes, side, spans[side], look, hold));
-    place.replaceChildren(beside.list, ...lines);
+  if (tokenHighlights?.name !== name) {
+    tokenHighlights = { name, parts: [], list: createHtml("div", { class: "top-keys" }) };
+    const lines = ["query", "key"].flatMap((side) => tokenRow(axes, side, spans[side], look, hold));
+    place.replaceChildren(tokenHighlights.list, ...lines);
   }
-  beside.shown = shown;
-  drawTopKeys(beside.list, shown, state, axes, hold);
-  const parts = beside.parts;
+  tokenHighlights.shown = shown;
+  drawTopKeys(tokenHighlights.list, shown, state, axes, hold);
+  const parts = tokenHighlights.parts;
   return (query, key) => parts.forEach((part) => part(query, key));
 }
 
 /** First and last position of the chips of an axis. */
-function spanOf(axis, anchor) {
+function tokenRange(axis, anchor) {
   // A picture and a time axis say more than the names of their positions: only what leads them stands as chips.
   const all = axis.kind === "frames" || (axis.kind === "grid" && axis.picture) ? axis.leading : axis.tokens.length;
-  if (all <= LONG) return [0, all];
+  if (all <= MAX_TOKENS) return [0, all];
   // In whole stretches, so that going from row to row moves few chips.
-  const first = Math.max(0, Math.floor((anchor ?? 0) / AROUND) * AROUND - AROUND);
-  return [first, Math.min(all, first + 3 * AROUND)];
+  const first = Math.max(0, Math.floor((anchor ?? 0) / TOKEN_WINDOW) * TOKEN_WINDOW - TOKEN_WINDOW);
+  return [first, Math.min(all, first + 3 * TOKEN_WINDOW)];
 }
 
 /** The weight between two positions, in the cells of what is drawn. */
 function weightAt(query, key) {
-  const plane = beside.shown.detail;
+  const plane = tokenHighlights.shown.detail;
   return plane.at(Math.floor(query / plane.queryBlock), Math.floor(key / plane.keyBlock));
 }
 
 /** The tokens of one side: pick one, and the other side is shaded by what it reads or by what reads it. */
-function tokenLine(axes, side, [first, end], look, hold) {
+function tokenRow(axes, side, [first, end], look, hold) {
   const axis = axes[side];
   if (end === first) return [];
   const pair = (position) => (side === "query" ? [position, null] : [null, position]);
   const chips = axis.tokens.slice(first, end).map((token, index) => {
-    const chip = make("span", { class: `chip ${side}`, dir: "auto" }, ...written(token, 40));
+    const chip = createHtml("span", { class: `chip ${side}`, dir: "auto" }, ...tokenNodes(token, 40));
     chip.addEventListener("pointerenter", () => look(...pair(first + index)));
     chip.addEventListener("pointerleave", () => look(null, null));
     chip.addEventListener("click", () => hold(...pair(first + index)));
     return chip;
   });
   const total = axis.kind === "tokens" ? axis.tokens.length : end;
-  const more = (count, words) => (count > 0 ? [make("span", { class: "more" }, `${readable(count)} ${words}`)] : []);
-  beside.parts.push((query, key) => {
+  const more = (count, words) =>
+    count > 0 ? [createHtml("span", { class: "more" }, `${formatNumber(count)} ${words}`)] : [];
+  tokenHighlights.parts.push((query, key) => {
     const [own, other] = side === "query" ? [query, key] : [key, query];
     chips.forEach((chip, index) => {
       const at = first + index;
       chip.classList.toggle("lit", at === own);
       // A row shades the keys that it reads; a column without a row the queries that read it.
       const shaded = other !== null && (side === "key" || key !== null) && !(side === "query" && own !== null);
-      shade(chip, shaded ? (side === "key" ? weightAt(other, at) : weightAt(at, other)) : null);
+      shadeToken(chip, shaded ? (side === "key" ? weightAt(other, at) : weightAt(at, other)) : null);
     });
   });
-  const body = make("div", {}, ...more(first, "before … "), ...chips, ...more(total - end, "more"));
+  const body = createHtml("div", {}, ...more(first, "before … "), ...chips, ...more(total - end, "more"));
   const name = `${axis.name.replaceAll("_", " ")} ${side === "query" ? "↓" : "→"}`;
-  return [make("div", { class: "line-of-tokens" }, make("span", { class: "axis" }, name), body)];
+  return [createHtml("div", { class: "line-of-tokens" }, createHtml("span", { class: "axis" }, name), body)];
 }
 
-function shade(chip, value) {
-  const color = value === null ? null : colorOf(value);
-  chip.style.backgroundColor = color ? css(value) : "";
+function shadeToken(chip, value) {
+  const color = value === null ? null : colorForValue(value);
+  chip.style.backgroundColor = color ? cssColor(value) : "";
   // The text takes the side of the ramp that is far from its ground.
   const bright = color && 0.2126 * color[0] + 0.7152 * color[1] + 0.0722 * color[2] > 140;
   chip.style.color = color ? (bright ? "#14161c" : "#ffffff") : "";
@@ -97,39 +98,39 @@ async function drawTopKeys(place, shown, state, axes, hold) {
     place.replaceChildren();
     return;
   }
-  const kept = await rowsAt(state.step, state.site, state.example);
-  const top = state.row === null ? null : await topAt(state.step, state.site, state.example, state.layer);
+  const kept = await loadFullRows(state.step, state.site, state.example);
+  const top = state.row === null ? null : await loadTopWeights(state.step, state.site, state.example, state.layer);
   if (place.dataset.wanted !== wanted) return;
-  const parts = kept ? [wholeRowButtons(kept.positions, state, hold)] : [];
+  const parts = kept ? [fullRowButtons(kept.positions, state, hold)] : [];
   const whole = kept?.positions.indexOf(state.row) ?? -1;
   if (whole >= 0) {
     const row = kept.row(state.layer, state.head, whole).subarray(0, axes.key.tokens.length);
     const ranked = Array.from(row, (weight, key) => [key, weight]).sort((a, b) => b[1] - a[1]);
-    parts.push(rowStrip(row, axes.key, place.clientWidth), ...keyList(ranked, axes, state, "of the whole row"));
+    parts.push(fullRowBars(row, axes.key, place.clientWidth), ...topKeyList(ranked, axes, state, "of the whole row"));
   } else if (top?.(state.head, state.row)) {
-    parts.push(...keyList(top(state.head, state.row), axes, state, "as the run kept them"));
+    parts.push(...topKeyList(top(state.head, state.row), axes, state, "as the run kept them"));
   } else if (state.row !== null) {
-    parts.push(make("p", { class: "note" }, "Of this row the page carries the pooled cells alone."));
+    parts.push(createHtml("p", { class: "note" }, "Of this row the page carries the pooled cells alone."));
   }
   place.replaceChildren(...parts);
 }
 
-function wholeRowButtons(positions, state, hold) {
+function fullRowButtons(positions, state, hold) {
   const buttons = positions.map((position) => {
-    const button = make(
+    const button = createHtml(
       "button",
       { type: "button", class: "small-button", "aria-pressed": position === state.row },
-      readable(position + 1),
+      formatNumber(position + 1),
     );
     button.addEventListener("click", () => hold(position, null));
     return button;
   });
-  return make("p", { class: "note whole-row-buttons" }, "Rows kept whole: ", ...buttons);
+  return createHtml("p", { class: "note whole-row-buttons" }, "Rows kept whole: ", ...buttons);
 }
 
 /** A whole row as bars as wide as the panel: of the keys that share a pixel the largest. */
-function rowStrip(row, axis, width) {
-  const canvas = make("canvas", { width, height: 48, class: "row-strip", role: "img" });
+function fullRowBars(row, axis, width) {
+  const canvas = createHtml("canvas", { width, height: 48, class: "row-strip", role: "img" });
   canvas.setAttribute("aria-label", "the weights of the whole row");
   const context = canvas.getContext("2d");
   context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ramp-3");
@@ -141,18 +142,18 @@ function rowStrip(row, axis, width) {
   return canvas;
 }
 
-function keyList(ranked, axes, state, words) {
+function topKeyList(ranked, axes, state, words) {
   const items = ranked
-    .slice(0, LISTED)
+    .slice(0, MAX_LISTED_KEYS)
     .filter(([key, weight]) => weight > 0 && key < axes.key.tokens.length)
     .map(([key, weight]) => {
-      const name = make("span", { class: "chip", dir: "auto" }, ...written(positionText(axes.key, key), 40));
-      shade(name, weight);
-      return make("li", {}, name, ` ${readable(key + 1)} `, make("b", {}, weight.toFixed(3)));
+      const name = createHtml("span", { class: "chip", dir: "auto" }, ...tokenNodes(positionText(axes.key, key), 40));
+      shadeToken(name, weight);
+      return createHtml("li", {}, name, ` ${formatNumber(key + 1)} `, createHtml("b", {}, weight.toFixed(3)));
     });
-  const title = `Largest keys of row ${readable(state.row + 1)}, ${positionName(axes.query, state.row)}, ${words}`;
-  return [make("p", { class: "note" }, title), make("ol", { class: "key-list" }, ...items)];
+  const title = `Largest keys of row ${formatNumber(state.row + 1)}, ${positionName(axes.query, state.row)}, ${words}`;
+  return [createHtml("p", { class: "note" }, title), createHtml("ol", { class: "key-list" }, ...items)];
 }
 
 export const positionText = (axis, position) =>
-  isFrame(axis, position) ? seconds(axis, secondsOf(axis, position)) : axis.tokens[position];
+  isFrame(axis, position) ? formatSeconds(axis, positionSeconds(axis, position)) : axis.tokens[position];

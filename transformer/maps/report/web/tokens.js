@@ -1,35 +1,37 @@
 // Tokens as a person reads them, and those of a site.
 
-import { make } from "../../../pages/dom.js";
-import { shorten, visible } from "../../../pages/formatting.js";
+import { createHtml } from "../../../pages/dom.js";
+import { showInvisible, truncate } from "../../../pages/formatting.js";
 import { data } from "./page_data.js";
 
 /** A text as nodes, the mark of a word's beginning apart: it should not be louder than the word. */
-export function quieted(text, wrap) {
+export function splitWordStart(text, wrap) {
   return /^▁./su.test(text) ? [wrap(text[0]), text.slice(1)] : [text];
 }
 
 /** A token as nodes of running text. */
-export const written = (token, length) =>
-  quieted(shorten(visible(token), length), (start) => make("span", { class: "word-start" }, start));
+export const tokenNodes = (token, length) =>
+  splitWordStart(truncate(showInvisible(token), length), (start) => createHtml("span", { class: "word-start" }, start));
 
 /** The text that tokens were cut from, as near as their own marks tell. */
-export function sentence(tokens) {
+export function detokenize(tokens) {
   const words = tokens.filter((token) => !/^(<.*>|\[[A-Z]+\])$/s.test(token));
   const marked = words.some((token) => /^▁/.test(token));
   // A character that several tokens share stands where its first part does.
-  const whole = words.map((token) => token.replace(/(.)⟨(\d+)\/\d+⟩/gsu, (_, each, part) => (part === "1" ? each : "")));
+  const whole = words.map((token) =>
+    token.replace(/(.)⟨(\d+)\/\d+⟩/gsu, (_, each, part) => (part === "1" ? each : "")),
+  );
   const single = whole.every((token) => Array.from(token).length < 2);
   return (marked ? whole.join("").replace(/▁/g, " ") : whole.join(single ? "" : " ")).trim();
 }
 
 /** Names of the query and the key positions of one example at one site. */
-export function tokensOf(site, example) {
+export function siteTokens(site, example) {
   return { queries: data.tokens[site.query][example], keys: data.tokens[site.key][example] };
 }
 
 /** The share of its weight that a head puts on known links, over queries that have one; null where it is not known. */
-export function linkedShare(site, example, plane) {
+export function goldAlignmentWeight(site, example, plane) {
   const links = site.links?.[example];
   if (!links?.length || plane.pooled) return null;
   const queries = new Set(links.map(([query]) => query));

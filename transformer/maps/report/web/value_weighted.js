@@ -2,15 +2,18 @@
 // (Kobayashi et al. 2020, "Attention is not only a weight"). A page of a text has the norms; see value_norms.py.
 
 import { byId } from "../../../pages/dom.js";
-import { block, finestLevel, mapsAt, Plane, VIEW_NAMES, views, weightsShown } from "./map_data.js";
+import { finestLevel, HeadMap, loadMaps, unpackBlock } from "./map_data.js";
 import { data } from "./page_data.js";
-import { tokensOf } from "./tokens.js";
+import { siteTokens } from "./tokens.js";
+import { addView, weightsView } from "./views.js";
 
-VIEW_NAMES.push("normed");
-views.push({ wanted: (state) => state.view === "normed" && !whyNoNorms(state), shown: normedShown });
+addView("value_weighted", {
+  wanted: (state) => state.view === "value_weighted" && !whyNoValueWeighting(state),
+  shown: valueWeightedView,
+});
 
 /** Numbers of half precision, low byte first. */
-export function halves(bytes) {
+export function decodeFloat16(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   return Float32Array.from({ length: bytes.byteLength / 2 }, (_, at) => {
     const bits = view.getUint16(2 * at, true);
@@ -21,22 +24,22 @@ export function halves(bytes) {
 }
 
 /** Why the site's weights cannot be shown times norms; an empty text where they can. */
-function whyNoNorms({ site, step }) {
+function whyNoValueWeighting({ site, step }) {
   if (!data.beneath?.[site].norms) return "this site's values are not projected by themselves: they have no such norms";
   const level = finestLevel(data.sites[site], step);
   return level.queryBlock * level.keyBlock === 1 ? "" : "only of whole maps, and this page has pooled ones";
 }
 
 /** |weight f(x)| of every key, as its share of the row, so that rows sum to one as those of weights do. */
-async function normedShown(state) {
+async function valueWeightedView(state) {
   const site = data.sites[state.site];
   const [plain, maps, packed] = await Promise.all([
-    weightsShown(state),
-    mapsAt(state.step, state.site, state.example, finestLevel(site, state.step)),
-    block(`norms-${state.site}-${state.example}`),
+    weightsView(state),
+    loadMaps(state.step, state.site, state.example, finestLevel(site, state.step)),
+    unpackBlock(`norms-${state.site}-${state.example}`),
   ]);
-  const norms = halves(packed);
-  const { keys } = tokensOf(site, state.example);
+  const norms = decodeFloat16(packed);
+  const { keys } = siteTokens(site, state.example);
   const norm = (layer, head, key) => norms[(layer * site.heads.length + head) * keys.length + key];
   const normed = (plane, layer, head) => {
     const values = plane.values.map((weight, at) => weight * norm(layer, head, at % plane.keys));
@@ -45,7 +48,7 @@ async function normedShown(state) {
       for (let key = 0; key < plane.keys; key++) sum += values[row + key];
       for (let key = 0; key < plane.keys; key++) values[row + key] /= sum || 1;
     }
-    return new Plane(values, plane);
+    return new HeadMap(values, plane);
   };
   const detail = normed(plain.detail, state.layer, state.head);
   return {
@@ -61,14 +64,16 @@ async function normedShown(state) {
   };
 }
 
-export const toggledNorms = (state) =>
-  state.view === "normed" || whyNoNorms(state) ? { view: "weights" } : { view: "normed", compare: null };
+export const toggleValueWeighting = (state) =>
+  state.view === "value_weighted" || whyNoValueWeighting(state)
+    ? { view: "weights" }
+    : { view: "value_weighted", compare: null };
 
-export function showNorms(state) {
-  const why = data.beneath ? whyNoNorms(state) : "";
-  byId("normed-toggle").hidden = !data.beneath;
-  byId("normed").disabled = why !== "";
-  byId("normed").checked = state.view === "normed" && !why;
-  byId("normed-toggle").title =
+export function showValueWeighting(state) {
+  const why = data.beneath ? whyNoValueWeighting(state) : "";
+  byId("value-weighted-toggle").hidden = !data.beneath;
+  byId("value-weighted").disabled = why !== "";
+  byId("value-weighted").checked = state.view === "value_weighted" && !why;
+  byId("value-weighted-toggle").title =
     why || "the norm of weight × (x W_V + b_V) W_O of the head, as a share of its row (Kobayashi et al. 2020)";
 }

@@ -1,9 +1,9 @@
 // What the page shows: site, example, step, layer, head and so on, and the address of the page that keeps them.
 
 import { nearestColumn } from "./head_statistics.js";
-import { VIEW_NAMES } from "./map_data.js";
 import { data } from "./page_data.js";
-import { tokensOf } from "./tokens.js";
+import { siteTokens } from "./tokens.js";
+import { VIEW_NAMES } from "./views.js";
 
 const first = data.first;
 export const state = {
@@ -43,7 +43,7 @@ function clampState() {
   state.layer = within(state.layer, site.layers.length);
   state.head = within(state.head, site.heads.length);
   state.step = within(state.step, data.steps.length);
-  const { queries, keys } = tokensOf(site, state.example);
+  const { queries, keys } = siteTokens(site, state.example);
   if (state.row !== within(state.row, queries.length)) state.row = null;
   if (state.column !== within(state.column, keys.length)) state.column = null;
   state.tokens = state.tokens.filter((token) => token === within(token, queries.length));

@@ -1,0 +1,49 @@
+// What the grid of heads and the large heatmap draw: the weights, or what another file has made of them.
+//
+// `currentView(state)` resolves to
+//   { site, signed, said, wall, detail }
+// for the example, site, step, layer and head that `state` names:
+//   site               the entry of data.sites
+//   signed             false: values are weights in [0, 1]; true: differences in [-1, 1]
+//   said               words behind the title, such as "step 400 minus step 100"; "" where weights are shown
+//   wall(layer, head)  a Plane of every head (indices), at most 64 cells a side where the site is long
+//   detail             a Plane of the head that state names, at the finest level that the page carries
+//   heads              optional: what stands in the head's place in the title, where it is not one head alone
+//   layers             optional: a Plane a layer, of a view that has layers and no heads
+//   verbs              optional: what a query does to its keys, and a key suffers from its queries, in words
+//   planes             where state.lines holds: [[head, its detail], ...] of the heads whose lines are drawn, else null
+//   tell(query, key)   optional: the words of the tip for a cell of `detail`, such as both values of a difference
+// A file that shows something else than the weights adds { wanted(state), shown(state) } by `addView`, with `shown`
+// resolving to an object as above. The plain weights are `weightsView(state)`.
+// state.compare is null, a step's INDEX in data.steps, or "run"; state.view is one of
+// VIEW_NAMES; state.statistic is null or a name. change({...}) sets them and shows.
+
+import { coarsestLevel, finestLevel, loadHeadMap, loadMaps } from "./map_data.js";
+import { data } from "./page_data.js";
+
+/** The values of state.view. */
+export const VIEW_NAMES = ["weights", "rollout", "value_weighted"];
+// Of several that apply the first is shown.
+const ORDER = ["value_weighted", "difference", "rollout"];
+const views = new Map();
+
+/** Add what is shown where `wanted(state)` holds: `shown(state)` resolves to an object as above. */
+export function addView(name, view) {
+  views.set(name, view);
+}
+
+/** What is drawn where nothing else is asked for: the weights themselves. */
+export async function weightsView(state) {
+  const site = data.sites[state.site];
+  const [maps, detail] = await Promise.all([
+    loadMaps(state.step, state.site, state.example, coarsestLevel(site)),
+    loadHeadMap(state.step, state.site, state.example, finestLevel(site, state.step), state.layer, state.head),
+  ]);
+  return { site, signed: false, said: "", wall: (layer, head) => maps.plane(layer, head), detail };
+}
+
+/** What wall and detail draw: see the head of this file. */
+export function currentView(state) {
+  const name = ORDER.find((each) => views.get(each).wanted(state));
+  return name ? views.get(name).shown(state) : weightsView(state);
+}
