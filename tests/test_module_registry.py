@@ -219,8 +219,8 @@ def test_a_config_of_the_checkout_begins_with_others_of_the_checkout_alone(forei
         "import sys\nassert sys.path[0] == ''\nfrom launch.config_files import load_config\n"
         "print(load_config(sys.argv[1]).name, sys.modules['experiments'].__file__, 'jax' in sys.modules)"
     )
-    config = root / "experiments" / "translation" / "recurrent_multi30k.py"
-    assert "from experiments.translation import multi30k_cpu" in config.read_text(encoding="utf-8")
+    config = root / "experiments" / "translation" / "configs" / "recurrent_multi30k.py"
+    assert "from experiments.translation.configs import multi30k_cpu" in config.read_text(encoding="utf-8")
     done = python(foreign, root, "-c", program, str(config))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[1:] == [str(root / "experiments" / "__init__.py"), "False"]

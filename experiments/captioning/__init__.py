@@ -1,1 +1,1 @@
-"""Captions of drawn scenes by a decoder that looks at them word by word (Xu et al. 2015)."""
+"""Image captioning with an attentive LSTM decoder (Show, Attend and Tell, Xu et al. 2015)."""

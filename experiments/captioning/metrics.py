@@ -1,4 +1,4 @@
-"""Measures of captions: BLEU of one to four words, whole captions, and where attention lies when a thing is named."""
+"""Caption metrics: BLEU-1 to BLEU-4, exact match, and the attention mass on the cell that a noun names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,10 +16,13 @@ from transformer.tasks.symbol_sequences import inputs_of, predicted_steps
 _PENALTY = "penalty/"
 
 
-def bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict[str, float], str]:
-    """`bleu_1` to `bleu_4` of a corpus, in percent, of words as they stand; and how sacreBLEU counted them.
+def corpus_bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict[str, float], str]:
+    """Compute `bleu_1` to `bleu_4` of a corpus, in percent, over whitespace tokens.
 
-    BLEU-n = BP exp((1/n) sum_{m <= n} log p_m) (Papineni et al. 2002, section 2.3), nothing smoothed.
+    BLEU-n = BP exp((1/n) sum_{m <= n} log p_m) (Papineni et al. 2002, section 2.3), without smoothing.
+
+    Returns:
+        The scores by name, and sacreBLEU's signature.
     """
     scores, signature = {}, ""
     for order in range(1, 5):
@@ -31,35 +34,35 @@ def bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict[str, f
 
 
 def caption_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> Report:
-    """The share of captions that are the reference word for word, BLEU, and the first `shown` to read."""
-    scores, signature = bleu(outputs, references)
+    """Report exact match and BLEU, with the first `shown` captions as samples."""
+    scores, signature = corpus_bleu(outputs, references)
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))
     samples = [{"target": reference, "output": output} for output, reference in pairs[:shown]]
     return Report({"exact_match": exact, **scores}, samples, note=f"{len(pairs)} captions, BLEU {signature}")
 
 
-def named_places(named_BxT: Int[Array, "B T"], cells_K: Int[np.ndarray, " K"]) -> Bool[Array, "B T K"]:
-    """Whether each place lies in the cell that a word names; words that name nothing have no place."""
+def named_cell_mask(named_BxT: Int[Array, "B T"], cells_K: Int[np.ndarray, " K"]) -> Bool[Array, "B T K"]:
+    """Return which grid positions lie in the cell that each word names; no position for words that name none."""
     return (named_BxT[..., None] == cells_K) & (named_BxT != NO_CELL)[..., None]
 
 
 def doubly_stochastic(
     weights_LxBxHxTxK: Float[Array, "L B H T K"], counts_BxT: Bool[Array, "B T"]
 ) -> Float[Array, "L H"]:
-    """For each layer and head the sum over examples of sum_i (1 - sum_t w_ti)^2 (Xu et al. 2015, equation 14)."""
+    """Sum (1 - sum_t w_ti)^2 over positions and examples, for each layer and head (Xu et al. 2015, equation 14)."""
     over_words_LxBxHxK = jnp.sum(jnp.where(counts_BxT[None, :, None, :, None], weights_LxBxHxTxK, 0), axis=3)
     return jnp.sum(jnp.square(1 - over_words_LxBxHxK), axis=(1, 3))
 
 
-def looking_step(kind: SceneKind) -> EvaluationStep:
-    """The step that sums what attention does at the words of the true captions, `named` saying which are nouns."""
+def attention_mass_step(kind: SceneKind) -> EvaluationStep:
+    """Return the evaluation step that sums attention mass at the nouns of the true captions."""
 
     def step(view: View, batch: Batch, key: Any) -> tuple[dict, None]:
         named_BxT, counts_BxT = jnp.asarray(batch["named"]), predicted_steps(batch)
         weights = weights_over(view, inputs_of(batch))
         cells = {site: cells_of(site.key, side=kind.side, size=kind.size) for site in weights}
-        masses = {site: mass_within(weights[site], named_places(named_BxT, cells[site])) for site in weights}
+        masses = {site: mass_within(weights[site], named_cell_mask(named_BxT, cells[site])) for site in weights}
         penalties = {_PENALTY + site.name: doubly_stochastic(weights[site], counts_BxT) for site in weights}
         counts = {"nouns": jnp.sum(named_BxT != NO_CELL), "examples": jnp.int32(len(named_BxT))}
         return {**counts, **mass_sums(masses), **penalties}, None
@@ -67,11 +70,14 @@ def looking_step(kind: SceneKind) -> EvaluationStep:
     return step
 
 
-def looking_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
-    """`noun_mass`, its mean over nouns, and `doubly_stochastic`, its mean over examples, of the head of most mass."""
+def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+    """Report the head with the most mass on the named cells.
+
+    `attention_mass/noun` is its mean over nouns, `doubly_stochastic` its mean penalty over examples.
+    """
     mass, site, layer, head = head_of_most(sums)
     penalty = float(sums[_PENALTY + site][layer, head]) / float(sums["examples"])
     return Report(
-        {"noun_mass": mass / max(float(sums["nouns"]), 1), "doubly_stochastic": penalty},
+        {"attention_mass/noun": mass / max(float(sums["nouns"]), 1), "doubly_stochastic": penalty},
         note=f"{site}, layer {layer}, head {head}; {int(sums['nouns'])} nouns of {int(sums['examples'])} captions",
     )

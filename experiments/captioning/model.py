@@ -1,4 +1,4 @@
-"""Show, Attend and Tell: a recurrent decoder that says what a picture shows and looks at it word by word (Xu 2015)."""
+"""Show, Attend and Tell: an LSTM decoder that attends to an image at every word of its caption (Xu et al. 2015)."""
 
 import dataclasses
 import enum
@@ -35,11 +35,11 @@ from transformer.models.recurrent_attention_decoder import (
 from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 
 
-class Looking(enum.Enum):
-    """What z_t the decoder reads of the annotations a_1 ... a_L at each word; p_t are its attention's probabilities.
+class CaptionerAttention(enum.Enum):
+    """How the context z_t is read from the annotations a_1 ... a_L at each word, with attention probabilities p_t.
 
-    soft: sum_i p_ti a_i (Xu et al. 2015, equation 13). hard: one a_i, drawn by p_t in training, which learns by
-    REINFORCE, and the likeliest later (equations 8 and 9). none: the mean (1/L) sum_i a_i at every word.
+    soft: sum_i p_ti a_i (Xu et al. 2015, equation 13). hard: one a_i, sampled by p_t in training, which learns by
+    REINFORCE, and the most probable one otherwise (equations 8 and 9). none: the mean (1/L) sum_i a_i at every word.
     """
 
     SOFT = "soft"
@@ -49,57 +49,58 @@ class Looking(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class CaptionerConfig(Config, path="config.model"):
-    """A grid of annotations, and an LSTM over words that looks at it.
+    """A convolutional encoder of the image, and an LSTM decoder that attends to its grid.
 
-    `positions` tell the annotations apart; none, as in the paper: by the edges that convolutions see. `embedding`: of
-    words, and of what the next one is scored from. `gated` multiplies z_t with beta_t (section 4.2.1).
-    `doubly_stochastic` is the weight of equation 14's penalty on places that soft attention leaves out or dwells on.
-    Of hard attention `soft_share` is the probability that a training example is read softly (section 4.1).
+    `positions`: how annotations are told apart; with none, as in the paper, by the edges that convolutions see.
+    `embedding`: size of the word embeddings, and of the output layer's input. `gated` multiplies z_t with beta_t
+    (section 4.2.1). `doubly_stochastic`: weight of the penalty of equation 14 on positions that soft attention misses
+    or dwells on. `soft_share`: with hard attention, the probability that a training example is read softly (section
+    4.1).
 
     Raises:
-        UserError: For what the choice of `looking` has no use for.
+        UserError: If `soft_share` is set without hard attention, or `doubly_stochastic` without soft attention.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     width: Positive = 256
     embedding: Positive = 128
-    looking: Looking = Looking.SOFT
+    attention: CaptionerAttention = CaptionerAttention.SOFT
     gated: bool = True
     doubly_stochastic: Amount = 0.0
     soft_share: Rate = 0.0
 
     def _check(self) -> None:
-        if self.soft_share and self.looking is not Looking.HARD:
+        if self.soft_share and self.attention is not CaptionerAttention.HARD:
             raise UserError(
-                f"config.model.soft_share={self.soft_share} is for an attention that draws: say looking=hard, or "
+                f"config.model.soft_share={self.soft_share} is for an attention that draws: say attention=hard, or "
                 "soft_share=0"
             )
-        if self.doubly_stochastic and self.looking is not Looking.SOFT:
+        if self.doubly_stochastic and self.attention is not CaptionerAttention.SOFT:
             raise UserError(
                 f"config.model.doubly_stochastic={self.doubly_stochastic} is for soft attention, whose weights have a "
-                "gradient: say looking=soft, or doubly_stochastic=0"
+                "gradient: say attention=soft, or doubly_stochastic=0"
             )
 
     @property
-    def attention(self) -> AttentionCellConfig | None:
-        """The decoder's attention, f_att the additive score; None without one."""
-        match self.looking:
-            case Looking.SOFT:
+    def attention_cell(self) -> AttentionCellConfig | None:
+        """The config of the decoder's attention with the additive score f_att; None without attention."""
+        match self.attention:
+            case CaptionerAttention.SOFT:
                 return AttentionCellConfig()
-            case Looking.HARD:
+            case CaptionerAttention.HARD:
                 return AttentionCellConfig(normalizer=Normalizer.HARD)
-            case Looking.NONE:
+            case CaptionerAttention.NONE:
                 return None
 
     @property
     def decoder(self) -> RecurrentConfig:
-        """The LSTM."""
+        """The config of the LSTM."""
         return RecurrentConfig(width=self.width)
 
 
 class StepOutput(NamedTuple):
-    """What a step hands out: h_t, the gated z_t, the weights of the places, and of a draw what `extras` has."""
+    """One decoder step's h_t, gated z_t, attention weights, and the sampling terms of hard attention."""
 
     hidden: Float[Array, "*B F"]
     context: Float[Array, "*B A"]
@@ -110,9 +111,9 @@ class StepOutput(NamedTuple):
 class Captioner(RecurrentAttentionDecoder):
     """p(y_t | a, y_1 ... y_{t-1}) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t)) (equation 7).
 
-    e_ti = f_att(a_i, h_{t-1}); z_t is beta_t = sigmoid(f_beta(h_{t-1})) times what is read by these (section 4.2.1);
+    e_ti = f_att(a_i, h_{t-1}); z_t is beta_t = sigmoid(f_beta(h_{t-1})) times the attended annotations (section 4.2.1);
     h_t = LSTM([E y_{t-1} ; z_t], h_{t-1}); c_0 and h_0 are each a layer of tanh over the mean annotation (section
-    3.1.2). Inputs: `picture` and `target`, the caption behind a begin token, padded at its end.
+    3.1.2). Inputs: the image, and `target`, the caption after a begin token, padded at its end.
     """
 
     streams = ("soft", "steps")
@@ -132,7 +133,7 @@ class Captioner(RecurrentAttentionDecoder):
 
         self.first_hidden = linear(seen, "embed", width, bias=True)
         self.first_memory = linear(seen, "embed", width, bias=True)
-        attention = config.attention
+        attention = config.attention_cell
         self.attention = None if attention is None else AttentionCell(attention, width, seen, builder=builder)
         self.gate = linear(width, "features", 1, bias=True) if config.gated else None
         self.decoder = RecurrentLayer(config.decoder, embedding + seen, builder=builder)
@@ -141,7 +142,7 @@ class Captioner(RecurrentAttentionDecoder):
         self.output = Linear((("embed", embedding),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, CellState]:
-        """The annotations as the words read them, or their mean, and h_0 and c_0."""
+        """Return the annotations as attention reads them, or their mean, and h_0 and c_0."""
         annotations_BxLxA = place(self.places(jnp.asarray(inputs["picture"], self.dtype)), "batch", None, None)
         batch, count, _ = annotations_BxLxA.shape
         mean_BxA = jnp.mean(annotations_BxLxA, axis=1)
@@ -150,7 +151,7 @@ class Captioner(RecurrentAttentionDecoder):
         return EncodedSource(jnp.full(batch, count, jnp.int32), memory, mean_BxA), first
 
     def words(self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None) -> StepInput:
-        """The words, and of hard attention in training which captions are read softly."""
+        """Return the word embeddings, and in training of hard attention which captions are read softly."""
         given, key = super().words(state, inputs, source, key), self.stream(key, "soft")
         if key is None or not self.config.soft_share:
             return given
@@ -159,7 +160,7 @@ class Captioner(RecurrentAttentionDecoder):
     def advance(
         self, source: EncodedSource, state: CellState, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[CellState, StepOutput, Alignment | None]:
-        """h_{t-1} looks, and h_t reads the word and what it saw."""
+        """Attend with h_{t-1}, then compute h_t from the word and the context."""
         facts = {"soft_R": given.soft, "key": key, "train": train}
         context_RxA, alignment = read(self.attention, source, state.hidden, **facts)
         if self.gate is not None:
@@ -173,12 +174,12 @@ class Captioner(RecurrentAttentionDecoder):
         return given.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
     def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:
-        """Hard attention tells its draws in `extras`; soft attention adds the loss `doubly_stochastic`.
+        """Run all steps; hard attention returns its samples in `extras`, soft attention the loss `doubly_stochastic`.
 
-        That is sum_i (1 - sum_t p_ti)^2 of every example (equation 14); also without weight, so that it is logged.
+        The loss is sum_i (1 - sum_t p_ti)^2 of every example (equation 14). With weight 0 it is logged only.
         """
         steps, aux = super().unroll(state, inputs, **options)
-        if self.config.looking is not Looking.SOFT:
+        if self.config.attention is not CaptionerAttention.SOFT:
             return steps, aux._replace(extras=steps.outputs.draws)
         over_words_BxL = jnp.sum(steps.outputs.weights, axis=1)
         total, count = jnp.sum(jnp.square(1 - over_words_BxL)), float(len(over_words_BxL))
@@ -187,15 +188,15 @@ class Captioner(RecurrentAttentionDecoder):
 
 
 def build(config: CaptionerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for pictures of one size; captions may have any length.
+    """Build the model for images of one size; captions may have any length.
 
     Raises:
-        UserError: For pictures that the strides of the convolutions do not divide.
+        UserError: If the strides of the convolutions do not divide the image.
     """
     grid = config.encoder.axis("grid", *interface.inputs["picture"].shape[1:3])
     sites: tuple[Site, ...] = ()
-    if config.looking is not Looking.NONE:
-        values = Values.SAMPLE if config.looking is Looking.HARD else Values.PROBABILITY
+    if config.attention is not CaptionerAttention.NONE:
+        values = Values.SAMPLE if config.attention is CaptionerAttention.HARD else Values.PROBABILITY
         sites = (Site(SITE, Axis("target"), grid, layers=("0",), heads=("0",), values=values),)
     return Model(Functional(lambda builder: Captioner(config, interface, builder), precision), sites)
 

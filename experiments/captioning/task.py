@@ -1,4 +1,4 @@
-"""Captions: a drawn scene in, its items in words out, and what was looked at when each of them was named."""
+"""Captioning of synthetic scenes, with gold alignments between nouns and image positions."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from experiments.captioning import data as captions
-from experiments.captioning.metrics import caption_report, looking_report, looking_step, named_places
+from experiments.captioning.metrics import attention_mass_report, attention_mass_step, caption_report, named_cell_mask
 from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Beams, Config, Examples, Looked, Pixels, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
@@ -27,19 +27,19 @@ _EXAMPLE = "red circle top left, blue star bottom right"
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionsConfig(Config, path="config.task"):
-    """Batches of `batch_size` scenes of three by three cells, `fewest` to `most` of which hold an item.
+class CaptioningConfig(Config, path="config.task"):
+    """Batches of `batch_size` scenes of 3 x 3 cells, `min_items` to `max_items` of which hold an item.
 
-    Cells have `pixels` x `pixels` pixels. At least `num_eval_examples` scenes validate, in whole batches, and as many
-    others test; `beams`: 1 decodes greedily. Of a model whose attention draws, `reinforce_weight` weights the loss by
-    which the draws learn, `entropy_weight` what keeps them apart (transformer.tasks.reinforce).
+    A cell has `pixels` x `pixels` pixels. At least `num_eval_examples` scenes, in whole batches, are the validation
+    set, and as many others the test set. `beams`: the beam size; 1 decodes greedily. For hard attention,
+    `reinforce_weight` weights the REINFORCE loss and `entropy_weight` its entropy bonus (transformer.tasks.reinforce).
 
     Raises:
-        UserError: For numbers of items that no such scene has.
+        UserError: If no scene has so many items.
     """
 
-    fewest: Positive = 2
-    most: Annotated[int, Range(1, 9)] = 3
+    min_items: Positive = 2
+    max_items: Annotated[int, Range(1, 9)] = 3
     pixels: Pixels = 16
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 1000
@@ -49,25 +49,27 @@ class CaptionsConfig(Config, path="config.task"):
     entropy_weight: Amount = 0.01
 
     def _check(self) -> None:
-        if self.fewest > self.most:
-            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
+        if self.min_items > self.max_items:
+            raise UserError(f"config.task.min_items={self.min_items} and max_items={self.max_items} must rise")
 
     @property
     def kind(self) -> SceneKind:
-        """The scenes."""
-        return SceneKind(pixels=self.pixels, fewest=self.fewest, most=self.most)
+        """The distribution of the scenes."""
+        return SceneKind(pixels=self.pixels, fewest=self.min_items, most=self.max_items)
 
 
-class Captions(ImageDescriptionTask):
-    """The task: implements transformer.tasks.contract.Task."""
+class Captioning(ImageDescriptionTask):
+    """Image captioning: implements transformer.tasks.contract.Task."""
 
-    def __init__(self, config: CaptionsConfig, rows_multiple: int = 1):
+    def __init__(self, config: CaptioningConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
         size = {"size": self.kind.size, "rows": config.batch_size, "beams": config.beams}
-        super().__init__("captions", captions.words(self.kind), captions.longest(self.kind), **size, separator=" ")
+        super().__init__(
+            "captions", captions.words(self.kind), captions.max_caption_length(self.kind), **size, separator=" "
+        )
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self.show(self._drawn(np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples))
+        self.show(self._sample(np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -79,28 +81,28 @@ class Captions(ImageDescriptionTask):
         )
 
     def source(self, seed: int) -> Source:
-        """Scenes that are drawn anew at every step."""
-        return GeneratedBatches(lambda random: self._drawn(random, self.config.batch_size), seed)
+        """Return an endless source of scenes that are sampled anew at every step."""
+        return GeneratedBatches(lambda random: self._sample(random, self.config.batch_size), seed)
 
-    def _drawn(self, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+    def _sample(self, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         return self._batch([self.kind.draw(random) for _ in range(count)], random)
 
     def _batch(self, scenes: Sequence[Sequence[Item]], random: np.random.Generator) -> dict[str, np.ndarray]:
-        """Scenes painted, with what is said of them; `named`: the cell that each word names."""
+        """Render the scenes, with their captions; `named` is the cell that each word names."""
         picture = scaled(paint(self.kind, scenes, random))
         named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
-            for step, cell in captions.nouns(items):
+            for step, cell in captions.noun_positions(items):
                 named[row, step] = cell
         told = self.sequences([captions.caption(self.kind, items) for items in scenes])
         return {"picture": picture, "named": named, **told}
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
-        """What a word is usually worth, of a model whose attention draws; nothing of others."""
+        """Return the initial REINFORCE baseline of a model with hard attention; nothing otherwise."""
         return initial_baseline() if draws(view.model) else super().init_extra(view, key)
 
     def loss(self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]) -> tuple[Array, LossAux]:
-        """Cross-entropy in nats a word, and of an attention that draws the loss of REINFORCE beside it."""
+        """Cross-entropy in nats a word, plus the REINFORCE loss of hard attention."""
         logits, aux, metrics = self.likelihood(view, batch, totals, key)
         loss = metrics["loss"]
         if not (view.train and "attention_log_prob" in aux.extras):
@@ -112,7 +114,7 @@ class Captions(ImageDescriptionTask):
         return loss, LossAux.of(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
-        """The loss, decoded captions against the true ones, and where attention lies at their nouns."""
+        """The loss, caption metrics of decoded captions, and the attention mass at nouns."""
         source, count, at_end = (
             self.source(seed),
             -(-self.config.num_eval_examples // self.config.batch_size),
@@ -127,31 +129,36 @@ class Captions(ImageDescriptionTask):
         return (
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("captions", split, batches, self.decoded, finish, at_end),
-            Evaluation("looking", split, batches, looking_step(self.kind), looking_report, at_end, reads=LOOKED),
+            Evaluation(
+                "looking", split, batches, attention_mass_step(self.kind), attention_mass_report, at_end, reads=LOOKED
+            ),
         )
 
     def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:
-        """Every place of the cell that a noun names; of several each is possible, and none must be looked at."""
+        """Return gold alignments: every position of the cell that a noun names.
+
+        If the cell has several positions, each is a possible alignment and none is required.
+        """
         cells_K = cells_of(site.key, side=self.kind.side, size=self.kind.size)
         sure = len(cells_K) - site.key.leading == self.kind.side**2
-        return links_to(named_places(jnp.asarray(batch["named"]), cells_K), sure=sure)
+        return links_to(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
 
     def answer(self, view: View, request: Request) -> Answers:
-        """Paints the scene that each text describes and says what the model sees in it.
+        """Render the scene that each text describes, and caption it.
 
         Raises:
-            UserError: For a language, samples, stop strings or a coverage penalty, and for texts that describe no scene
-                of the run's kind.
+            UserError: If a language, samples, stop strings or a coverage penalty is asked for, or a text describes no
+                scene of the run's kind.
         """
         decoding = self.decoding(request, "captions scenes", f"the longest caption has {self.steps} words")
-        scenes = [self._read(text) for text in request.texts]
+        scenes = [self._parse_scene(text) for text in request.texts]
         return self.answers(view, self._batch(scenes, np.random.default_rng(decoding.seed)), decoding)
 
-    def _read(self, text: str) -> tuple[Item, ...]:
+    def _parse_scene(self, text: str) -> tuple[Item, ...]:
         try:
             return captions.scene(self.kind, text)
         except ValueError as error:
             raise UserError(f"{text[:80]!r} describes no scene: {error}; say something like {_EXAMPLE!r}") from None
 
 
-TASK = TaskSpec(CaptionsConfig, Captions)
+TASK = TaskSpec(CaptioningConfig, Captioning)

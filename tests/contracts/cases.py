@@ -179,8 +179,8 @@ CAPTIONS = {
     # Two items have ten steps: two devices can share them.
     "task": {
         "name": "experiments.captioning.task",
-        "fewest": 1,
-        "most": 2,
+        "min_items": 1,
+        "max_items": 2,
         "pixels": 4,
         "batch_size": 16,
         "num_eval_examples": 16,
@@ -953,7 +953,7 @@ CASES = (
     ),
     Case(
         "captions x captioner that draws",
-        CAPTIONS | {"model": CAPTIONS["model"] | {"looking": "hard", "doubly_stochastic": 0.0, "soft_share": 0.5}},
+        CAPTIONS | {"model": CAPTIONS["model"] | {"attention": "hard", "doubly_stochastic": 0.0, "soft_share": 0.5}},
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),

@@ -99,12 +99,12 @@ def test_the_keys_that_a_readme_explains_exist(project: Path) -> None:
 
 
 def test_a_key_that_is_none_is_found() -> None:
-    table = "| key | values |\n| --- | --- |\n| `encoder.channels`, `.strids` | x |\n| `looking` | y |\n"
+    table = "| key | values |\n| --- | --- |\n| `encoder.channels`, `.strids` | x |\n| `attention` | y |\n"
     assert list(said_keys(f"`--config.task.one=2`\n{table}")) == [
         "task.one",
         "encoder.channels",
         "encoder.strids",
-        "looking",
+        "attention",
     ]
 
 

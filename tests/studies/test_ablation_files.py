@@ -29,7 +29,8 @@ def study(file: Path) -> Ablation:
 
 
 def said(file: Path) -> str:
-    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return re.sub(r" \\\n +", " ", docstring)  # a command that goes on in the next line
 
 
 def test_there_are_studies_of_the_norm_and_of_what_the_first_transformer_varied() -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.attention_probes import by_family as corpora
+from experiments.attention_probes.configs import architecture_ablation as corpora
 from experiments.attention_probes.task import TASK, MarkedTexts, MarkedTextsConfig, Reads, hits_of, interface_of, read
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError

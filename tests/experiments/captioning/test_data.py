@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.captioning.data import caption, longest, nouns, scene, words
+from experiments.captioning.data import caption, max_caption_length, noun_positions, scene, words
 from transformer.data.scenes import Item, SceneKind
 
 KIND = SceneKind()
@@ -13,7 +13,7 @@ ITEMS = (Item(8, "star", "blue"), Item(0, "circle", "red"))
 def test_a_caption_names_the_items_in_reading_order() -> None:
     said = caption(KIND, ITEMS)
     assert " ".join(said) == "red circle top left , blue star bottom right"
-    assert [(said[step], cell) for step, cell in nouns(ITEMS)] == [("circle", 0), ("star", 8)]
+    assert [(said[step], cell) for step, cell in noun_positions(ITEMS)] == [("circle", 0), ("star", 8)]
 
 
 def test_every_word_of_a_caption_is_known_and_it_has_no_more_than_the_longest() -> None:
@@ -27,7 +27,7 @@ def test_every_word_of_a_caption_is_known_and_it_has_no_more_than_the_longest() 
         used |= set(said)
         assert scene(KIND, " ".join(said)) == items
     assert used == set(known)
-    assert lengths == {9, longest(KIND)}
+    assert lengths == {9, max_caption_length(KIND)}
 
 
 def test_a_description_may_be_in_any_order() -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.captioning.model import FAMILY, CaptionerConfig, Looking
+from experiments.captioning.model import FAMILY, CaptionerAttention, CaptionerConfig
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from tests.oracles.places import places, softmax
@@ -42,8 +42,8 @@ SOFT = CaptionerConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width
 CASES = {
     "soft": SOFT,
     "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic=0.0),
-    "hard": dataclasses.replace(SOFT, looking=Looking.HARD, doubly_stochastic=0.0, soft_share=0.5),
-    "none": dataclasses.replace(SOFT, looking=Looking.NONE, doubly_stochastic=0.0),
+    "hard": dataclasses.replace(SOFT, attention=CaptionerAttention.HARD, doubly_stochastic=0.0, soft_share=0.5),
+    "none": dataclasses.replace(SOFT, attention=CaptionerAttention.NONE, doubly_stochastic=0.0),
 }
 
 
@@ -64,7 +64,7 @@ def told(
     logits, seen = [], []
     for step, word in enumerate(words):
         h = state.hidden
-        if config.looking is Looking.NONE:
+        if config.attention is CaptionerAttention.NONE:
             z = mean
         else:
             score = {name: weights["attention"]["score"][name][0] for name in ("keys", "queries", "vector")}
@@ -111,7 +111,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         np.testing.assert_allclose(weights[:steps], wanted, rtol=0, atol=1e-11)
         assert (weights[steps:] == 0).all()
         penalty += sum((1 - sum(seen[step][place] for step in range(steps))) ** 2 for place in range(len(a)))
-    assert set(aux.losses) == ({"doubly_stochastic"} if config.looking is Looking.SOFT else set())
+    assert set(aux.losses) == ({"doubly_stochastic"} if config.attention is CaptionerAttention.SOFT else set())
     if aux.losses:
         total, denominator, weight = aux.losses["doubly_stochastic"]
         assert float(total) == pytest.approx(penalty, rel=1e-12)
@@ -229,7 +229,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     rows, steps, grid = len(PICTURE), TARGET.shape[1], 6
     uses = {"encoder": grid, "first_hidden": 1, "first_memory": 1, "keys": grid, "vector": steps * grid}
     # The sum over places has no parameters.
-    total = 0 if config.looking is Looking.NONE else 2 * steps * grid * config.encoder.width
+    total = 0 if config.attention is CaptionerAttention.NONE else 2 * steps * grid * config.encoder.width
     for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
         names = [entry.key for entry in path]
         if names[-1] in ("bias", "scale", "table"):
@@ -242,8 +242,8 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     ("wrong", "said"),
     [
         ({"width": 0}, "width=0 must be at least 1"),
-        ({"soft_share": 0.5}, "soft_share=0.5 is for an attention that draws: say looking=hard"),
-        ({"looking": Looking.HARD}, "doubly_stochastic=0.3 is for soft attention"),
+        ({"soft_share": 0.5}, "soft_share=0.5 is for an attention that draws: say attention=hard"),
+        ({"attention": CaptionerAttention.HARD}, "doubly_stochastic=0.3 is for soft attention"),
         ({"doubly_stochastic": -1.0}, "doubly_stochastic=-1.0 must be at least 0"),
     ],
 )

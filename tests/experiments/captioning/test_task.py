@@ -10,9 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.captioning.metrics import bleu, caption_report, doubly_stochastic, looking_report, named_places
-from experiments.captioning.model import FAMILY, CaptionerConfig, Looking
-from experiments.captioning.task import Captions, CaptionsConfig
+from experiments.captioning.metrics import (
+    attention_mass_report,
+    caption_report,
+    corpus_bleu,
+    doubly_stochastic,
+    named_cell_mask,
+)
+from experiments.captioning.model import FAMILY, CaptionerAttention, CaptionerConfig
+from experiments.captioning.task import Captioning, CaptioningConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.sites import Values
 from transformer.config import UserError
@@ -29,21 +35,21 @@ PIXELS = 8
 
 
 @pytest.fixture(scope="module")
-def task() -> Captions:
-    return Captions(CaptionsConfig(pixels=PIXELS, batch_size=8, num_eval_examples=10, num_probe_examples=3))
+def task() -> Captioning:
+    return Captioning(CaptioningConfig(pixels=PIXELS, batch_size=8, num_eval_examples=10, num_probe_examples=3))
 
 
 @functools.cache
-def view_of(task: Captions, looking: Looking = Looking.SOFT, *, train: bool = False) -> View:
+def view_of(task: Captioning, attention: CaptionerAttention = CaptionerAttention.SOFT, *, train: bool = False) -> View:
     """A model that has learned nothing, over 3 x 3 or 6 x 6 places."""
-    stride = PIXELS if looking is Looking.HARD else PIXELS // 2
-    config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding=4, looking=looking)
+    stride = PIXELS if attention is CaptionerAttention.HARD else PIXELS // 2
+    config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding=4, attention=attention)
     model = FAMILY.build(config, task.interface, Precision())
     extra = task.init_extra(View(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
     return View(model, jax.jit(model.init)(jax.random.key(0)), {}, extra, np.int32(0), train)
 
 
-def test_a_batch_shows_what_its_caption_says(task: Captions) -> None:
+def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:
     batch, again = task.source(3)[7], task.source(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
@@ -69,9 +75,9 @@ def test_a_batch_shows_what_its_caption_says(task: Captions) -> None:
     assert task.totals(batch)["tokens"] == (batch["labels"] != PAD).sum()
 
 
-def test_hard_attention_adds_what_its_draws_learn_from(task: Captions) -> None:
+def test_hard_attention_adds_what_its_draws_learn_from(task: Captioning) -> None:
     """The words' cross-entropy, and REINFORCE with the baseline of the view, which follows what a word was worth."""
-    view, batch, key = view_of(task, Looking.HARD, train=True), task.source(1)[0], jax.random.key(5)
+    view, batch, key = view_of(task, CaptionerAttention.HARD, train=True), task.source(1)[0], jax.random.key(5)
     view = view._replace(extra={"baseline": jnp.float32(-2.0)})
     totals = task.totals(batch)
     counts = jnp.asarray(batch["labels"] != PAD)
@@ -92,7 +98,7 @@ def test_hard_attention_adds_what_its_draws_learn_from(task: Captions) -> None:
     assert float(aux.extra["baseline"]) == pytest.approx(0.9 * -2.0 + 0.1 * float(told) / tokens, rel=1e-5)
 
 
-def test_the_loss_of_what_draws_nothing_is_the_words_alone(task: Captions) -> None:
+def test_the_loss_of_what_draws_nothing_is_the_words_alone(task: Captioning) -> None:
     view, batch = view_of(task, train=True), task.source(1)[0]
     loss, aux = jax.jit(lambda: task.objectives[0].loss(view, batch, task.totals(batch), jax.random.key(0)))()
     assert view.extra == aux.extra == {}
@@ -100,7 +106,7 @@ def test_the_loss_of_what_draws_nothing_is_the_words_alone(task: Captions) -> No
     assert set(aux.losses) == {"doubly_stochastic"}
 
 
-def evaluated(task: Captions, view: View, name: str) -> dict[str, float]:
+def evaluated(task: Captioning, view: View, name: str) -> dict[str, float]:
     (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == (name, "validation"))
     step = jax.jit(lambda variables, batch: evaluation.step(view._replace(variables=variables), batch, None))
     found = [jax.device_get(step(view.variables, batch)) for batch in evaluation.batches]
@@ -109,7 +115,7 @@ def evaluated(task: Captions, view: View, name: str) -> dict[str, float]:
     return dict(evaluation.finish(sums, rows).scalars)
 
 
-def test_the_evaluation_of_looking_is_that_of_the_maps(task: Captions) -> None:
+def test_the_evaluation_of_looking_is_that_of_the_maps(task: Captioning) -> None:
     view = view_of(task)
     found = evaluated(task, view, "looking")
     batches = next(each.batches for each in task.evaluations if each.name == "looking")
@@ -126,13 +132,15 @@ def test_the_evaluation_of_looking_is_that_of_the_maps(task: Captions) -> None:
                     down, across = 2 * (cell // 3), 2 * (cell % 3)
                     mass += weights[step].reshape(6, 6)[down : down + 2, across : across + 2].sum()
                     nouns += 1
-    assert found["noun_mass"] == pytest.approx(mass / nouns, rel=1e-5)
+    assert found["attention_mass/noun"] == pytest.approx(mass / nouns, rel=1e-5)
     assert found["doubly_stochastic"] == pytest.approx(penalty / examples, rel=1e-5)
-    assert 0.05 < found["noun_mass"] < 0.25  # of nine cells one
+    assert 0.05 < found["attention_mass/noun"] < 0.25  # of nine cells one
 
 
-def test_a_model_that_looks_nowhere_is_not_asked_where(task: Captions) -> None:
-    none, soft = (view_of(task, looking).model.sites for looking in (Looking.NONE, Looking.SOFT))
+def test_a_model_that_looks_nowhere_is_not_asked_where(task: Captioning) -> None:
+    none, soft = (
+        view_of(task, attention).model.sites for attention in (CaptionerAttention.NONE, CaptionerAttention.SOFT)
+    )
     assert {each.name for each in task.evaluations if each.applies(none)} == {"loss", "captions"}
     assert {each.name for each in task.evaluations if each.applies(soft)} == {"loss", "captions", "looking"}
 
@@ -151,7 +159,7 @@ def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     weights[0, 0, 0, 1, 1 + 3 * 6 + 4] = 0.3  # cell 5
     weights[0, 1, 0, 0, 36] = 1.0  # cell 8
     weights[0, 1, 0, 2, 0] = 1.0
-    assert float(mass_within(weights, named_places(named, cells))[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
+    assert float(mass_within(weights, named_cell_mask(named, cells))[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
     counts = np.array([[True, True, False], [True, False, True]])
     first = 0.5**2 + 4 * 0.75**2 + 0.7**2 + 0.6**2 + 0.7**2 + (37 - 8)
     second = 35.0
@@ -167,8 +175,8 @@ def test_the_report_of_looking_is_of_the_head_with_most_mass() -> None:
         "mass/b": np.array([[6.0]]),
         "penalty/b": np.array([[1.0]]),
     }
-    report = looking_report(sums, None)
-    assert report.scalars == {"noun_mass": 0.7, "doubly_stochastic": 2.0}
+    report = attention_mass_report(sums, None)
+    assert report.scalars == {"attention_mass/noun": 0.7, "doubly_stochastic": 2.0}
     assert report.note == "a, layer 0, head 1; 10 nouns of 4 captions"
 
 
@@ -193,7 +201,7 @@ def counted_bleu(outputs: list[str], references: list[str], order: int) -> float
 def test_bleu_is_that_of_its_definition() -> None:
     references = ["red circle top left , blue star bottom right", "pink moon top left , red bar middle right"]
     outputs = ["red circle top left , blue star bottom left", "pink moon top left , red"]
-    scores, _ = bleu(outputs, references)
+    scores, _ = corpus_bleu(outputs, references)
     assert scores == {
         f"bleu_{order}": pytest.approx(counted_bleu(outputs, references, order)) for order in (1, 2, 3, 4)
     }
@@ -203,7 +211,7 @@ def test_bleu_is_that_of_its_definition() -> None:
     assert list(report.samples) == [{"target": references[0], "output": references[0]}]
 
 
-def test_nouns_are_linked_to_the_places_of_their_cells(task: Captions) -> None:
+def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None:
     fine = view_of(task).model.sites
     labels = task.labels(fine).completed(fine)
     assert labels.pictures["grid"].shape == (3, 24, 24, 3)
@@ -229,8 +237,8 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captions) -> None:
     "options",
     [{"beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
 )
-def test_a_described_scene_is_painted_and_captioned(task: Captions, options: dict) -> None:
-    view = view_of(task, Looking.HARD)
+def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: dict) -> None:
+    view = view_of(task, CaptionerAttention.HARD)
     texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top center"]
     answers = task.answer(view, Request(texts, decoding=options))
     assert len(answers.lines) == 2
@@ -266,7 +274,7 @@ def test_a_described_scene_is_painted_and_captioned(task: Captions, options: dic
         ),
     ],
 )
-def test_what_cannot_be_captioned_is_refused(task: Captions, text: str, options: dict, said: str) -> None:
+def test_what_cannot_be_captioned_is_refused(task: Captioning, text: str, options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         task.answer(view_of(task), Request([text], decoding=options))
 
@@ -274,12 +282,12 @@ def test_what_cannot_be_captioned_is_refused(task: Captions, text: str, options:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fewest": 4}, "fewest=4 and most=3 must rise"),
-        ({"most": 10}, "most=10 must be at most 9"),
+        ({"min_items": 4}, "min_items=4 and max_items=3 must rise"),
+        ({"max_items": 10}, "max_items=10 must be at most 9"),
         ({"reinforce_weight": -1.0}, "reinforce_weight=-1.0 must be at least 0"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ],
 )
 def test_numbers_out_of_range_are_refused(wrong: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        CaptionsConfig(**wrong)
+        CaptioningConfig(**wrong)
