@@ -25,7 +25,7 @@ def _become_worker(arguments: Arguments) -> None:
     """Prepare a worker process before jax is imported, which reading a config's words does."""
     if not arguments.worker:
         return
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import Ledger
 
     told = {"num_workers": arguments.num_workers, "seeds": arguments.seeds}
@@ -33,7 +33,7 @@ def _become_worker(arguments: Arguments) -> None:
     idle += [name for name in ("report_only", "retry_failed") if getattr(arguments, name)]
     if idle:
         raise UserError(f"--{idle[0]} has no effect on a --worker of a study that has begun: omit one of them")
-    Ledger.existing(locate(arguments.workdir))
+    Ledger.existing(parse_path(arguments.workdir))
     become_worker()
 
 
@@ -87,13 +87,13 @@ def main(arguments: Arguments) -> None:
 
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import Ledger
     from transformer.studies.sweeps.trials import check_recorded
     from transformer.training.writers.trackers import requested_trackers
     from transformer.trust import names_in
 
-    ledger = Ledger.existing(locate(arguments.workdir))
+    ledger = Ledger.existing(parse_path(arguments.workdir))
     vouched = {*arguments.trusted, *names_in(arguments.config)}
     for trial in ledger.trials():
         check_recorded(trial, vouched)
@@ -140,11 +140,11 @@ def _begin(arguments: Arguments, spec: "Ablation", planned: "Sequence[Planned]")
 
     A refused study leaves no directory, so that the corrected one can use it.
     """
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.studies.ablations.metadata import check_arms, check_seeds, facts, read_about, write_about
     from transformer.studies.sweeps.trial_store import Ledger
 
-    path, base = locate(arguments.workdir), arguments.config
+    path, base = parse_path(arguments.workdir), arguments.config
     begun = (path / "sweep.json").is_file()
     if arguments.report_only and not begun:
         Ledger.existing(path)

@@ -20,7 +20,7 @@ from launch.output import Output, discard
 from launch.parsing import help_text, parse
 from launch.platform import choose_platform, keep_memory, quiet_libraries
 from transformer.config import UserError
-from transformer.runs.exit_codes import RESTARTABLE, Failed, Stopped
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunStopped
 
 _SHOWN = 1000
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
@@ -59,10 +59,10 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
     except UserError as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
-    except Stopped as stopped:
+    except RunStopped as stopped:
         print(f"{stopped}; start the same command again to go on", file=sys.stderr)
-        return RESTARTABLE
-    except Failed as error:
+        return EXIT_CODE_RESTARTABLE
+    except RunFailed as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 1
     except MemoryError as error:
@@ -85,14 +85,14 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
 
 def _failed(error: Exception, words: Sequence[str]) -> int:
     """Tell an error that nobody foresaw, in a line where a disk or the memory is to blame."""
-    from transformer.storage.failures import causes, disk_failure, explained
+    from transformer.storage.disk_errors import disk_failure, error_chain, explain_disk_failure
 
     run = next((word for word in words if word.startswith("--workdir=")), None)
     go_on = "" if run is None else f" to go on with {run}"
     failure = disk_failure(error)
-    unstarted = next((each for each in causes(error) if "can't start new thread" in str(each)), None)
+    unstarted = next((each for each in error_chain(error) if "can't start new thread" in str(each)), None)
     if failure is not None:
-        print(f"error: {one_line(explained(failure, go_on))}", file=sys.stderr)
+        print(f"error: {one_line(explain_disk_failure(failure, go_on))}", file=sys.stderr)
     elif unstarted is not None:
         print(
             f"error: out of memory or of threads ({unstarted}): allow the process more (ulimit -v, ulimit -u), then "

@@ -81,10 +81,10 @@ def recorded_config(workdir: str | None) -> dict[str, Any] | None:
     """
     if not workdir:
         return None
-    from transformer.runs.directory import RunDirectory
-    from transformer.storage.locate import locate, storage_of
+    from transformer.runs.run_directory import RunDirectory
+    from transformer.storage.paths import parse_path, storage_of
 
-    directory = RunDirectory(locate(workdir))
+    directory = RunDirectory(parse_path(workdir))
     try:
         storage_of(directory.path).reach(directory.path)
     except OSError as error:

@@ -49,10 +49,10 @@ def main(arguments: Arguments) -> None:
     for name in ("step", "trust"):
         if source is not None and getattr(arguments, name) is not None:
             raise UserError(f"--{name} needs --save_pretrained")
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.training.conversion import FineTuning, export_run, import_run
 
-    workdir = locate(arguments.workdir)
+    workdir = parse_path(arguments.workdir)
     if source is not None:
         made = import_run(Path(source), workdir, FineTuning(**given))
         print(f"{workdir}: {made.parameters:,} parameters of {source} at step 0, task {made.kind}")

@@ -57,13 +57,13 @@ def main(arguments: Arguments) -> None:
     from transformer.maps.report.page import render_single_text, write_page
     from transformer.maps.report.single_text import store_single_text
     from transformer.models.model import count_parameters
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.tasks.contract import Request
     from transformer.training.config import config_hash
     from transformer.training.evaluate import view_of
     from transformer.training.trained_run import load_ensemble, with_language_model
 
-    workdir = locate(arguments.workdir)
+    workdir = parse_path(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
     decoding["stop_sequences"] = (arguments.stop,) if arguments.stop else None

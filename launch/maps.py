@@ -58,7 +58,7 @@ def main(arguments: Arguments) -> None:
         return
     from transformer.maps.report import live_server
     from transformer.maps.report.page import render, write_report
-    from transformer.runs.directory import RunDirectory
+    from transformer.runs.run_directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
     directory, against = run.path, _other_run(arguments.compare_to, run.path)
@@ -98,14 +98,14 @@ def _check(arguments: Arguments) -> None:
 def _write_text_page(arguments: Arguments, budget: int) -> None:
     """Write the page of one text."""
     from transformer.interpret.load import load
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
 
     source = arguments.from_pretrained or arguments.workdir
-    folder = Path.cwd() if arguments.workdir is None else locate(source) / "looks"
+    folder = Path.cwd() if arguments.workdir is None else parse_path(source) / "looks"
     model = load(source, step=arguments.step, trust=arguments.trusted)
     for note in model.notes:
         print(note, file=sys.stderr)
-    page = _new_page(folder, model.name) if arguments.output is None else locate(arguments.output)
+    page = _new_page(folder, model.name) if arguments.output is None else parse_path(arguments.output)
     asked = {
         "language": arguments.target_language,
         "page": page,
@@ -141,10 +141,10 @@ def parse_size(text: str) -> int:
 def _other_run(against: str | None, directory: Path) -> Path | None:
     if against is None:
         return None
-    from transformer.runs.directory import RunDirectory
-    from transformer.storage.locate import locate
+    from transformer.runs.run_directory import RunDirectory
+    from transformer.storage.paths import parse_path
 
-    other = locate(against)
+    other = parse_path(against)
     if not RunDirectory(other).is_run():
         raise UserError(f"--compare_to={against} is not a run directory: it has no config.json")
     if other.resolve() == directory.resolve():

@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformer.runs.exit_codes import RESTARTABLE
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 # Device files of TPUs (direct and by VFIO group), of NVIDIA cards (bare and under WSL) and of AMD cards.
 ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
@@ -63,7 +63,7 @@ def leave(code: int) -> NoReturn:
     """
     jax: Any = sys.modules.get("jax")
     several = jax is not None and jax.distributed.is_initialized()
-    if several and code in (0, RESTARTABLE):
+    if several and code in (0, EXIT_CODE_RESTARTABLE):
         # An error of another process is that process's.
         with contextlib.suppress(RuntimeError):
             jax.distributed.shutdown()

@@ -149,9 +149,9 @@ def proven(root: Path, name: str) -> dict[str, Any] | str:
     if not done.stdout.startswith("{"):
         return (done.stderr.strip() or f"compile ended with {done.returncode}").splitlines()[-1]
     proof = json.loads(done.stdout)
-    from transformer.runs.directory import commit
+    from transformer.runs.run_directory import current_commit
 
-    return {**{key: proof[key] for key in KEPT}, "commit": commit()}
+    return {**{key: proof[key] for key in KEPT}, "commit": current_commit()}
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:

@@ -37,7 +37,7 @@ def train_command(
 
 
 def _on_as_many_cores(recorded: str) -> list[str]:
-    from transformer.runs.directory import RunDirectory
+    from transformer.runs.run_directory import RunDirectory
 
     start = RunDirectory(Path(recorded)).facts()
     cores, machine = start.get("cpus"), os.cpu_count()

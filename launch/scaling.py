@@ -44,12 +44,12 @@ def main(arguments: Arguments) -> None:
         raise UserError(
             f"--bootstrap_samples={arguments.bootstrap_samples} and --seed={arguments.seed} must be at least 0"
         )
-    from transformer.storage.locate import locate, storage_of
+    from transformer.storage.paths import parse_path, storage_of
     from transformer.studies.scaling_laws import fit_scaling_laws, loss_falls_with_size, read_runs
 
     given = [arguments.workdir] if arguments.runs is None else arguments.runs.split(",")
     # A run that is named twice is one, not two seeds that agree.
-    read = read_runs(dict.fromkeys(locate(path) for path in given if path), arguments.metric)
+    read = read_runs(dict.fromkeys(parse_path(path) for path in given if path), arguments.metric)
     for line in read.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if len(read.runs) < 2:
@@ -66,11 +66,11 @@ def main(arguments: Arguments) -> None:
 
 
 def _target(arguments: Arguments) -> Path | None:
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
 
     if arguments.output is not None:
-        return locate(arguments.output)
-    return None if arguments.workdir is None else locate(arguments.workdir) / FILE
+        return parse_path(arguments.output)
+    return None if arguments.workdir is None else parse_path(arguments.workdir) / FILE
 
 
 def result_of(

@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.installation import command_words, process_words
 
 if TYPE_CHECKING:
-    from transformer.runs.records import Metric
+    from transformer.runs.jsonl_records import MetricName
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.search import Proposer
     from transformer.studies.sweeps.space import Space
@@ -65,11 +65,11 @@ def main(arguments: Arguments) -> None:
     workers = 1 if arguments.num_workers is None else arguments.num_workers
     if not arguments.worker:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
-    from transformer.runs.records import parse_metric
+    from transformer.runs.jsonl_records import parse_metric_name
     from transformer.studies.sweeps.progress import best_done, look, summarize, write_csv
     from transformer.training.writers.trackers import requested_trackers
 
-    metric = parse_metric(arguments.metric)
+    metric = parse_metric_name(arguments.metric)
     trackers = requested_trackers(arguments.trackers)
     sweep = _sweep(arguments)
     ledger, total = sweep.ledger, sweep.total
@@ -107,7 +107,7 @@ def main(arguments: Arguments) -> None:
         print(f"all trials: {page.path} and {table}")
 
 
-def _page(arguments: Arguments, sweep: "_Sweep", metric: "Metric") -> "SweepPage":
+def _page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "SweepPage":
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.results import About
 
@@ -144,7 +144,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     Raises:
         UserError: For invalid flags, and for a directory that holds another sweep.
     """
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.search import PLANNED, any_drawn, check_total, choose_engine, planned
     from transformer.studies.sweeps.trial_store import Ledger
     from transformer.studies.sweeps.trials import check_recorded
@@ -168,7 +168,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     trials = planned(engine, base, space, total, seed) if engine in PLANNED else [any_drawn(base, space, seed)]
     if engine in PLANNED and len(trials) < total and arguments.num_trials is not None:
         print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
-    ledger = Ledger.open(locate(arguments.workdir), facts)
+    ledger = Ledger.open(parse_path(arguments.workdir), facts)
     vouched = frozenset(arguments.trusted).union(*map(names_in, (base, *(trial.config for trial in trials))))
     for trial in ledger.trials():
         check_recorded(trial, vouched)
@@ -207,7 +207,7 @@ def _space(arguments: Arguments) -> "Space":
 
 def _check_flags(arguments: Arguments, engine: str) -> None:
     """Raise UserError for a flag that has no effect with this engine, and for a missing package."""
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.optuna_search import check_installed, resources
     from transformer.studies.sweeps.search import PLANNED
 
@@ -221,7 +221,7 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
             f"--vmap needs many trials at once, and --search_algorithm={engine} suggests one after another: omit one "
             "of them"
         )
-    if optuna and arguments.storage is None and not isinstance(locate(arguments.workdir), Path):
+    if optuna and arguments.storage is None and not isinstance(parse_path(arguments.workdir), Path):
         raise UserError(
             f"--search_algorithm={engine} keeps its study in a file on disk, and --workdir={arguments.workdir} is in a "
             "bucket: pass --storage=postgresql://HOST/NAME, or a --workdir on a disk"

@@ -65,12 +65,12 @@ def main(arguments: Arguments) -> None:
         return
     from transformer.runs.distributed import announce
     from transformer.runs.lifecycle import run_lifecycle
-    from transformer.storage.locate import locate
+    from transformer.storage.paths import parse_path
     from transformer.training.writers.trackers import open_trackers, requested_trackers
 
     if arguments.watchdog_timeout is not None and not arguments.watchdog_timeout >= 0:
         raise UserError(f"--watchdog_timeout={arguments.watchdog_timeout} must be a number of seconds, or 0 for none")
-    workdir = locate(arguments.workdir)
+    workdir = parse_path(arguments.workdir)
     lifecycle = run_lifecycle(
         arguments.coordinator_address,
         arguments.num_processes,
@@ -82,7 +82,7 @@ def main(arguments: Arguments) -> None:
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
     with trackers as sinks, lifecycle as monitor:
         from transformer.data.datasets.preparation import downloads
-        from transformer.runs.distributed import primary
+        from transformer.runs.distributed import is_primary
         from transformer.training.config import resolve
         from transformer.training.rollback import Rewind
         from transformer.training.train import train
@@ -104,7 +104,7 @@ def main(arguments: Arguments) -> None:
                 monitor=monitor,
                 rewind=rewind,
             )
-        if primary():
+        if is_primary():
             print(what_next(workdir, values), flush=True)
 
 

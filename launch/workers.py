@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.compiled import keep
 from transformer.config import UserError
-from transformer.runs.exit_codes import Failed
+from transformer.runs.exceptions import RunFailed
 
 if TYPE_CHECKING:
     from transformer.studies.sweeps.progress import Row
@@ -88,10 +88,10 @@ def run_workers(
     it, that it is over. The workers have `environment`, plus the variables of their share of the machine.
 
     Raises:
-        UserError: With the message of a worker's; Failed where all died again and again or are UNFIT.
+        UserError: With the message of a worker's; RunFailed where all died again and again or are UNFIT.
     """
-    from transformer.runs.records import parse_metric
-    from transformer.storage.locate import storage_of
+    from transformer.runs.jsonl_records import parse_metric_name
+    from transformer.storage.paths import storage_of
     from transformer.studies.sweeps.progress import look, open_watch
 
     places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
@@ -108,11 +108,11 @@ def run_workers(
         for number, place in enumerate(places)
     ]
     due = 0.0
-    watch = open_watch(parse_metric(metric), maximize, sys.stdout)
+    watch = open_watch(parse_metric_name(metric), maximize, sys.stdout)
     try:
         with contextlib.closing(watch), _stopped(slots):
             while True:
-                rows = look(ledger, ledger.trials()[:total], parse_metric(metric))
+                rows = look(ledger, ledger.trials()[:total], parse_metric_name(metric))
                 watch.show(rows, total)
                 if time.monotonic() >= due:
                     # At the end it must be written; until then a disk that fails once keeps no trial from going on.
@@ -123,14 +123,14 @@ def run_workers(
                 if not any([slot.attend(finished) for slot in slots]):
                     break
                 time.sleep(_PERIOD)
-            watch.show(look(ledger, ledger.trials()[:total], parse_metric(metric)), total)
+            watch.show(look(ledger, ledger.trials()[:total], parse_metric_name(metric)), total)
     finally:
         # Behind the workers' end, also where Ctrl-C brought it: what was shown as running runs no longer.
-        also(look(ledger, ledger.trials()[:total], parse_metric(metric)), True)
+        also(look(ledger, ledger.trials()[:total], parse_metric_name(metric)), True)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
         one = given_up[0]
-        raise Failed(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
+        raise RunFailed(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
 
 
 def become_worker() -> None:
@@ -166,7 +166,7 @@ def work_here(
     Raises:
         UserError: As `transformer.studies.sweeps.worker.work`.
     """
-    from transformer.storage.failures import disk_failure, explained
+    from transformer.storage.disk_errors import disk_failure, explain_disk_failure
     from transformer.studies.sweeps.training import ModelTrainer
     from transformer.studies.sweeps.worker import Unfit, work
 
@@ -181,7 +181,7 @@ def work_here(
         failure = disk_failure(error)
         if failure is None:
             raise
-        print(f"error: {explained(failure)}", file=sys.stderr)
+        print(f"error: {explain_disk_failure(failure)}", file=sys.stderr)
         raise SystemExit(UNFIT) from None
 
 
@@ -234,7 +234,7 @@ class _Slot:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        from transformer.storage.disk import unshare
+        from transformer.storage.disk import break_hard_links
 
         # A session of its own: Ctrl-C reaches only the first process, which shuts the workers down.
         options: dict[str, Any] = {
@@ -242,7 +242,7 @@ class _Slot:
             "stdin": subprocess.DEVNULL,
             "start_new_session": True,
         }
-        unshare(self._log)
+        break_hard_links(self._log)
         with self._log.open("ab") as log, _on_cores(self._place.cores):
             return subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, **options)
 

@@ -38,7 +38,7 @@ ORDER += ("runs", "pages", "maps", "costs", "huggingface", "training", "costs.po
 ORDER += ("studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
 BARE = {"logical_axes", "config", "installation", "overrides", "module_registry", "attention", "layers", "models"}
-LIGHT = {"transformer", "transformer.config", "transformer.installation", "transformer.runs.exit_codes"}
+LIGHT = {"transformer", "transformer.config", "transformer.installation", "transformer.runs.exceptions"}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/functional_module.py"

@@ -21,7 +21,7 @@ from transformer.data.png import png
 from transformer.data.synthetic_glyphs import DIGITS
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows, refuse_decoding

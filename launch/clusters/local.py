@@ -16,7 +16,7 @@ from launch.clusters.training import DRY_RUN, Training, shown, start
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 from transformer.installation import process_words
-from transformer.runs.exit_codes import RESTARTABLE
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 COMMAND = Command(
     name="clusters.local",
@@ -113,7 +113,8 @@ def run_together(processes: Sequence[Process], environment: Mapping[str, str]) -
     """Run all, print their lines behind their numbers, and return the exit code of the first that failed.
 
     A failure ends the others. A signal that this process gets goes on to all, and they are waited for while they stop
-    and save; 128 + its number is returned, or RESTARTABLE where all of them have. The third SIGINT kills them.
+    and save; 128 + its number is returned, or EXIT_CODE_RESTARTABLE where all of them have. The third SIGINT kills
+    them.
     """
     started: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []
@@ -164,8 +165,8 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
             _send(started, signal.SIGKILL)
             deadline = time.monotonic() + GRACE
         time.sleep(LOOK)
-    if all(child.returncode == RESTARTABLE for child in started):
-        return RESTARTABLE
+    if all(child.returncode == EXIT_CODE_RESTARTABLE for child in started):
+        return EXIT_CODE_RESTARTABLE
     failed = _failed(started)
     return code or (failed[1] if failed else 0)
 

@@ -26,7 +26,7 @@ from launch.clusters.training import (
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 from transformer.installation import command_words
-from transformer.runs.exit_codes import RESTARTABLE
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 COMMAND = Command(
     name="clusters.tpu_vm",
@@ -63,7 +63,7 @@ MISTAKE = 2
 KEPT = {
     CONNECTION_LOST: "the connection was lost",
     MISTAKE: "the run was refused on its hosts",
-    RESTARTABLE: "the run was told to stop and has saved",
+    EXIT_CODE_RESTARTABLE: "the run was told to stop and has saved",
 }
 LOOKS = 4
 
@@ -159,7 +159,7 @@ def _run(calls: Calls, arguments: Arguments, training: Training, tpu: Slice) -> 
         print(booked, file=sys.stderr)
         code = code or 1
     if code:
-        raise SystemExit(code if code == MISTAKE or (code == RESTARTABLE and not lost) else 1)
+        raise SystemExit(code if code == MISTAKE or (code == EXIT_CODE_RESTARTABLE and not lost) else 1)
 
 
 def _obtain(calls: Calls, training: Training, tpu: Slice) -> None:
@@ -186,7 +186,7 @@ def _lost(calls: Calls, training: Training, tpu: Slice, code: int) -> bool:
 
     A preemption tells the processes to stop before it takes the slice: they may have saved and left in between.
     """
-    for look in range(LOOKS if code in (CONNECTION_LOST, RESTARTABLE) else 1):
+    for look in range(LOOKS if code in (CONNECTION_LOST, EXIT_CODE_RESTARTABLE) else 1):
         if look:
             time.sleep(PAUSE)
         if _state(calls, training, tpu) != "ACTIVE":

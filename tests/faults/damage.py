@@ -18,7 +18,7 @@ from tests.faults.outcome import Row
 from tests.faults.subject import config, forked, trained, use_cache
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trial_store import Ledger
 from transformer.studies.sweeps.trials import named
 from transformer.training import config as experiment

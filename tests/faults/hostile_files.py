@@ -21,10 +21,10 @@ from transformer.config import RunConfig, hash_of
 from transformer.data.tokenizers.tokenizer import RolesFile
 from transformer.maps.store import StoreFile, WrittenFile
 from transformer.maps.zarr_files import ArrayFile
-from transformer.runs.checkpoint import SavedLast
+from transformer.runs.checkpoint import LastSavedStep
 from transformer.runs.checkpoint_files import Manifest
-from transformer.runs.directory import Start
-from transformer.storage.sealed import sealed, unsealed
+from transformer.runs.run_directory import RunStart
+from transformer.storage.json_checksum import add_checksum, strip_checksum
 from transformer.studies.ablations.metadata import About
 from transformer.studies.sweeps.trial_store import AttemptLine, OutcomeFile, TrialLine
 from transformer.studies.sweeps.worker import Gain
@@ -60,7 +60,7 @@ def _same(document: Any) -> Any:
 
 
 def _sealed(document: Any) -> Any:
-    return sealed(unsealed(document)) if isinstance(document, dict) else document
+    return add_checksum(strip_checksum(document)) if isinstance(document, dict) else document
 
 
 def _sealed_attributes(document: Any) -> Any:
@@ -116,9 +116,9 @@ class Kind:
 
 KINDS = (
     Kind("translation", "config.json", RunConfig, (), _same, ("sizes", "maps", "evaluate", "train", "scaling", "from")),
-    Kind("translation", "environment.json", Start, (0,), _same, ("maps", "train", "scaling")),
+    Kind("translation", "environment.json", RunStart, (0,), _same, ("maps", "train", "scaling")),
     Kind("translation", "rewinding.json", RecordedRewind, (), _sealed, ("train",)),
-    Kind("translation", "checkpoints.json", SavedLast, (), _same, ("train",)),
+    Kind("translation", "checkpoints.json", LastSavedStep, (), _same, ("train",)),
     Kind(
         "translation",
         "checkpoints/*/manifest/metadata",
@@ -172,10 +172,10 @@ def completed(folder: Path) -> None:
     root.write_text(json.dumps(_sealed_attributes(group)))
     digests = {name: ["0" * 32] * len(attributes["steps"]) for name in attributes["digests"]}
     (folder / "maps" / "written-1.json").write_text(
-        json.dumps(sealed({"steps": attributes["steps"], "digests": digests}))
+        json.dumps(add_checksum({"steps": attributes["steps"], "digests": digests}))
     )
     rewind = {"step": None, "skip": 0, "passed_batches": [[5, 1]], "going_back_to": None}
-    (folder / "rewinding.json").write_text(json.dumps(sealed(rewind)))
+    (folder / "rewinding.json").write_text(json.dumps(add_checksum(rewind)))
     (folder / "heads.jsonl").write_text('{"step": 1, "site": "encoder/self", "entropy": [[0.5, 0.25]]}\n')
 
 

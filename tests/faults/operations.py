@@ -22,7 +22,7 @@ import numpy as np
 from tests.faults.outcome import Row
 from tests.faults.subject import forked
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
 from transformer.training.writers.jsonl import MetricsFile
 
 KINDS = ("kill", "torn", "EIO", "ENOSPC")
@@ -113,7 +113,7 @@ def go_on(folder: Path, number: int | None, kind: str) -> dict[str, Any]:
 def restart(folder: Path) -> str:
     """Start again: what is wrong, or nothing."""
     checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsFile(folder / "metrics.jsonl")
-    sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, state(0)))
+    sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, state(0)))
     if sound is None:
         return "no checkpoint is left"
     checkpoints.announce_damage(sound, set_aside=True)

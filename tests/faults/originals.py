@@ -161,7 +161,7 @@ def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     from launch import sweep
     from launch.parsing import parse
     from tests.greetings import prepare
-    from transformer.runs.directory import write_json
+    from transformer.runs.run_directory import write_json
     from transformer.tasks.translation_data import load_splits
     from transformer.training.config import resolve
 

@@ -15,7 +15,7 @@ from tests.faults import small_config
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
 from transformer.training import build, partitioning, rollback
 from transformer.training import config as experiment
 from transformer.training.batches import CheckedBatches
@@ -130,7 +130,7 @@ def spoilt(numbers: Collection[int], spoil: Callable[[Batch], Batch]) -> Iterato
 def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict[str, np.ndarray]:
     """The leaves of a checkpoint, the latest by default."""
     resolved = experiment.resolve(values)
-    with contextlib.closing(Checkpoints.reading(run / "checkpoints")) as checkpoints:
+    with contextlib.closing(Checkpoints.open_read_only(run / "checkpoints")) as checkpoints:
         at = checkpoints.latest() if step is None else step
         state, _ = checkpoints.restore(at, build.assemble(resolved, run).abstract)  # type: ignore[arg-type]
     return {

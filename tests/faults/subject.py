@@ -178,7 +178,7 @@ def use_cache(cache: Path) -> None:
 
 def result(run: Path) -> dict[str, Any]:
     """All that a run has come to, as what can be compared: bits of its last state, records, and maps."""
-    checkpoints = Checkpoints.reading(run / "checkpoints")
+    checkpoints = Checkpoints.open_read_only(run / "checkpoints")
     latest = checkpoints.latest()
     assert latest is not None
     manifest = json.loads((run / "checkpoints" / str(latest) / "manifest" / "metadata").read_text())

@@ -25,8 +25,8 @@ from transformer.json_files import read_as
 from transformer.maps.report.head_history import read_heads
 from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
-from transformer.runs.checkpoint import Checkpoints, saved_last
-from transformer.runs.directory import RunDirectory
+from transformer.runs.checkpoint import Checkpoints, last_saved_step
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations.metadata import read_about, write_about
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 from transformer.studies.sweeps.trials import check_recorded, make_trial
@@ -128,7 +128,7 @@ def _read_maps(folder: Path) -> None:
 
 def _read_checkpoint(folder: Path) -> None:
     run = RunDirectory(folder)
-    checkpoints = Checkpoints.reading(run.checkpoints)
+    checkpoints = Checkpoints.open_read_only(run.checkpoints)
     check_metadata(checkpoints.metadata(1), folder, 1)
     checkpoints.restore(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
 
@@ -154,7 +154,7 @@ def _read_run(folder: Path) -> None:
 READERS: Mapping[str, Callable[[Path], object]] = {
     "maps": _read_maps,
     "checkpoints": _read_checkpoint,
-    "checkpoints.json": lambda folder: saved_last(folder / "checkpoints"),
+    "checkpoints.json": lambda folder: last_saved_step(folder / "checkpoints"),
     "config.json": _read_run,
     "environment.json": _read_run,
     "rewinding.json": lambda folder: recorded_rewind(RunDirectory(folder)),

@@ -84,7 +84,7 @@ def found_under(name: str) -> dict[str, Any]:
     assert call(launch.evaluate, f"--workdir={run}") == 0
     assert call(launch.maps, f"--workdir={run}") == 0
     assert call(launch.sweep, "--config=smallest.py", f"--workdir={sweep}", "--worker") == 0
-    with Checkpoints.reading(run / "checkpoints") as checkpoints:
+    with Checkpoints.open_read_only(run / "checkpoints") as checkpoints:
         manifest = checkpoints._load_manifest(4)
     (trial,) = (sweep / "trials").iterdir()
     store = MapStore.existing(run / "maps")

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recorded import recording
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.training.trained_run import load
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the slow gray cat. " * 20
@@ -151,7 +151,7 @@ def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pyte
     directory = RunDirectory.open(run)
     assert directory.config()["task"]["name"] == "translation"
     assert directory.config()["model"]["positions"] == "t5"
-    assert Checkpoints.reading(directory.checkpoints).steps() == [0]
+    assert Checkpoints.open_read_only(directory.checkpoints).steps() == [0]
     _, setting, state = load(run)
     interface = setting.task.interface
     assert (interface.pad, interface.begin, interface.end) == (0, 0, 1)

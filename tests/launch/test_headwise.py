@@ -11,7 +11,7 @@ import pytest
 from launch import headwise
 from launch.train import what_next
 from transformer.config import UserError
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 
 
 @pytest.fixture

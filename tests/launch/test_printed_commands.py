@@ -20,7 +20,7 @@ from launch.parsing import parse
 from launch.reproduce import train_command
 from launch.train import what_next
 from tests.training.written_run import CONFIG, MODEL, with_params, write_run
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trials import make_trial
 from transformer.training import rollback
 from transformer.training.config import resolve

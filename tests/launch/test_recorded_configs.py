@@ -19,8 +19,8 @@ from launch.maps import _other_run
 from tests.training.written_run import CONFIG, with_params, write_run
 from transformer.config import UserError
 from transformer.interpret.load import load
-from transformer.runs import directory
 from transformer.runs.checkpoint_files import _sha256
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.scaling_laws import _directories
 from transformer.training.conversion import export_run
 from transformer.training.init_from import open_init_source
@@ -137,7 +137,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 def refusal_of(folder: Path) -> str:
     with pytest.raises(UserError) as refused:
-        directory.RunDirectory.open(folder)
+        RunDirectory.open(folder)
     return str(refused.value)
 
 

@@ -15,7 +15,7 @@ from launch import sweep as sweep_command
 from launch.workers import Place, divide_machine, run_workers
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
-from transformer.runs.records import parse_metric
+from transformer.runs.jsonl_records import parse_metric_name
 from transformer.studies.sweeps.page import SweepPage
 from transformer.studies.sweeps.results import About
 from transformer.studies.sweeps.trial_store import Ledger, State
@@ -138,7 +138,7 @@ def test_a_workers_mistake_stops_them_all_and_is_told(tmp_path, program):
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
 def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_path, program, told):
     ledger = sweep(tmp_path / "s", [trial(1000, steps=1000)])
-    about = About("rates", parse_metric("validation/loss"), False, 1, "python -m launch.sweep --config=x.py")
+    about = About("rates", parse_metric_name("validation/loss"), False, 1, "python -m launch.sweep --config=x.py")
     page = SweepPage(ledger, about, lambda trial: "")
 
     def shown():

@@ -15,7 +15,7 @@ from transformer.maps.report.page import write_report
 from transformer.maps.report.run_data import leaves, read_curves
 from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 

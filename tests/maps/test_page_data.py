@@ -19,7 +19,7 @@ from transformer.maps.report.page import write_report
 from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, spread_order
 from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.labels import Labels
 
 LAYERS, HEADS = 3, 4  # of the fake run

@@ -20,7 +20,7 @@ from transformer.maps.report.head_history import (
     training_table,
 )
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from transformer.maps.capture_plan import StoredMaps, Tiers, levels_of, quantize
 from transformer.maps.checksums import DamagedMaps
 from transformer.maps.store import MapStore
 from transformer.maps.store_metadata import describe_site
-from transformer.runs.exit_codes import NotFinite
+from transformer.runs.exceptions import NonFiniteError
 from transformer.tasks.labels import Labels, Link
 
 LABELS = Labels(
@@ -255,7 +255,7 @@ def test_mistakes_in_writing_are_refused(tmp_path):
         maps = {
             site.name: quantize_maps(cut_to_labels(broken[site.name], site), store.levels(site.name)) for site in SITES
         }
-        with pytest.raises(NotFinite, match="decoder/cross"):
+        with pytest.raises(NonFiniteError, match="decoder/cross"):
             store.write(5, maps)
     assert MapStore.existing(tmp_path / "maps").steps == (4,)
     with pytest.raises(ValueError, match="lacks the axis 'source'"):

@@ -26,7 +26,7 @@ from transformer.maps.capture_plan import StoredMaps, levels_of, quantize_maps
 from transformer.maps.store import MapStore
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.checksums import differing, digests
+from transformer.runs.checksums import compute_digests, find_mismatches
 from transformer.tasks.labels import Labels
 from transformer.training import build, train
 from transformer.training import config as experiment
@@ -109,8 +109,8 @@ def check_refusal(folder: Path) -> str:
 def check_digests(mesh: Mesh) -> dict[str, Any]:
     """The digests of a state that lies everywhere, and what is found of one that is wrong somewhere."""
     state = {name: leaf for name, leaf in state_of(1, mesh).items() if not name.startswith("key")}
-    expected = digests(state)
-    found: dict[str, Any] = {"digests": expected, "sound": differing(state, expected)}
+    expected = compute_digests(state)
+    found: dict[str, Any] = {"digests": expected, "sound": find_mismatches(state, expected)}
     for name in ("divided", "crossed", "whole", "half"):
         # One bit of what the last process holds; of a copy, the others are sound.
         here = values(1)[name].copy()
@@ -120,13 +120,13 @@ def check_digests(mesh: Mesh) -> dict[str, Any]:
             part.reshape(-1).view(np.uint8)[-1] ^= 16
             here[last] = part
         wrong = jax.make_array_from_callback(here.shape, state[name].sharding, here.__getitem__)
-        found[name] = differing({**state, name: wrong}, expected)
+        found[name] = find_mismatches({**state, name: wrong}, expected)
     return found
 
 
 def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
     """Restore what one process saved, and save what one process will restore."""
-    sound = same(Checkpoints.reading(folder / "from_one").restore(1, abstract(state_of(1, mesh)))[0], 1)
+    sound = same(Checkpoints.open_read_only(folder / "from_one").restore(1, abstract(state_of(1, mesh)))[0], 1)
     saved = Checkpoints(folder / "from_several", max_to_keep=2)
     for step in (1, 2, 3):
         saved.save(step, state_of(step, mesh), {"step": step})
@@ -150,7 +150,7 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
             file.write_bytes(content)
 
     distributed.run_on_primary(damage)
-    sound = saved.newest_sound(lambda step: saved.restore(step, abstract(state_of(step, mesh)))[0])
+    sound = saved.restore_newest_valid(lambda step: saved.restore(step, abstract(state_of(step, mesh)))[0])
     assert sound is not None
     assert same(sound.value, 1)
     saved.announce_damage(sound, set_aside=True)
@@ -164,7 +164,9 @@ def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     made = experiment.resolve(config | {"initialize_from": {"run": str(folder / "several")}})
     setting = build.assemble(made, folder / "several")
     state, _ = initial_state(made.initialize_from, setting, jax.random.key(1), folder / "begun")
-    wanted = Checkpoints.reading(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[0]
+    wanted = Checkpoints.open_read_only(folder / "several" / "checkpoints").restore(config["steps"], setting.abstract)[
+        0
+    ]
     pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
     return int(state.step) == 0 and all(
         np.array_equal(np.asarray(one.data), np.asarray(other.data))

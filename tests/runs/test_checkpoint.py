@@ -25,8 +25,8 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from transformer.config import UserError
 from transformer.runs import checkpoint
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
-from transformer.runs.exit_codes import Failed
-from transformer.storage.disk import Disk
+from transformer.runs.exceptions import RunFailed
+from transformer.storage.disk import DiskStorage
 
 
 class State(NamedTuple):
@@ -109,7 +109,7 @@ def test_every_bit_comes_back(checkpoints: Checkpoints, directory: Path):
     assert_same(restored, state)
     assert read == {"position": 12, "shapes": [1, 2], "3": None}
     # An array may stand for itself, and a reader needs no right to write.
-    restored, _ = Checkpoints.reading(directory).restore(7, state)
+    restored, _ = Checkpoints.open_read_only(directory).restore(7, state)
     assert_same(restored, state)
 
 
@@ -265,7 +265,7 @@ def test_a_flipped_bit_anywhere_is_never_restored(directory: Path):
             flipped[place] ^= 1 << int(random.integers(8))
             path.write_bytes(flipped)
             try:
-                restored, metadata = Checkpoints.reading(directory).restore(2, state)
+                restored, metadata = Checkpoints.open_read_only(directory).restore(2, state)
             except DamagedCheckpoint as error:
                 found.append(str(error))
             else:
@@ -290,7 +290,7 @@ def test_exchanged_leaves_and_metadata_are_found(directory: Path):
         assert forged != content
         path.write_text(forged)
         with pytest.raises(DamagedCheckpoint, match=r"1 is damaged: manifest/metadata is not what was saved$"):
-            Checkpoints.reading(directory).restore(1, {"a": jnp.ones(3), "b": jnp.zeros(3)})
+            Checkpoints.open_read_only(directory).restore(1, {"a": jnp.ones(3), "b": jnp.zeros(3)})
     manifest = json.loads(content)
     assert list(manifest["leaves"]) == ["a", "b"]
 
@@ -323,7 +323,7 @@ def test_a_reader_leaves_an_unfinished_save_alone_and_sees_the_next(directory: P
     checkpoints.steps()
     unfinished = directory / "2.orbax-checkpoint-tmp"
     unfinished.mkdir()
-    reader = Checkpoints.reading(directory)
+    reader = Checkpoints.open_read_only(directory)
     assert reader.latest() == 1
     assert unfinished.is_dir()
     writer = Checkpoints(directory, max_to_keep=2)
@@ -334,7 +334,7 @@ def test_a_reader_leaves_an_unfinished_save_alone_and_sees_the_next(directory: P
     reader.close()
     assert sorted(entry.name for entry in directory.iterdir()) == ["1", "3"]
     with pytest.raises(UserError, match="saved no checkpoint yet"):
-        Checkpoints.reading(directory / "none")
+        Checkpoints.open_read_only(directory / "none")
 
 
 SAVING = """
@@ -413,7 +413,7 @@ def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(director
         writer.save(step, {"a": jnp.full(3, float(step))}, {})
     writer.close()
     (directory / "3" / "manifest" / "metadata").unlink()
-    reader = Checkpoints.reading(directory)
+    reader = Checkpoints.open_read_only(directory)
     asked = []
 
     def read(step: int) -> Any:
@@ -422,7 +422,7 @@ def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(director
             shutil.rmtree(directory / "2")
         return reader.restore(step, {"a": jnp.zeros(3)})[0]
 
-    sound = reader.newest_sound(read)
+    sound = reader.restore_newest_valid(read)
     assert sound is not None
     assert (sound.step, list(sound.damaged), asked) == (1, [3], [3, 2, 1])
     reader.announce_damage(sound, set_aside=False)
@@ -444,7 +444,8 @@ def test_a_run_whose_last_checkpoint_was_not_written_as_it_was_saved_fails_at_it
                 raise KeyError
 
     with pytest.raises(
-        Failed, match=r"checkpoints/2 was not written .*kept as damaged-2, and the last .* of step 1; start the same .*"
+        RunFailed,
+        match=r"checkpoints/2 was not written .*kept as damaged-2, and the last .* of step 1; start the same .*",
     ):
         train(1, 2)
     assert capsys.readouterr().err == ""  # the command tells it, once
@@ -461,7 +462,7 @@ def test_the_characters_of_a_path_are_no_pattern(tmp_path: Path, name: str):
         with Checkpoints(tmp_path / run / "checkpoints", max_to_keep=1) as checkpoints:
             checkpoints.save(1, {"a": jnp.full(3, float(number))}, {})
             checkpoints.save(2, {"a": jnp.full(3, float(number))}, {})
-    with Checkpoints.reading(tmp_path / name / "checkpoints") as reader:
+    with Checkpoints.open_read_only(tmp_path / name / "checkpoints") as reader:
         restored, _ = reader.restore(2, {"a": jnp.zeros(3)})
     assert_same(restored, {"a": jnp.full(3, 2.0)})
 
@@ -485,20 +486,20 @@ def test_what_orbax_lists_a_step_by_is_damaged_in_one_line(directory: Path, cont
             checkpoints.save(step, {"x": jnp.arange(4.0)}, {})
     (directory / "4" / "_CHECKPOINT_METADATA").write_bytes(content)
     with contextlib.suppress(UserError):  # no other error, and never what was not saved
-        restored, _ = Checkpoints.reading(directory).restore(4, {"x": jnp.zeros(4)})
+        restored, _ = Checkpoints.open_read_only(directory).restore(4, {"x": jnp.zeros(4)})
         np.testing.assert_array_equal(restored["x"], np.arange(4.0))
 
 
 def test_an_old_checkpoint_that_cannot_be_removed_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def remove_tree(disk: Disk, path: Path) -> None:
+    def remove_tree(disk: DiskStorage, path: Path) -> None:
         raise OSError(5, "planted", str(path))
 
     checkpoints = Checkpoints(tmp_path / "checkpoints", max_to_keep=1)
     state = {"weights": np.arange(3.0)}
     with monkeypatch.context() as patch:
-        patch.setattr(Disk, "remove_tree", remove_tree)
+        patch.setattr(DiskStorage, "remove_tree", remove_tree)
         for step in (1, 2):
             checkpoints.save(step, state, {})
         assert checkpoints.steps() == [1, 2]
@@ -525,7 +526,7 @@ def test_no_array_reaches_tensorstore_that_is_not_the_manifests(tmp_path: Path, 
     said = json.loads(store.read("kernel/.zarray").result().value)
     store.write("kernel/.zarray", change if isinstance(change, str) else json.dumps(said | change)).result()
     with pytest.raises(DamagedCheckpoint, match=says):
-        Checkpoints.reading(tmp_path).restore(1, state)
+        Checkpoints.open_read_only(tmp_path).restore(1, state)
 
 
 def test_a_manifest_of_arrays_that_is_larger_than_any_is_not_given_to_tensorstore(
@@ -538,4 +539,4 @@ def test_a_manifest_of_arrays_that_is_larger_than_any_is_not_given_to_tensorstor
     # It would end the process.
     monkeypatch.setattr(tensorstore, "KvStore", types.SimpleNamespace(open=lambda spec: pytest.fail("it is opened")))
     with pytest.raises(DamagedCheckpoint, match="leaf 'kernel' cannot be read"):
-        Checkpoints.reading(tmp_path).restore(1, state)
+        Checkpoints.open_read_only(tmp_path).restore(1, state)

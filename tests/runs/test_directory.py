@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.runs.directory import RunDirectory
-from transformer.storage.disk import AppendedFile, Disk
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.disk import AppendedFile, DiskStorage
 
 CONFIG = {
     "seed": 0,
@@ -28,7 +28,7 @@ CONFIG = {
 
 HOLDER = """
 import sys, time
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 with RunDirectory.claim(sys.argv[1], {"seed": 0}):
     print("held", flush=True)
     time.sleep(600)
@@ -36,7 +36,7 @@ with RunDirectory.claim(sys.argv[1], {"seed": 0}):
 
 PARENT = """
 import os, sys, time
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 with RunDirectory.claim(sys.argv[1], {"seed": 0}):
     child = os.fork()
     if child == 0:
@@ -315,10 +315,10 @@ def test_a_disk_that_is_full_is_no_mistake_of_the_user(tmp_path: Path, monkeypat
 
         return replace
 
-    monkeypatch.setattr(Disk, "replace", fails(errno.ENOSPC))
+    monkeypatch.setattr(DiskStorage, "replace", fails(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"), RunDirectory.claim(tmp_path / "a", CONFIG):
         pass
-    monkeypatch.setattr(Disk, "replace", fails(errno.EROFS))
+    monkeypatch.setattr(DiskStorage, "replace", fails(errno.EROFS))
     with pytest.raises(UserError, match="cannot be used: Read-only"), RunDirectory.claim(tmp_path / "b", CONFIG):
         pass
 

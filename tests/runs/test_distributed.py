@@ -25,8 +25,8 @@ from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import HEADS, read_records
+from transformer.runs.jsonl_records import HEAD_RECORDS, read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.training import build, partitioning, train
 from transformer.training import config as experiment
 
@@ -146,7 +146,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-6)
         for name in set(line) - {"split"}:
             assert line[name] == pytest.approx(other[name], rel=1e-5), name
-    heads, others = (read_records(at / "heads.jsonl", HEADS) for at in (run, reference))
+    heads, others = (read_records(at / "heads.jsonl", HEAD_RECORDS) for at in (run, reference))
     assert [set(line) for line in heads] == [set(line) for line in others]
     for line, other in zip(heads, others, strict=True):
         for statistic in set(line) - {"step", "site"}:
@@ -166,7 +166,7 @@ def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     made = experiment.resolve(CONFIG)
     placement = partitioning.make_placement(made.sharding, jax.devices()[:devices])
     setting = build.assemble(made, run, placement)
-    checkpoints = Checkpoints.reading(run / "checkpoints")
+    checkpoints = Checkpoints.open_read_only(run / "checkpoints")
     assert checkpoints.latest() == CONFIG["steps"]
     state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract)
     assert len(jax.tree.leaves(state.variables)[0].sharding.device_set) == devices
@@ -193,7 +193,7 @@ def test_they_make_the_run_of_one(group: Several, alone: Path) -> None:
 def test_their_checkpoints_are_anybodys(group: Several, alone: Path) -> None:
     assert all(found["checkpoints"] for found in group.found)
     assert all(found["gone back"] == [1, [2], ["1", "damaged-2"]] for found in group.found)
-    reader = Checkpoints.reading(group.folder / "from_several")
+    reader = Checkpoints.open_read_only(group.folder / "from_several")
     assert reader.steps() == [2, 3]
     for devices in (1, 2, 4, 8):
         shapes = one_of_several.abstract(one_of_several.state_of(3, one_of_several.mesh_of(jax.devices()[:devices])))
@@ -249,7 +249,7 @@ def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Severa
     assert all(each.code != 0 for each in group.ended)
     assert any("Error" in each.said or "heartbeat" in each.said for each in group.ended[:-1])
     killed = group.folder / "killed"
-    assert Checkpoints.reading(killed / "checkpoints").latest() == 2
+    assert Checkpoints.open_read_only(killed / "checkpoints").latest() == 2
     assert read_records(killed / "metrics.jsonl")[-1]["step"] <= one_of_several.DIES
     train.train(experiment.resolve(CONFIG), killed)  # on another number of processes
     assert_same_run(killed, alone)
@@ -464,7 +464,7 @@ def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.Mon
 
 
 def test_one_process_decides_for_itself() -> None:
-    assert distributed.primary()
+    assert distributed.is_primary()
     assert distributed.run_on_primary(lambda: [1, 2]) == [1, 2]
     assert distributed.primary_first(lambda: {"a"}) == {"a"}
     with pytest.raises(UserError, match="no"):

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from transformer.runs import lifecycle, watchdog
-from transformer.runs.exit_codes import RESTARTABLE, Stopped
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunStopped
 from transformer.runs.lifecycle import RunMessages
-from transformer.runs.preemption import HoldPoint, ProgressMonitor
+from transformer.runs.preemption import PausePoint, ProgressMonitor
 
 
 def test_a_pulse_ends_behind_the_unit_that_it_is_told() -> None:
     monitor = ProgressMonitor()
     for unit in range(1, 4):
         monitor.begin(f"step {unit}", makes=True)
-    assert monitor.hold() == HoldPoint(3, True)
+    assert monitor.hold() == PausePoint(3, True)
     monitor.end_behind(4)
     monitor.begin("step 4")
-    with pytest.raises(Stopped, match="before step 5"):
+    with pytest.raises(RunStopped, match="before step 5"):
         monitor.begin("step 5")
 
 
@@ -33,13 +33,13 @@ def test_a_pulse_that_is_held_waits_until_the_end_is_known() -> None:
     monitor = ProgressMonitor()
     monitor.begin("the maps of step 0")
     monitor.begin("step 1", makes=True)
-    assert monitor.hold() == HoldPoint(2, False)  # the first step is not done
+    assert monitor.hold() == PausePoint(2, False)  # the first step is not done
     done: list[str] = []
 
     def go_on() -> None:
         monitor.begin("step 2")
         done.append(monitor.what)
-        with pytest.raises(Stopped):
+        with pytest.raises(RunStopped):
             monitor.begin("step 3")
         done.append("stopped")
 
@@ -99,7 +99,7 @@ def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypat
     for number, monitor in enumerate(pulses):
         for unit in range(number + 2, 4):
             monitor.begin(f"step {unit + 1}")
-        with pytest.raises(Stopped, match="before step 5"):
+        with pytest.raises(RunStopped, match="before step 5"):
             monitor.begin("step 5")
 
 
@@ -124,12 +124,12 @@ def test_a_watchdog_ends_what_hangs_and_nothing_that_goes_on(patient: bool, capf
 
 def test_a_watchdog_waits_long_for_what_was_slow_and_for_the_first_step() -> None:
     monitor = ProgressMonitor()
-    assert watchdog.time_limit(monitor, 5.0) == watchdog.time_limit(monitor, None) == watchdog.FIRST
+    assert watchdog.time_limit(monitor, 5.0) == watchdog.time_limit(monitor, None) == watchdog.FIRST_STEP_SECONDS
     for unit in ("step 1", "step 2"):
         monitor.begin(unit, makes=True)
-        assert watchdog.time_limit(monitor, 5.0) == watchdog.FIRST
+        assert watchdog.time_limit(monitor, 5.0) == watchdog.FIRST_STEP_SECONDS
     monitor.begin("step 3")
-    assert (watchdog.time_limit(monitor, 5.0), watchdog.time_limit(monitor, None)) == (5.0, watchdog.LEAST)
+    assert (watchdog.time_limit(monitor, 5.0), watchdog.time_limit(monitor, None)) == (5.0, watchdog.MIN_SECONDS)
     monitor.slowest = 100.0
     assert watchdog.time_limit(monitor, None) == 1000.0
 
@@ -164,9 +164,9 @@ with handle_stop_signals(RunMessages(monitor).stop):
 @pytest.mark.parametrize(
     ("how", "signals", "code"),
     [
-        ("going", [signal.SIGTERM], 1),  # the traceback of Stopped, which no command turned into its code
+        ("going", [signal.SIGTERM], 1),  # the traceback of RunStopped, which no command turned into its code
         ("background", [signal.SIGINT, signal.SIGTERM], 1),
-        ("compiling", [signal.SIGINT], RESTARTABLE),
+        ("compiling", [signal.SIGINT], EXIT_CODE_RESTARTABLE),
         ("stuck", [signal.SIGTERM, signal.SIGINT], 130),
     ],
 )
@@ -191,7 +191,7 @@ def test_signals_are_heard_whatever_the_main_thread_does(
         said = process.stderr.read()
     finally:
         process.kill()
-    assert ("Stopped: stopped before step" in said) == (code == 1)
+    assert ("RunStopped: stopped before step" in said) == (code == 1)
     assert (" again: ended" in said) == (code == 130)
 
 

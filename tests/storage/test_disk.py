@@ -16,9 +16,9 @@ from transformer.config import UserError
 from transformer.maps.capture_plan import Tiers
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.directory import RunDirectory
-from transformer.storage.contract import InUse, Lost
-from transformer.storage.disk import REMOVED, Disk
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.disk import REMOVED_SUFFIX, DiskStorage
+from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.trial_store import Ledger
 from transformer.tasks.labels import Labels
 
@@ -48,7 +48,7 @@ def full_after(count: int) -> Callable[[int, Any], int]:
 
 def test_two_threads_that_append_to_one_file_are_no_other_process(tmp_path: Path):
     """The maps of a run are written by a thread of its own, into the events that its metrics go to as well."""
-    file = Disk().append_to(tmp_path / "m")
+    file = DiskStorage().append_to(tmp_path / "m")
     write = os.write
 
     def slow_write(descriptor: int, content: Any) -> int:
@@ -65,17 +65,17 @@ def test_two_threads_that_append_to_one_file_are_no_other_process(tmp_path: Path
 
 def test_a_line_is_written_whole_although_the_system_takes_it_by_parts(tmp_path: Path):
     write = os.write
-    file = Disk().append_to(tmp_path / "m")
+    file = DiskStorage().append_to(tmp_path / "m")
     with operation("write", lambda descriptor, content: write(descriptor, content[:3])):
         file.append(b"a whole line\n")
-        Disk().replace(tmp_path / "n", b"a whole file\n")
+        DiskStorage().replace(tmp_path / "n", b"a whole file\n")
     assert (tmp_path / "m").read_bytes() == b"a whole line\n"
     assert (tmp_path / "n").read_bytes() == b"a whole file\n"
 
 
 @pytest.mark.parametrize("left", range(6))
 def test_a_full_disk_leaves_whole_lines_and_the_next_one_is_no_part_of_a_torn_one(tmp_path: Path, left: int):
-    file = Disk().append_to(tmp_path / "m")
+    file = DiskStorage().append_to(tmp_path / "m")
     file.append(b"one\n")
     with operation("write", full_after(left)), pytest.raises(OSError, match="No space left"):
         file.append(b"second\n")
@@ -88,7 +88,7 @@ def test_what_could_not_be_taken_back_at_once_is_taken_back_before_the_next_line
     def fails(*_: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    file = Disk().append_to(tmp_path / "m")
+    file = DiskStorage().append_to(tmp_path / "m")
     with (
         operation("write", full_after(2)),
         operation("ftruncate", fails),
@@ -105,10 +105,10 @@ def test_a_failed_replacement_leaves_the_old_content_and_nothing_beside(tmp_path
     def fails(*_: Any, **__: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    Disk().replace(tmp_path / "m", b"old")
+    DiskStorage().replace(tmp_path / "m", b"old")
     with operation(name, fails):
         try:
-            Disk().replace(tmp_path / "m", b"new")
+            DiskStorage().replace(tmp_path / "m", b"new")
         except OSError:
             content = b"old"
         else:
@@ -123,10 +123,10 @@ def test_a_failure_names_its_file(tmp_path: Path, name: str):
     def fails(*_: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    file = Disk().append_to(tmp_path / "m")
+    file = DiskStorage().append_to(tmp_path / "m")
     for act in (
         lambda: file.append(b"a line\n") or file.flush(),
-        lambda: Disk().replace(tmp_path / "m", b"all of it"),
+        lambda: DiskStorage().replace(tmp_path / "m", b"all of it"),
     ):
         with operation(name, fails), pytest.raises(OSError, match="Input/output error") as raised:
             act()
@@ -142,18 +142,18 @@ def test_flushing_and_renaming_reach_the_disk(tmp_path: Path):
         fsync(descriptor)
 
     with operation("fsync", seen):
-        file = Disk().append_to(tmp_path / "m")
+        file = DiskStorage().append_to(tmp_path / "m")
         assert synced == [True]  # the folder: the file is new
         file.append(b"one\n")
         file.flush()
         assert synced == [True, False]
-        Disk().replace(tmp_path / "n", b"content")
+        DiskStorage().replace(tmp_path / "n", b"content")
         assert synced == [True, False, False, True]
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "file").write_bytes(b"")
-        Disk().sync_tree(tmp_path / "folder")
+        DiskStorage().sync_tree(tmp_path / "folder")
         assert synced[4:] == [False, True, True]
-        Disk().move_tree(tmp_path / "folder", tmp_path / "moved")
+        DiskStorage().move_tree(tmp_path / "folder", tmp_path / "moved")
         assert synced[7:] == [True]
 
 
@@ -167,10 +167,10 @@ def test_a_folder_that_is_being_removed_has_another_name(tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            Disk().remove_tree(tmp_path / "5")
-    assert [path.name for path in tmp_path.iterdir()] == [f"5{REMOVED}"]
+            DiskStorage().remove_tree(tmp_path / "5")
+    assert [path.name for path in tmp_path.iterdir()] == [f"5{REMOVED_SUFFIX}"]
     (tmp_path / "5").mkdir()
-    Disk().remove_tree(tmp_path / "5")
+    DiskStorage().remove_tree(tmp_path / "5")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,7 +179,7 @@ def test_of_a_claim_in_which_nothing_was_begun_nothing_stays(tmp_path: Path, was
     folder = tmp_path / "run"
     if was != "absent":
         folder.mkdir()
-    with Disk().claim(folder, "lock"):
+    with DiskStorage().claim(folder, "lock"):
         assert (folder / "lock").is_file()
         if was == "begun":
             (folder / "config.json").write_text("{}")
@@ -204,10 +204,10 @@ def test_a_lock_that_its_holder_removes_before_it_is_taken_is_made_again(
         return descriptor
 
     monkeypatch.setattr(os, "open", open_and_remove)
-    with Disk().claim(folder, "lock"):
+    with DiskStorage().claim(folder, "lock"):
         assert removed
         assert (folder / "lock").is_file()
-        with pytest.raises(InUse), Disk().claim(folder, "lock"):
+        with pytest.raises(DirectoryInUse), DiskStorage().claim(folder, "lock"):
             pass
         assert (folder / "lock").is_file()
 
@@ -219,7 +219,7 @@ def test_who_has_waited_may_begin_in_the_folder_before_it_is_let_go(tmp_path: Pa
         unlink(path, *given, **options)
         (folder / "lock").touch()  # another process is as quick
 
-    with operation("unlink", unlink_and_wait), Disk().claim(folder, "lock"):
+    with operation("unlink", unlink_and_wait), DiskStorage().claim(folder, "lock"):
         pass
     assert [file.name for file in folder.iterdir()] == ["lock"]
 
@@ -248,14 +248,14 @@ def test_a_path_that_a_library_takes_for_another_is_refused_before_anything_is_m
     # By a link it is the same path.
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(UserError, match=says):
-        Disk().key_value_store(tmp_path / "link")
+        DiskStorage().key_value_store(tmp_path / "link")
 
 
 def test_who_has_lost_the_lock_changes_nothing_of_what_the_next_one_writes(tmp_path: Path):
     """As a process that was stopped while its lock was removed, and wakes when another one trains there."""
     run = tmp_path / "run"
-    with Disk().claim(run, "lock"):
-        file = Disk().append_to(run / "m")
+    with DiskStorage().claim(run, "lock"):
+        file = DiskStorage().append_to(run / "m")
         file.append(b"one\n")
         checkpoints = Checkpoints(run / "checkpoints", max_to_keep=1)
         checkpoints.save(1, {"a": np.ones(3)}, {})
@@ -269,28 +269,28 @@ def test_who_has_lost_the_lock_changes_nothing_of_what_the_next_one_writes(tmp_p
         writes: list[Callable[[], Any]] = [
             lambda: file.append(b"four\n"),
             lambda: file.rewrite(lambda content: b""),
-            lambda: Disk().replace(run / "m", b""),
-            lambda: Disk().replace(run / "maps" / "zarr.json", b""),
-            lambda: Disk().remove_tree(run / "checkpoints"),
-            lambda: Disk().move_tree(run / "checkpoints", run / "moved"),
+            lambda: DiskStorage().replace(run / "m", b""),
+            lambda: DiskStorage().replace(run / "maps" / "zarr.json", b""),
+            lambda: DiskStorage().remove_tree(run / "checkpoints"),
+            lambda: DiskStorage().move_tree(run / "checkpoints", run / "moved"),
             lambda: Checkpoints(run / "checkpoints", max_to_keep=1).save(2, {"a": np.ones(3)}, {}),
             lambda: MapStore(run / "maps", (), Labels({}, ()), "", Tiers(), {}).write(1, {}),
         ]
         for write in writes:
-            with pytest.raises(Lost, match=r"run is no longer held by this run: its lock file was removed"):
+            with pytest.raises(DirectoryLost, match=r"run is no longer held by this run: its lock file was removed"):
                 write()
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
         # What lies elsewhere is its own.
-        Disk().replace(tmp_path / "other", b"1")
+        DiskStorage().replace(tmp_path / "other", b"1")
     assert (run / "lock").read_bytes() == b"another process\n"
 
 
 def test_what_another_process_wrote_is_not_cut_off(tmp_path: Path):
-    file = Disk().append_to(tmp_path / "m")
+    file = DiskStorage().append_to(tmp_path / "m")
     file.append(b"one\n")
     with (tmp_path / "m").open("ab") as other:
         other.write(b"two\n")
-    with pytest.raises(Lost, match="was written by another process"):
+    with pytest.raises(DirectoryLost, match="was written by another process"):
         file.append(b"three\n")
     assert (tmp_path / "m").read_bytes() == b"one\ntwo\n"
     # One that was cut is no longer: nothing is filled up with zeros.
@@ -303,9 +303,9 @@ def test_a_file_with_other_names_is_written_anew(tmp_path: Path):
     for name in ("m", "lock"):
         (tmp_path / name).write_bytes(b"one\n")
         os.link(tmp_path / name, tmp_path / f"{name}-copy")
-    file = Disk().append_to(tmp_path / "m")
+    file = DiskStorage().append_to(tmp_path / "m")
     file.append(b"two\n")
-    with Disk().claim(tmp_path, "lock"):
+    with DiskStorage().claim(tmp_path, "lock"):
         assert (tmp_path / "lock").read_bytes().startswith(b"process ")
     assert (tmp_path / "m").read_bytes() == b"one\ntwo\n"
     assert (tmp_path / "m-copy").read_bytes() == (tmp_path / "lock-copy").read_bytes() == b"one\n"

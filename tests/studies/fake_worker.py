@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trial_store import Ledger
 from transformer.studies.sweeps.trials import Trial, named
 from transformer.studies.sweeps.worker import Report, work

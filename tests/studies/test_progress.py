@@ -11,13 +11,13 @@ import pytest
 import rich.console
 
 from tests.studies.fake_worker import sweep, trial
-from transformer.runs.records import (
-    Metric,
-    Reached,
+from transformer.runs.jsonl_records import (
+    LastMetric,
+    MetricName,
+    last_metric,
     last_step,
-    metrics_in,
-    parse_metric,
-    reached,
+    list_metrics,
+    parse_metric_name,
     read_last_records,
     read_records,
 )
@@ -34,7 +34,7 @@ from transformer.studies.sweeps.progress import (
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 
 ROOT = Path(__file__).resolve().parents[2]
-LOSS = Metric("validation", "loss")
+LOSS = MetricName("validation", "loss")
 LINES = (
     '{"step": 2, "split": "train", "loss": 3.0}\n'
     '{"step": 4, "split": "validation", "loss": 2.0, "exact_match/de": 0.5}\n'
@@ -53,10 +53,10 @@ def test_reports_are_read_up_to_a_torn_line(tmp_path):
     assert len(records) == 4
     assert last_step(records) == 6
     assert last_step([]) == 0
-    assert reached(records, LOSS) == Reached(6, None)
-    assert reached(records, parse_metric("validation/exact_match/de")) == Reached(4, 0.5)
-    assert reached(records, parse_metric("test/loss")) is None
-    assert metrics_in(records) == ["validation/exact_match/de", "validation/loss", "train/loss"]
+    assert last_metric(records, LOSS) == LastMetric(6, None)
+    assert last_metric(records, parse_metric_name("validation/exact_match/de")) == LastMetric(4, 0.5)
+    assert last_metric(records, parse_metric_name("test/loss")) is None
+    assert list_metrics(records) == ["validation/exact_match/de", "validation/loss", "train/loss"]
 
 
 def test_the_last_reports_of_a_long_run_are_read_without_the_others(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
-from transformer.runs.records import parse_metric
+from transformer.runs.jsonl_records import parse_metric_name
 from transformer.studies.sweeps import page as sweep_page
 from transformer.studies.sweeps.progress import look
 from transformer.studies.sweeps.results import About, Curves, result_of
@@ -124,7 +124,7 @@ def test_a_page_is_written_where_it_changed(tmp_path):
     trials = [named({RATE: rate}, {"steps": 10, RATE: rate}) for rate in (1e-3, 1e-2)]
     ledger = Ledger.open(tmp_path / "s", {"what": "test"})
     ledger.plan(trials)
-    about = About("rates", parse_metric("validation/loss"), False, 2, "python -m launch.sweep")
+    about = About("rates", parse_metric_name("validation/loss"), False, 2, "python -m launch.sweep")
     asked = []
     page = sweep_page.SweepPage(ledger, about, lambda trial: asked.append(trial.name) or f"train {trial.name}")
     page.write(look(ledger, trials, about.metric), over=False)

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from transformer.runs.records import Metric
+from transformer.runs.jsonl_records import MetricName
 from transformer.studies.sweeps.progress import Row, look
 from transformer.studies.sweeps.results import About, Curves, importance, result_of, seconds_left, varied
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 from transformer.studies.sweeps.trials import named
 
-LOSS = Metric("validation", "loss")
+LOSS = MetricName("validation", "loss")
 RATE, NORM = "optimizer.learning_rate", "model.norm_placement"
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
-from transformer.storage.contract import InUse
-from transformer.storage.locate import storage_of
-from transformer.storage.sealed import sealed
+from transformer.storage.json_checksum import add_checksum
+from transformer.storage.paths import storage_of
+from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 
 TRIALS = [trial(1, seed=seed) for seed in range(4)]
@@ -59,7 +59,7 @@ def test_a_trial_is_pending_leased_and_then_as_it_ended(tmp_path):
     assert (ledger.state(first), ledger.outcome(first)) == (State.PENDING, None)
     with ledger.lease(first) as lease:
         assert other.state(first) == State.RUNNING
-        with pytest.raises(InUse), other.lease(first):
+        with pytest.raises(DirectoryInUse), other.lease(first):
             pass
         lease.begin(0)
     assert other.state(first) == State.PENDING
@@ -230,7 +230,7 @@ def _plan_slowly(path: Path) -> None:
 )
 def test_a_trial_is_only_taken_by_the_hash_of_its_config(tmp_path, change, says):
     sweep(tmp_path, TRIALS[:1])
-    line = [] if change is None else sealed({**TRIALS[0]._asdict(), **change})
+    line = [] if change is None else add_checksum({**TRIALS[0]._asdict(), **change})
     (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(UserError, match=re.escape(says)):
         Ledger.existing(tmp_path).trials()

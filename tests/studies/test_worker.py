@@ -16,7 +16,7 @@ import pytest
 
 from tests.studies.fake_worker import HOLD, Sleeping, sweep, trial
 from transformer.config import UserError
-from transformer.storage.contract import InUse
+from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps import worker
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
 from transformer.studies.sweeps.worker import Unfit, work
@@ -37,7 +37,7 @@ class Scripted(Sleeping):
             "diverges": FloatingPointError("loss is nan at step 7;\n lower the rate"),
             "mistake": UserError("config.model.width=7 cannot be"),
             "breaks": OSError("disk full"),
-            "in use": InUse(directory, "somebody"),
+            "in use": DirectoryInUse(directory, "somebody"),
         }.get(trial.config.get("ends"))
         if error is not None:
             raise error

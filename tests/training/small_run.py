@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
 from transformer.training.writers.console import Console
 
 CONFIG: dict[str, Any] = {

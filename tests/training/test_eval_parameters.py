@@ -15,7 +15,7 @@ from launch import cli, generate
 from tests.training.written_run import CONFIG, with_average, with_params, write_run
 from transformer.interpret import show
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.training.conversion import export_run
 from transformer.training.run_setup import compile_run_probe
 from transformer.training.trained_run import load

@@ -26,7 +26,7 @@ from transformer.huggingface.convert import read_folder
 from transformer.layers.lora import LoraConfig
 from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations import fairness
 from transformer.tasks.contract import Report
 from transformer.training import build, init_from, run_setup, train, vmapped
@@ -124,7 +124,7 @@ def shapes_in(source: Path) -> TrainState:
 
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint under a prefix, read with the shapes that its run has."""
-    state, _ = Checkpoints.reading(source / "checkpoints").restore(step, shapes_in(source))
+    state, _ = Checkpoints.open_read_only(source / "checkpoints").restore(step, shapes_in(source))
     found = leaves_by_path(state._replace(key=0))
     return {
         path.removeprefix(f"{prefix}/"): np.asarray(x) for path, x in found.items() if path.startswith(f"{prefix}/")
@@ -258,7 +258,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     before = stored(source)
     same = {path for path, leaf in seen[0].items() if np.array_equal(leaf, before[path])}
     assert same == set(before) - {"unembedding/kernel"}
-    after = Checkpoints.reading(directory.checkpoints)
+    after = Checkpoints.open_read_only(directory.checkpoints)
     assert after.latest() == 1
     # What it began from is read no more: it may be gone, but it is still what the config says.
     shutil.rmtree(origin)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.capture import Captured
-from transformer.runs.exit_codes import Stopped
+from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Report
 from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
@@ -72,7 +72,7 @@ class Until(ProgressMonitor):
 
     def begin(self, what: str, *, makes: bool = False) -> None:
         if self._words and what.startswith(self._words):
-            raise Stopped(what)
+            raise RunStopped(what)
         super().begin(what, makes=makes)
 
 
@@ -224,7 +224,7 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
     before: str, saved: list[int], looked: bool, window: int
 ) -> None:
     trial = Trial(stopped_before=before)
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         trial.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4))
     assert trial.sink.steps("save") == saved
     if saved and trial.saved[-1]:

@@ -20,10 +20,10 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.directory import RunDirectory
-from transformer.runs.exit_codes import Failed, Stopped
-from transformer.runs.records import read_records
-from transformer.storage.sealed import sealed
+from transformer.runs.exceptions import RunFailed, RunStopped
+from transformer.runs.jsonl_records import read_records
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.json_checksum import add_checksum
 from transformer.tasks.contract import Report
 from transformer.training import build, checkpointing, partitioning, provenance, run_setup, train, trained_run
 from transformer.training import config as experiment
@@ -92,7 +92,7 @@ def stopped(workdirs: Path) -> Path:
         with pytest.raises(Killed):
             train.train(experiment.resolve(CONFIG), folder)
     assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
-    assert Checkpoints.reading(folder / "checkpoints").latest() == SAVED
+    assert Checkpoints.open_read_only(folder / "checkpoints").latest() == SAVED
     assert MapStore.existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
     train.train(experiment.resolve(CONFIG), folder)
@@ -107,7 +107,7 @@ def half(stopped: Path, workdirs: Path) -> Path:
 
 def final_state(folder: Path) -> TrainState:
     setting = build.assemble(experiment.resolve(CONFIG), folder)
-    checkpoints = Checkpoints.reading(folder / "checkpoints")
+    checkpoints = Checkpoints.open_read_only(folder / "checkpoints")
     assert checkpoints.latest() == STEPS
     return checkpoints.restore(STEPS, setting.abstract)[0]
 
@@ -159,7 +159,7 @@ def assert_one_store(alone: Path, other: Path) -> None:
 
 
 def stop_before(unit: str, folder: Path, **asked: Any) -> None:
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         train.train(experiment.resolve(CONFIG), folder, monitor=Until(unit), **asked)
 
 
@@ -255,7 +255,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
         monkeypatch.setattr(train, "compile_run_probe", spoilt_probe)
     else:
         monkeypatch.setattr(checkpointing.Saver, "first_not_finite", lambda self, state: "optimizers/x")
-    with pytest.raises(Failed, match=rf"at step \d.*--rollback_to_step={SAVED} --skip_batches=\d$"):
+    with pytest.raises(RunFailed, match=rf"at step \d.*--rollback_to_step={SAVED} --skip_batches=\d$"):
         train.train(experiment.resolve(CONFIG), folder)
 
 
@@ -269,7 +269,7 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
         train.train(experiment.resolve(config(seed=4)), folder)
     claim = RunDirectory.claim(folder, experiment.resolve(CONFIG).to_config())
     with claim as directory:
-        assert not directory.fresh
+        assert not directory.is_new
     assert (folder / "config.json").read_bytes() == content
     (folder / "config.json").unlink()
     manifest = folder / "checkpoints" / str(SAVED) / "manifest" / "metadata"
@@ -383,7 +383,7 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     shutil.copytree(half, folder)
     file = folder / "maps" / "zarr.json"
     group = json.loads(file.read_text())
-    group["attributes"] = sealed(
+    group["attributes"] = add_checksum(
         {name: value for name, value in group["attributes"].items() if name != "sha256"}
         | {"tiers": {"cells": [64], "rows": 3, "top": 0}}
     )
@@ -416,7 +416,7 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
 
 def finished(alone: tuple[Path, str], folder: Path) -> Path:
     shutil.copytree(alone[0], folder)
-    assert Checkpoints.reading(folder / "checkpoints").steps() == [SAVED, STEPS]
+    assert Checkpoints.open_read_only(folder / "checkpoints").steps() == [SAVED, STEPS]
     return folder
 
 
@@ -492,7 +492,7 @@ def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str]
 
 def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[Path, str], tmp_path: Path) -> None:
     folder = finished(alone, tmp_path / "run")
-    metadata = Checkpoints.reading(folder / "checkpoints").metadata(STEPS)
+    metadata = Checkpoints.open_read_only(folder / "checkpoints").metadata(STEPS)
     assert set(metadata["data"]) == {"train", "validation", "test"}
     assert set(metadata["records"]) == {"metrics.jsonl", "heads.jsonl", "samples.jsonl"}
     assert provenance.differing_data(metadata, metadata, STEPS) is None
@@ -522,4 +522,4 @@ def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, mon
     monkeypatch.setattr(train, "train_loop", spoilt)
     with pytest.raises(FloatingPointError, match=r"variables/params/.* is not finite at step 5: this state is not"):
         train.train(experiment.resolve(CONFIG), folder)
-    assert Checkpoints.reading(folder / "checkpoints").steps() == [SAVED]
+    assert Checkpoints.open_read_only(folder / "checkpoints").steps() == [SAVED]

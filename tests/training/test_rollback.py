@@ -13,9 +13,9 @@ import pytest
 
 from transformer.config import UserError
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.runs.directory import RunDirectory
-from transformer.runs.exit_codes import Failed, NotFinite
-from transformer.storage.sealed import sealed
+from transformer.runs.exceptions import NonFiniteError, RunFailed
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.json_checksum import add_checksum
 from transformer.training import rollback, vmapped
 from transformer.training.batches import BadBatch
 from transformer.training.rollback import (
@@ -41,7 +41,7 @@ class Saved:
     def steps(self) -> list[int]:
         return self._steps
 
-    def drop_after(self, step: int) -> None:
+    def delete_after(self, step: int) -> None:
         self._steps = [each for each in self._steps if each <= step]
 
 
@@ -148,7 +148,7 @@ def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"rewinding\.json is not what was written"):
         training_batches(trial.run, trial.assembly)
     for value in ({"step": 500}, {"step": 500, "skip": 10, "passed_batches": [7], "going_back_to": None}):
-        file.write_text(json.dumps(sealed(value)))
+        file.write_text(json.dumps(add_checksum(value)))
         with pytest.raises(UserError, match=r"rewinding\.json"):
             training_batches(trial.run, trial.assembly)
 
@@ -164,12 +164,12 @@ def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
 
 def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 500)
-    found = explain_not_finite(NotFinite(630, "maps['self'] at step 630 holds NaN"), trial.run)
-    assert isinstance(found, Failed)  # which a command tells in one line, and ends with 1
+    found = explain_not_finite(NonFiniteError(630, "maps['self'] at step 630 holds NaN"), trial.run)
+    assert isinstance(found, RunFailed)  # which a command tells in one line, and ends with 1
     assert str(found).startswith("maps['self'] at step 630 holds NaN; the run goes on from step 500")
     assert trial.follow(str(found)) == Rewind(500, 130)
     assert "python -m launch.train --workdir=" in str(found)
-    begun = NotFinite(0, "maps['self'] at step 0 holds NaN")
+    begun = NonFiniteError(0, "maps['self'] at step 0 holds NaN")
     assert explain_not_finite(begun, Trial(tmp_path).run) is begun
 
 
@@ -190,7 +190,7 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
     monkeypatch.setattr(rollback.jax, "process_count", lambda: 2)
     trial.run.checkpoints = None  # which all processes ask together
     monkeypatch.setattr(rollback, "run_on_primary", None)
-    found = explain_not_finite(NotFinite(630, "optimizers/x is not finite at step 630"), trial.run)
+    found = explain_not_finite(NonFiniteError(630, "optimizers/x is not finite at step 630"), trial.run)
     assert str(found).endswith("start each of its 2 processes again with --rollback_to_step=500 --skip_batches=130")
 
 
@@ -198,11 +198,11 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
     ("why", "way"),
     [
         (Diverged(506, 510, "loss is nan"), "--rollback_to_step=500 --skip_batches=10"),
-        (NotFinite(508, "maps['self'] at step 508 holds NaN"), "--rollback_to_step=500 --skip_batches=8"),
+        (NonFiniteError(508, "maps['self'] at step 508 holds NaN"), "--rollback_to_step=500 --skip_batches=8"),
     ],
 )
 def test_a_vmapped_run_that_ended_is_told_with_how_it_goes_on_by_itself(
-    tmp_path: Path, why: Diverged | NotFinite, way: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, why: Diverged | NonFiniteError, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial(tmp_path, 500)
     trial.run.directory.environment_file.write_text("[{}]")

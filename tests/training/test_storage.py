@@ -14,13 +14,13 @@ import pytest
 
 from tests.training.bucket_server import BucketServer, Object, running
 from transformer.config import UserError
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.storage import bucket, lease
-from transformer.storage.contract import InUse, Lost
-from transformer.storage.lease import Lease, leased
-from transformer.storage.locate import locate, storage_of
-from transformer.storage.objects import told
+from transformer.storage.gcs_objects import translate_gcs_errors
+from transformer.storage.lease import Lease, hold_lease
+from transformer.storage.paths import parse_path, storage_of
+from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.worker import PROGRESS
 from transformer.training.writers.jsonl import MetricsFile
 from transformer.training.writers.tensorboard import TensorBoard
@@ -46,25 +46,25 @@ def server() -> Iterator[BucketServer]:
 @pytest.fixture
 def run(server: BucketServer, request: pytest.FixtureRequest) -> Path:
     """A folder of the test's own."""
-    return locate(f"gs://bucket/{request.node.name.partition('[')[0]}/run")
+    return parse_path(f"gs://bucket/{request.node.name.partition('[')[0]}/run")
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases that end while a test waits."""
-    monkeypatch.setattr(lease, "SECONDS", SECONDS)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", SECONDS)
 
 
 # Names
 
 
 def test_a_name_says_where_it_lies(tmp_path: Path):
-    assert locate(tmp_path) == tmp_path
-    assert type(locate("runs/a")) is type(Path("runs/a"))
-    assert str(locate("gs://bucket/runs/a")) == "gs://bucket/runs/a"
+    assert parse_path(tmp_path) == tmp_path
+    assert type(parse_path("runs/a")) is type(Path("runs/a"))
+    assert str(parse_path("gs://bucket/runs/a")) == "gs://bucket/runs/a"
     # pathlib folds the slashes of a URL; what went through it is still that URL.
-    assert str(locate(Path("gs://bucket/runs/a"))) == "gs://bucket/runs/a"
-    path = locate("gs://bucket/runs/a")
+    assert str(parse_path(Path("gs://bucket/runs/a"))) == "gs://bucket/runs/a"
+    path = parse_path("gs://bucket/runs/a")
     assert str(path.resolve() / "b" / "c.json") == str(path.absolute() / "b/c.json") == "gs://bucket/runs/a/b/c.json"
     assert (path.name, str(path.parent), str(path.with_name("b"))) == ("a", "gs://bucket/runs", "gs://bucket/runs/b")
 
@@ -72,10 +72,10 @@ def test_a_name_says_where_it_lies(tmp_path: Path):
 def test_what_follows_a_dot_and_a_slash_is_a_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "of-somebody"))
-    assert locate("~/runs") == tmp_path / "of-somebody" / "runs"
+    assert parse_path("~/runs") == tmp_path / "of-somebody" / "runs"
     for name in ("~", "~/runs", "~x", "s3:/runs"):
-        assert locate(f"./{name}") == locate(locate(f"./{name}")) == tmp_path / name
-    assert locate("./runs") == Path("runs")
+        assert parse_path(f"./{name}") == parse_path(parse_path(f"./{name}")) == tmp_path / name
+    assert parse_path("./runs") == Path("runs")
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_what_follows_a_dot_and_a_slash_is_a_name_on_the_disk(tmp_path: Path, mo
 )
 def test_a_name_that_cannot_be_is_refused(name: str, says: str):
     with pytest.raises(UserError, match=says):
-        locate(name)
+        parse_path(name)
 
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("transformer.storage.locate.find_spec", lambda name: None)
+    monkeypatch.setattr("transformer.storage.paths.find_spec", lambda name: None)
     with (
         pytest.raises(UserError, match=r"pip install gcsfs google-cloud-storage$"),
         RunDirectory.claim("gs://b/run", CONFIG),
@@ -114,7 +114,7 @@ def test_lines_arrive_at_a_flush_and_by_themselves_a_little_later(
     file.append(b"one\n")
     file.flush()
     assert (run / "m").read_bytes() == b"one\n"
-    monkeypatch.setattr(bucket, "PERIOD", 0.05)
+    monkeypatch.setattr(bucket, "SYNC_SECONDS", 0.05)
     other = storage_of(run).append_to(run / "n")
     other.append(b"two\n")
     _wait(lambda: server.names(f"{_key(run)}/n"))
@@ -126,7 +126,7 @@ def test_lines_arrive_at_a_flush_and_by_themselves_a_little_later(
 def test_what_is_appended_while_the_file_is_sent_is_neither_lost_nor_doubled(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bucket, "PERIOD", 0.001)
+    monkeypatch.setattr(bucket, "SYNC_SECONDS", 0.001)
     lines = [f"line {number}\n".encode() for number in range(400)]
     for started in (0, 200):  # two processes, one after the other
         file = storage_of(run).append_to(run / "m")
@@ -165,12 +165,12 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
     stopped = MetricsFile(run / "m")
 
     def killed(path: Path, send: Any) -> None:
-        raise Lost("killed")
+        raise DirectoryLost("killed")
 
     with monkeypatch.context() as patch:
         if lost:
             patch.setattr(bucket, "_write", killed)
-            with pytest.raises(Lost):
+            with pytest.raises(DirectoryLost):
                 stopped.truncate(after_step=3)
         else:
             stopped.truncate(after_step=3)
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_missing_one(run: Path, se
 
 
 def test_what_cannot_be_sent_for_a_while_is_kept(run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bucket, "PERIOD", 0.02)
+    monkeypatch.setattr(bucket, "SYNC_SECONDS", 0.02)
     file = storage_of(run).append_to(run / "m")
     with server.failing("POST"):
         file.append(b"a\n")
@@ -248,16 +248,19 @@ def test_what_cannot_be_sent_for_a_while_is_kept(run: Path, server: BucketServer
 def test_a_second_claimant_goes_away_and_comes_in_when_the_first_has_left(
     run: Path, server: BucketServer, capsys: pytest.CaptureFixture[str]
 ):
-    with leased(run, "lock"):
+    with hold_lease(run, "lock"):
         about = json.loads(server.objects["bucket", f"{_key(run)}/lock"].content)
         assert set(about) == {"holder", "token", "seconds"}
         for _ in range(2):
-            with pytest.raises(InUse, match=r"in use by process \d+ on host .*; wait for it"), leased(run, "lock"):
+            with (
+                pytest.raises(DirectoryInUse, match=r"in use by process \d+ on host .*; wait for it"),
+                hold_lease(run, "lock"),
+            ):
                 pass
             assert "is watched whether that process is alive" in capsys.readouterr().err
     assert server.names(_key(run)) == []
     capsys.readouterr()
-    with leased(run, "lock"):
+    with hold_lease(run, "lock"):
         assert "is watched" not in capsys.readouterr().err
 
 
@@ -265,9 +268,9 @@ def test_a_second_claimant_goes_away_and_comes_in_when_the_first_has_left(
 def test_a_holder_that_died_is_followed_once_its_time_is_over(run: Path, server: BucketServer):
     dead = _dead(run)
     before = server.objects["bucket", f"{_key(run)}/lock"].generation
-    with leased(run, "lock"):
+    with hold_lease(run, "lock"):
         assert server.objects["bucket", f"{_key(run)}/lock"].generation > before
-        assert lease.now() - dead._renewed >= SECONDS
+        assert lease.monotonic_seconds() - dead._renewed >= SECONDS
         dead.release()  # what is another's is left alone
         assert server.names(_key(run))
 
@@ -285,9 +288,9 @@ def test_a_claimant_whose_clock_is_ahead_does_not_take_a_live_lease(
         return stored
 
     monkeypatch.setattr(server, "put", put_long_ago)
-    with leased(run, "lock"):
+    with hold_lease(run, "lock"):
         assert server.objects["bucket", f"{_key(run)}/lock"].updated == old
-        with pytest.raises(InUse), leased(run, "lock"):
+        with pytest.raises(DirectoryInUse), hold_lease(run, "lock"):
             pass
 
 
@@ -307,7 +310,7 @@ def test_of_many_claimants_one_follows_a_dead_holder(run: Path):
         try:
             mine.acquire()
             held.append(mine)
-        except InUse:
+        except DirectoryInUse:
             refused.append(mine)
 
     threads = [threading.Thread(target=claim) for _ in range(5)]
@@ -338,11 +341,11 @@ def test_a_run_that_lost_its_lease_stops_with_one_line_and_writes_nothing_more(r
             finally:
                 opened[0].flush()
 
-    with pytest.raises(Lost, match="its lease was taken over by process 1 on host other") as caught:
+    with pytest.raises(DirectoryLost, match="its lease was taken over by process 1 on host other") as caught:
         train()
     assert isinstance(caught.value, UserError)
     assert "\n" not in str(caught.value)
-    with pytest.raises(Lost):
+    with pytest.raises(DirectoryLost):
         opened[0].close()
     assert server.names(f"{_key(run)}/metrics") == []
     assert json.loads(server.objects[key].content)["token"] == "x"  # theirs stays
@@ -350,7 +353,7 @@ def test_a_run_that_lost_its_lease_stops_with_one_line_and_writes_nothing_more(r
 
 @pytest.mark.parametrize("done", [True, False])
 def test_a_claim_whose_first_answer_is_an_error_succeeds(run: Path, server: BucketServer, done: bool):
-    with server.failing("POST .*lock", 503, done=done, times=1), leased(run, "lock"):
+    with server.failing("POST .*lock", 503, done=done, times=1), hold_lease(run, "lock"):
         pass
     assert server.names(_key(run)) == []
 
@@ -360,7 +363,7 @@ def test_each_write_asks_whether_the_lease_still_stands(run: Path, server: Bucke
     key = "bucket", f"{_key(run)}/lock"
     storage = storage_of(run)
     server.put("bucket", f"{_key(run)}/5/state", b"bits")
-    with contextlib.suppress(Lost), leased(run, "lock"):
+    with contextlib.suppress(DirectoryLost), hold_lease(run, "lock"):
         storage.replace(run / "config.json", b"mine")
         file = storage.append_to(run / "m")
         file.append(b"mine\n")
@@ -373,7 +376,7 @@ def test_each_write_asks_whether_the_lease_still_stands(run: Path, server: Bucke
             lambda: storage.move_tree(run / "5", run / "damaged-5"),
             (run / "config.json").unlink,
         ):
-            with pytest.raises(Lost, match="taken over by other"):
+            with pytest.raises(DirectoryLost, match="taken over by other"):
                 write()
     assert {name: content for name, content in _contents(server, run).items() if name != "lock"} == {
         "config.json": b"mine",
@@ -399,8 +402,8 @@ def test_a_write_that_is_held_up_overwrites_nothing_of_the_next_holder(
                 server.put("bucket", f"{_key(run)}/lock", b'{"holder": "other", "token": "x", "seconds": 60}')
 
     monkeypatch.setattr(bucket, "confirm_lease", confirm_and_wait)
-    ended = pytest.raises(Lost) if taken else contextlib.nullcontext()
-    with ended, leased(run, "lock"):
+    ended = pytest.raises(DirectoryLost) if taken else contextlib.nullcontext()
+    with ended, hold_lease(run, "lock"):
         storage_of(run).replace(run / "config.json", b"mine")
     assert _contents(server, run)["config.json"] == (b"theirs" if taken else b"mine")
 
@@ -411,7 +414,7 @@ def test_what_is_asked_twice_is_done_once(run: Path, server: BucketServer, done:
     run, storage = run / str(done), storage_of(run)
     for name in ("5/commit_success.txt", "5/state/d/0", "6/commit_success.txt", "old"):
         server.put("bucket", f"{_key(run)}/{name}", b"bits")
-    with leased(run, "lock"):
+    with hold_lease(run, "lock"):
         with server.failing("DELETE", 503, done=done, times=1):
             storage.remove_tree(run / "5")
         with server.failing("POST .*copyTo", 503, done=done, times=1):
@@ -427,7 +430,11 @@ def test_what_is_asked_twice_is_done_once(run: Path, server: BucketServer, done:
 
 @pytest.mark.usefixtures("short")
 def test_a_lease_that_cannot_be_renewed_in_time_is_lost(run: Path, server: BucketServer):
-    with pytest.raises(Lost, match="could not be renewed in time"), leased(run, "lock"), server.failing("POST .*lock"):
+    with (
+        pytest.raises(DirectoryLost, match="could not be renewed in time"),
+        hold_lease(run, "lock"),
+        server.failing("POST .*lock"),
+    ):
         time.sleep(20)
 
 
@@ -435,7 +442,7 @@ def test_a_process_that_was_stopped_for_too_long_writes_nothing(run: Path, serve
     mine = Lease(run, "lock", SECONDS)
     mine.acquire()
     mine._renewed -= 2 * SECONDS  # as if the whole machine had slept
-    with pytest.raises(Lost):
+    with pytest.raises(DirectoryLost):
         mine.check()
     mine._released.set()
 
@@ -443,7 +450,7 @@ def test_a_process_that_was_stopped_for_too_long_writes_nothing(run: Path, serve
 @pytest.mark.usefixtures("short")
 def test_a_renewal_whose_answer_was_lost_has_succeeded(run: Path, server: BucketServer):
     key = "bucket", f"{_key(run)}/lock"
-    with leased(run, "lock"):
+    with hold_lease(run, "lock"):
         first = server.objects[key].generation
         with server.failing("POST .*lock", 503, done=True, times=1):
             _wait(lambda: server.objects[key].generation != first)
@@ -455,7 +462,7 @@ def test_a_renewal_whose_answer_was_lost_has_succeeded(run: Path, server: Bucket
 def test_a_renewal_whose_answer_was_lost_counts_from_when_it_was_made(run: Path, server: BucketServer):
     key = "bucket", f"{_key(run)}/lock"
     mine = Lease(run, "lock", 60.0)
-    assert mine._write(lease.ABSENT)
+    assert mine._write(lease.ABSENT_GENERATION)
     with server.failing("POST .*lock", 503, done=True, times=1), pytest.raises(OSError, match="planted"):
         mine._write(mine._generation)
     unheard = server.objects[key].generation
@@ -467,7 +474,7 @@ def test_a_renewal_whose_answer_was_lost_counts_from_when_it_was_made(run: Path,
 @pytest.mark.usefixtures("short")
 def test_the_lock_of_a_disk_that_was_copied_here_is_nobodys(run: Path, server: BucketServer):
     server.put("bucket", f"{_key(run)}/lock", b"process 12 on host laptop\n")
-    with leased(run, "lock"):
+    with hold_lease(run, "lock"):
         assert json.loads(server.objects["bucket", f"{_key(run)}/lock"].content)["seconds"] == SECONDS
 
 
@@ -490,7 +497,7 @@ def test_a_run_directory_in_a_bucket_is_claimed_refused_and_read_as_on_a_disk(ru
     with pytest.raises(UserError, match=r"is missing; make a run with python -m launch\.train"):
         RunDirectory.open(run)
     with RunDirectory.claim(str(run), CONFIG) as directory:
-        assert directory.fresh
+        assert directory.is_new
         assert RunDirectory.open(run).config() == CONFIG
         directory.record(parameters=3)
     before = _contents(server, run)
@@ -499,7 +506,7 @@ def test_a_run_directory_in_a_bucket_is_claimed_refused_and_read_as_on_a_disk(ru
         pass
     assert _contents(server, run) == before
     with RunDirectory.claim(run, {**CONFIG, "steps": 200}, may_change=("steps",)) as directory:
-        assert not directory.fresh
+        assert not directory.is_new
         assert directory.config()["steps"] == 200
     starts = json.loads(directory.environment_file.read_text())
     assert [start.get("parameters") for start in starts] == [3, None]
@@ -537,7 +544,7 @@ def test_what_orbax_needs_to_remove_a_checkpoint_is_asked_for_before_the_run_beg
 
 
 def test_the_log_and_the_events_arrive(run: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bucket, "PERIOD", 0.05)
+    monkeypatch.setattr(bucket, "SYNC_SECONDS", 0.05)
     ours = logging.getLogger("transformer.training")
     with RunDirectory.claim(run, CONFIG) as directory:
         for note in ("a note", "again"):
@@ -613,5 +620,5 @@ def test_a_bucket_without_credentials_is_one_line() -> None:
     from google.auth.exceptions import DefaultCredentialsError
 
     says = r"^gs://bucket/run cannot be reached: no credentials$"
-    with pytest.raises(OSError, match=says), told(locate("gs://bucket/run")):
+    with pytest.raises(OSError, match=says), translate_gcs_errors(parse_path("gs://bucket/run")):
         raise DefaultCredentialsError("no credentials")

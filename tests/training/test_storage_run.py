@@ -20,10 +20,10 @@ from transformer.maps.report.live_server import awaited, signature
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
 from transformer.storage import lease
-from transformer.storage.contract import Lost
-from transformer.storage.locate import locate
+from transformer.storage.paths import parse_path
+from transformer.storage.storage import DirectoryLost
 from transformer.tasks.contract import Report
 from transformer.training import build, partitioning, run_setup, train
 from transformer.training import config as experiment
@@ -82,7 +82,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(server: BucketServer) -> Path:
     """A run in the bucket that was stopped behind its checkpoint, and resumed."""
-    run = locate("gs://bucket/runs/one")
+    run = parse_path("gs://bucket/runs/one")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "Console", console_killed_at(STOPPED))
         with pytest.raises(Killed):
@@ -148,7 +148,7 @@ def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
     server: BucketServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "gs://bucket/runs/written"
-    written_run.write_run(locate(name), written_run.CONFIG, written_run.with_params(5))
+    written_run.write_run(parse_path(name), written_run.CONFIG, written_run.with_params(5))
     assert cli.run(maps.COMMAND, maps.main, [f"--workdir={name}", "--text=Permission"]) == 0
     assert f"Open this page in a browser: {name}/looks/written-0001.html\n" in capsys.readouterr().out
     assert b"Permission" in server.objects["bucket", "runs/written/looks/written-0001.html"].content
@@ -192,6 +192,8 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
                 held._lost = "was taken over by process 1 on host other"
 
     monkeypatch.setattr(train, "Console", Robbed)
-    with pytest.raises(Lost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"):
+    with pytest.raises(
+        DirectoryLost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"
+    ):
         train.train(experiment.resolve(CONFIG), "gs://bucket/runs/robbed")
     assert not [name for name in server.names("runs/robbed/checkpoints") if "commit_success" in name]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.training.small_run import CONFIG
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
 from transformer.training.config import resolve
 from transformer.training.train import train
 from transformer.training.writers.contract import Sinks

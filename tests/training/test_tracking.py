@@ -16,8 +16,8 @@ from launch import train
 from launch.cli import run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
-from transformer.runs.directory import RunDirectory, write_json
-from transformer.runs.exit_codes import Stopped
+from transformer.runs.exceptions import RunStopped
+from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.studies.sweeps.training import ModelTrainer
 from transformer.training.writers import trackers as tracking
 from transformer.training.writers.trackers import (
@@ -141,9 +141,9 @@ def test_a_run_that_is_stopped_waits_less(workdir: Path, monkeypatch: pytest.Mon
     def stopped() -> None:
         with tracking.open_trackers(("x",), workdir, said.append) as (sink,):
             sink.scalars(1, "train", {"loss": 1.0})
-            raise Stopped
+            raise RunStopped
 
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         stopped()
     assert said == ["x did not take 3 of 3 reports (no answer within 0 s)"]
     hung.set()

@@ -18,10 +18,10 @@ from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
-from transformer.runs.checkpoint import Checkpoints, saved_last
-from transformer.runs.directory import RunDirectory
-from transformer.runs.exit_codes import NotFinite
-from transformer.runs.records import read_records
+from transformer.runs.checkpoint import Checkpoints, last_saved_step
+from transformer.runs.exceptions import NonFiniteError
+from transformer.runs.jsonl_records import read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.training import build, checkpointing, partitioning, vmapped
 from transformer.training import config as experiment
 from transformer.training import train as training
@@ -73,7 +73,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
             train(RUNS, folder)
     for name in RUNS:
         assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
-        assert Checkpoints.reading(folder / name / "checkpoints").latest() == SAVED
+        assert Checkpoints.open_read_only(folder / name / "checkpoints").latest() == SAVED
     assert train(RUNS, folder) == [vmapped.RunEnd(None)] * len(RUNS)
     return folder
 
@@ -118,7 +118,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 def states_differ(one: Path, other: Path) -> list[str]:
     """The leaves of the last states that are not those of the other, beyond rounding."""
     abstract = build.assemble(RUNS["one"], one).abstract
-    states = [Checkpoints.reading(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
+    states = [Checkpoints.open_read_only(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
     here, there = (leaves_by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
     scales = {path: 1e-4 * max(np.abs(leaf).max(initial=0), 1e-6) for path, leaf in here.items()}
     return [path for path in here if not np.allclose(here[path], there[path], rtol=0, atol=scales[path])]
@@ -239,7 +239,7 @@ def test_vmapped_begin_again_where_they_were_killed_in_the_midst_of_the_first_sa
     runs = made(tmp_path, one=(2,), two=())
     assert resume_together(runs, SHAPE) == (0, [])  # type: ignore[arg-type]
     assert [each.checkpoints.steps() for each in runs] == [[], []]
-    assert saved_last(tmp_path / "one" / "checkpoints") is None
+    assert last_saved_step(tmp_path / "one" / "checkpoints") is None
 
 
 def test_programs_are_equal_but_for_what_a_state_holds() -> None:
@@ -316,7 +316,7 @@ class Kept(NullSink):
 def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
     class Refusing(NullSink):
         def maps(self, step: int, maps: Mapping[str, Any]) -> None:
-            raise NotFinite(step, "maps['self'] holds NaN")
+            raise NonFiniteError(step, "maps['self'] holds NaN")
 
     class Maps(NullSink):
         def __init__(self) -> None:
@@ -331,7 +331,7 @@ def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
         sinks.maps(step, {"self": {0: "nan", 1: "sound"}})
     assert ended == [0]
     assert kept.kept == [(1, {"self": "sound"}), (2, {"self": "sound"})]
-    with pytest.raises(NotFinite):
+    with pytest.raises(NonFiniteError):
         VmappedSinks([Refusing()]).maps(1, {"self": {0: "nan"}})
 
 

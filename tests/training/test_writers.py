@@ -21,8 +21,8 @@ from transformer.config import UserError
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
 from transformer.maps.capture_plan import levels_of, quantize_maps
-from transformer.runs.records import read_records
-from transformer.storage.contract import Lost
+from transformer.runs.jsonl_records import read_records
+from transformer.storage.storage import DirectoryLost
 from transformer.training.writers.console import Console, Log
 from transformer.training.writers.contract import NullSink, OptionalSink, Sinks
 from transformer.training.writers.jsonl import MetricsFile
@@ -382,9 +382,9 @@ def test_what_an_optional_sink_raises_is_said_once_and_stops_nothing(
 def test_that_the_directory_is_lost_is_no_fault_of_an_optional_sink() -> None:
     class Losing(NullSink):
         def flush(self) -> None:
-            raise Lost("taken over")
+            raise DirectoryLost("taken over")
 
-    with pytest.raises(Lost):
+    with pytest.raises(DirectoryLost):
         OptionalSink("the events", Losing).flush()
 
 

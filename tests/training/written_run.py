@@ -12,7 +12,7 @@ from transformer.huggingface.convert import FAMILIES
 from transformer.models import model as models
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.training.build import assemble
 from transformer.training.config import changeable, resolve
 from transformer.training.partitioning import one_device

@@ -15,8 +15,8 @@ import jax
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
 from transformer.runs.preemption import ProgressMonitor
+from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.contract import Batch
 from transformer.training.build import Assembly, assemble, compile_step, flops_counter
 from transformer.training.config import Experiment

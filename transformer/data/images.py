@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from transformer.config import Amount, Config, Count, Items, PositiveAmount, Share, UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
 from transformer.json_files import read_object
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 
 _MIDDLE, _WHITE = 127.5, 255
 FILE = "pictures.json"

@@ -28,7 +28,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import PyTree, leaves_by_path
 from transformer.models.task_interface import TaskInterface
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
 _OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xlnet.XLNET)

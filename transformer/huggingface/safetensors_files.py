@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from transformer.config import UserError, convert
 from transformer.json_files import open_regular, read_object
-from transformer.storage.failures import disk_failure
+from transformer.storage.disk_errors import disk_failure
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LENGTH, _LONGEST_HEADER = 8, 100_000_000

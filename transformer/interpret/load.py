@@ -25,8 +25,8 @@ from transformer.models import registry as models
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.registry import name_of
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.directory import RunDirectory
-from transformer.storage.locate import locate
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import parse_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.contract import Reader, Reading, Sentences, View
 from transformer.tasks.plain import look_over
@@ -164,7 +164,7 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     Raises:
         UserError: For what is neither, a model that cannot be read, and a run whose task reads no sentences.
     """
-    folder = locate(source)
+    folder = parse_path(source)
     run = RunDirectory(folder)
     config = run.config() if run.is_run() and not run.config_file.exists() else read_config(folder)
     if "model_type" not in config:

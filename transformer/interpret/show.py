@@ -14,9 +14,9 @@ from transformer.config import UserError
 from transformer.maps.report.page import DEFAULT_BUDGET, write_page, write_report
 from transformer.maps.report.single_text import store_single_text
 from transformer.models.model import Variables
-from transformer.runs.directory import RunDirectory
-from transformer.storage.failures import disk_failure
-from transformer.storage.locate import locate
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.disk_errors import disk_failure
+from transformer.storage.paths import parse_path
 from transformer.training.config import config_hash
 from transformer.training.evaluate import view_of
 from transformer.training.trained_run import load
@@ -38,7 +38,7 @@ class AttentionPage:
         Raises:
             UserError: For a file that cannot be written.
         """
-        file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else locate(path)
+        file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else parse_path(path)
         try:
             write_page(file.absolute(), self.page)
         except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer.config import UserError
-from transformer.runs.checksums import added, part_digest
+from transformer.runs.checksums import combine_digests, part_digest
 
 # Of every step, of every array by name.
 Digests = dict[int, dict[str, str]]
@@ -30,7 +30,7 @@ def of_pieces(pieces: Sequence[tuple[tuple[slice, ...], np.ndarray]], shape: tup
     An array that every process has whole all of them write; the first one's counts.
     """
     counted = [(where, values) for where, values in pieces if first or any(part != slice(None) for part in where)]
-    return added(*(part_digest(_whole(where, shape), values, shape) for where, values in counted))
+    return combine_digests(*(part_digest(_whole(where, shape), values, shape) for where, values in counted))
 
 
 def of_array(array: np.ndarray) -> str:
@@ -41,7 +41,7 @@ def of_array(array: np.ndarray) -> str:
 def by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
     """The digests as JSON has them."""
     names = sorted({name for step in steps for name in digests.get(step, {})})
-    return {name: [digests.get(step, {}).get(name, added()) for step in steps] for name in names}
+    return {name: [digests.get(step, {}).get(name, combine_digests()) for step in steps] for name in names}
 
 
 def by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
@@ -55,7 +55,7 @@ def together(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:
     for step in steps:
         names = sorted({name for part in parts for name in part.get(step, {})})
         whole[step] = {
-            name: added(*(part[step][name] for part in parts if name in part.get(step, {}))) for name in names
+            name: combine_digests(*(part[step][name] for part in parts if name in part.get(step, {}))) for name in names
         }
     return whole
 

@@ -11,7 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import statistic_names
 from transformer.maps.store import MapStore
-from transformer.storage.locate import locate
+from transformer.storage.paths import parse_path
 
 if TYPE_CHECKING:
     import xarray
@@ -153,7 +153,7 @@ def open_run(run: str | Path) -> RunMaps:
     Raises:
         UserError: For a run without maps, or with a store of an unknown version.
     """
-    return RunMaps(MapStore.existing(locate(run) / "maps"))
+    return RunMaps(MapStore.existing(parse_path(run) / "maps"))
 
 
 def _cell(text: str) -> str:

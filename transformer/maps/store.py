@@ -62,10 +62,10 @@ from transformer.maps.zarr_files import (
     zero_padding,
 )
 from transformer.runs.checksums import Digest
-from transformer.runs.exit_codes import NotFinite
-from transformer.runs.records import Step
-from transformer.storage.locate import locate, storage_of
-from transformer.storage.sealed import is_sealed, sealed
+from transformer.runs.exceptions import NonFiniteError
+from transformer.runs.jsonl_records import StepNumber
+from transformer.storage.json_checksum import add_checksum, has_valid_checksum
+from transformer.storage.paths import parse_path, storage_of
 from transformer.tasks.labels import Labels
 
 FORMAT = "headwise-maps"
@@ -85,7 +85,7 @@ Positions = Annotated[int, Range(1, MOST_POSITIONS)]
 class WrittenFile:
     """What written-N.json holds: the steps that a writer has written, and the digests of each array at each of them."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[StepNumber, ...]
     digests: Mapping[NameInStore, tuple[Digest, ...]]
     sha256: str
 
@@ -178,7 +178,7 @@ class MapStore:
         Raises:
             UserError: If the existing store has other sites, labels, sizes or tiers, or an unknown version.
         """
-        path = locate(path).resolve()
+        path = parse_path(path).resolve()
         known_sizes = {site.name: (sizes or {}).get(site.name) or longest(site, labels) for site in sites}
         store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), known_sizes, writers)
         if (path / "zarr.json").exists():
@@ -207,7 +207,7 @@ class MapStore:
     @classmethod
     def tiers_at(cls, path: Path) -> Tiers | None:
         """The tiers of the store at `path`; None where it does not exist."""
-        path = locate(path).resolve()
+        path = parse_path(path).resolve()
         return _read_attributes(path)[1].tiers if (path / "zarr.json").exists() else None
 
     @classmethod
@@ -217,7 +217,7 @@ class MapStore:
         Raises:
             UserError: If it does not exist, or was written by an unknown version; DamagedMaps.
         """
-        path = locate(path).resolve()
+        path = parse_path(path).resolve()
         if not (path / "zarr.json").exists():
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
         _, file = _read_attributes(path)
@@ -233,7 +233,7 @@ class MapStore:
             DamagedMaps: As described above.
             UserError: For a store of an unknown version.
         """
-        path = locate(path).resolve()
+        path = parse_path(path).resolve()
         if not (path / "zarr.json").exists():
             raise DamagedMaps(path, "its zarr.json is missing")
         store = cls.existing(path)
@@ -276,8 +276,8 @@ class MapStore:
 
         Raises:
             ValueError: If `step` does not come after the stored ones, a site is missing or unknown, a shape is not the
-                site's; NotFinite if a weight is negative or not finite.
-            Lost: As described above.
+                site's; NonFiniteError if a weight is negative or not finite.
+            DirectoryLost: As described above.
         """
         storage_of(self.path).check(self.path)
         if self._steps and step <= self._steps[-1]:
@@ -295,7 +295,7 @@ class MapStore:
                 written = []
                 for where, values in pieces:
                     if name.endswith("scale") and not np.isfinite(values).all():
-                        raise NotFinite(
+                        raise NonFiniteError(
                             step,
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
                             "has diverged, or this site captured no weights",
@@ -497,12 +497,12 @@ class MapStore:
                 "digests": by_array(self._digests, steps),
                 **self._described,
             }
-            write_group(self.path, sealed(json.loads(json.dumps(attributes))))
+            write_group(self.path, add_checksum(json.loads(json.dumps(attributes))))
         self._steps = list(steps)
         self._places = {step: place for place, step in enumerate(steps)}
 
     def _list(self, writer: int, steps: list[int], digests: Digests) -> None:
-        record = sealed({"steps": steps, "digests": by_array(digests, steps)})
+        record = add_checksum({"steps": steps, "digests": by_array(digests, steps)})
         replace_file(self.path / f"written-{writer}.json", json.dumps(record))
 
     def _list_of(self, path: Path, file: StoreFile) -> None:
@@ -522,7 +522,7 @@ def _read_list(path: Path, writer: int) -> WrittenFile:
         record = read_object(file)
     except UserError:
         record = {}
-    if not is_sealed(record):
+    if not has_valid_checksum(record):
         raise DamagedMaps(path, f"{file.name} is not what was written")
     try:
         return checked(WrittenFile, record, file.name)
@@ -575,7 +575,7 @@ def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
             f"the map store {path} is {version[0]!r} version {version[1]!r}; "
             f"this code reads {FORMAT!r} version {VERSION}: open it with the version that wrote it"
         )
-    if not is_sealed(attributes):
+    if not has_valid_checksum(attributes):
         raise DamagedMaps(path, "its zarr.json is not what was written: move that directory away")
     try:
         return attributes, checked(StoreFile, attributes, "its zarr.json")

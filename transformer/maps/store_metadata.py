@@ -11,7 +11,7 @@ import numpy as np
 from transformer.attention.sites import Axis, Site
 from transformer.config import Matching, Range, convert
 from transformer.maps.capture_plan import Sizes, Tiers
-from transformer.runs.records import Sha256
+from transformer.runs.jsonl_records import Sha256
 from transformer.tasks.labels import Labels, Link
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"

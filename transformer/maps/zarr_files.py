@@ -15,7 +15,7 @@ from transformer.attention.sites import Site
 from transformer.config import Matching, Range, UserError
 from transformer.json_files import checked, read_value
 from transformer.maps.capture_plan import Level
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 from transformer.tasks.labels import Labels
 
 # An index into an array, and the values to write at it.

@@ -24,28 +24,28 @@ from transformer.config import UserError
 from transformer.json_files import read_as, read_regular
 from transformer.runs.checkpoint_files import (
     StoredLeaf,
-    Unreadable,
-    as_expected,
-    as_stored,
-    describe,
-    digest_differs,
+    UnreadableArray,
+    describe_leaf,
+    digest_mismatch_message,
     find_damage,
-    for_orbax,
+    from_stored_array,
+    is_jax_array,
+    leaf_sharding,
     leaves_in_manifest,
     make_manifest,
     named_leaves,
-    on_device,
     read_arrays,
     read_manifest,
-    sharding_of,
+    to_orbax_path,
+    to_stored_array,
 )
-from transformer.runs.checksums import differing
-from transformer.runs.distributed import announce, first_message, primary, run_on_primary
-from transformer.runs.exit_codes import Failed
+from transformer.runs.checksums import find_mismatches
+from transformer.runs.distributed import announce, first_process_message, is_primary, run_on_primary
+from transformer.runs.exceptions import RunFailed
+from transformer.runs.jsonl_records import StepNumber
 from transformer.runs.preemption import begin_save, end_save
-from transformer.runs.records import Step
-from transformer.storage.disk import REMOVED
-from transformer.storage.locate import locate, storage_of
+from transformer.storage.disk import REMOVED_SUFFIX
+from transformer.storage.paths import parse_path, storage_of
 
 PyTree = Any
 DAMAGED_PREFIX = "damaged-"  # begins the name of a checkpoint that was set aside
@@ -57,11 +57,11 @@ class DamagedCheckpoint(UserError):
     """A checkpoint whose bytes are not those that were saved: a failure of storage."""
 
 
-class NoSuchStep(UserError):
+class MissingStep(UserError):
     """A step without a checkpoint."""
 
 
-class SoundCheckpoint[T](NamedTuple):
+class ValidCheckpoint[T](NamedTuple):
     """The newest sound checkpoint: its step, what was read of it, and what is wrong with the newer ones by step."""
 
     step: int
@@ -70,10 +70,10 @@ class SoundCheckpoint[T](NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedLast:
+class LastSavedStep:
     """What the file beside the checkpoints' directory holds: the step that was saved last."""
 
-    newest: Step
+    newest: StepNumber
 
 
 class Checkpoints:
@@ -85,7 +85,7 @@ class Checkpoints:
     that checkpoints which are gone are missed.
 
     A save that could not be read back as it was saved is told when the next one begins. As a context it is closed at
-    the end, and raises Failed where that is so of the last save.
+    the end, and raises RunFailed where that is so of the last save.
     """
 
     def __init__(self, directory: str | Path, max_to_keep: int, milestone_every: int = 0):
@@ -100,13 +100,13 @@ class Checkpoints:
         run_on_primary(self._clean)
 
     @classmethod
-    def reading(cls, directory: str | Path) -> "Checkpoints":
+    def open_read_only(cls, directory: str | Path) -> "Checkpoints":
         """The checkpoints of a run that may still be training: changes nothing, not even unfinished saves.
 
         Raises:
             UserError: If the directory is absent.
         """
-        if not locate(directory).is_dir():
+        if not parse_path(directory).is_dir():
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
         reader = cls.__new__(cls)
         reader._max_to_keep = 0
@@ -114,12 +114,14 @@ class Checkpoints:
         return reader
 
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
-        self._directory = locate(directory).resolve()  # orbax refuses relative paths
-        self._verifying: Verification | None = None
+        self._directory = parse_path(directory).resolve()  # orbax refuses relative paths
+        self._verifying: CheckpointVerification | None = None
         self._unverified: str | None = None  # what is wrong with the last save, and was not told yet
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
         with self._listable():
-            self._manager = ocp.CheckpointManager(for_orbax(self._directory), options=options, item_handlers=handlers)
+            self._manager = ocp.CheckpointManager(
+                to_orbax_path(self._directory), options=options, item_handlers=handlers
+            )
 
     def save(self, step: int, state: PyTree, metadata: Mapping[str, Any]) -> None:
         """Save the whole state and a JSON-able mapping beside it as the checkpoint of `step`.
@@ -127,7 +129,7 @@ class Checkpoints:
         Leaves are arrays of jax or NumPy, typed PRNG keys, and Python numbers.
 
         Raises:
-            Lost: As described above.
+            DirectoryLost: As described above.
             ValueError: If `step` is not after the latest one; whatever the previous save failed with.
         """
         storage_of(self._directory).check(self._directory)
@@ -136,7 +138,7 @@ class Checkpoints:
         if latest is not None and step <= latest:
             raise ValueError(f"step={step} is not after the latest checkpoint, {latest}: steps only grow")
         leaves = named_leaves(state)
-        stored = {name: as_stored(name, leaf) for name, leaf in leaves.items()}
+        stored = {name: to_stored_array(name, leaf) for name, leaf in leaves.items()}
         manifest = make_manifest(leaves, stored, metadata)
         filled = {name: array for name, array in stored.items() if array.size}  # orbax refuses empty arrays
         begin_save()
@@ -149,7 +151,7 @@ class Checkpoints:
         except BaseException:
             end_save()
             raise
-        self._verifying = Verification(self._manager, self._directory / str(step), step, manifest, end_save)
+        self._verifying = CheckpointVerification(self._manager, self._directory / str(step), step, manifest, end_save)
 
     def steps(self) -> list[int]:
         """The steps whose checkpoints are complete, ascending."""
@@ -166,7 +168,7 @@ class Checkpoints:
         """The newest complete step, or None."""
         return max(self.steps(), default=None)
 
-    def drop_after(self, step: int) -> None:
+    def delete_after(self, step: int) -> None:
         """Delete the checkpoints beyond `step`: a run resumed at `step` saves them again."""
         later = [other for other in self.steps() if other > step]
         run_on_primary(lambda: self._remove(later, newest=step))
@@ -220,7 +222,7 @@ class Checkpoints:
         self._compare(step, {name: saved[name] for name in abstract if name in saved}, abstract)
         return self._verified(step, manifest, abstract)
 
-    def newest_sound[T](self, read: Callable[[int], T]) -> SoundCheckpoint[T] | None:
+    def restore_newest_valid[T](self, read: Callable[[int], T]) -> ValidCheckpoint[T] | None:
         """What `read` restores of the newest checkpoint that is sound; None where there is no checkpoint.
 
         A checkpoint that a run removes while it is read is no damage: the list is read again.
@@ -232,8 +234,8 @@ class Checkpoints:
         vanished = 0
         while left := [step for step in self.steps() if step not in damaged]:
             try:
-                return SoundCheckpoint(left[-1], read(left[-1]), damaged)
-            except (DamagedCheckpoint, NoSuchStep) as error:
+                return ValidCheckpoint(left[-1], read(left[-1]), damaged)
+            except (DamagedCheckpoint, MissingStep) as error:
                 if left[-1] not in self.steps():
                     vanished += 1
                     if vanished > _MOST_VANISHED:
@@ -248,14 +250,14 @@ class Checkpoints:
             f"{newest}; {whole}: put back a copy of one, or choose another --workdir; nothing was changed"
         )
 
-    def announce_damage(self, sound: SoundCheckpoint[Any], *, set_aside: bool) -> None:
+    def announce_damage(self, sound: ValidCheckpoint[Any], *, set_aside: bool) -> None:
         """Say in a line each what is wrong with the checkpoints that are newer than the sound one.
 
         With `set_aside` they are renamed to damaged-STEP, which nothing removes.
         """
         for step, error in sorted(sound.damaged.items(), reverse=True):
             kept = f"; it is kept as {run_on_primary(functools.partial(self._set_aside, step))}" if set_aside else ""
-            if primary():
+            if is_primary():
                 announce(f"{error}{kept}; step {sound.step} is used instead")
         if sound.damaged and set_aside:
             run_on_primary(lambda: self._note(sound.step))
@@ -268,7 +270,7 @@ class Checkpoints:
         self._close()
         if kind is None and self._unverified is not None:
             _logger.info("%s", self._unverified)
-            raise Failed(f"{self._unverified}; start the same command again to go on")
+            raise RunFailed(f"{self._unverified}; start the same command again to go on")
         self._tell_unverified()
 
     def close(self) -> None:
@@ -289,7 +291,7 @@ class Checkpoints:
         done, self._verifying = self._verifying, None
         if done is None:
             return
-        said = first_message(done.result())
+        said = first_process_message(done.result())
         if said is None:
             self._unverified = None
             run_on_primary(lambda: self._prune(done.step))
@@ -300,7 +302,7 @@ class Checkpoints:
         self._unverified = f"{done.path} was not written as it was saved: {said}; it is kept as {name}, and {kept}"
 
     def _tell_unverified(self, what_follows: str = "") -> None:
-        if self._unverified is not None and primary():
+        if self._unverified is not None and is_primary():
             announce(f"{self._unverified}{what_follows}")
         self._unverified = None
 
@@ -317,13 +319,13 @@ class Checkpoints:
         if newest in self._listed():
             self._note(newest)
         else:  # none is left, and none is to be missed
-            saved_last_file(self._directory).unlink(missing_ok=True)
+            last_saved_step_file(self._directory).unlink(missing_ok=True)
         for step in steps:
             storage_of(self._directory).remove_tree(self._directory / str(step))
 
     def _note(self, newest: int) -> None:
-        path = saved_last_file(self._directory)
-        storage_of(path).replace(path, f"{json.dumps(dataclasses.asdict(SavedLast(newest)))}\n".encode())
+        path = last_saved_step_file(self._directory)
+        storage_of(path).replace(path, f"{json.dumps(dataclasses.asdict(LastSavedStep(newest)))}\n".encode())
 
     def _set_aside(self, step: int) -> str:
         names = [f"{DAMAGED_PREFIX}{step}", *(f"{DAMAGED_PREFIX}{step}-{number}" for number in range(2, 1000))]
@@ -334,10 +336,10 @@ class Checkpoints:
     def _clean(self) -> None:
         """Remove what a kill left of a removal; note what is saved, should a kill have come before that was noted."""
         for entry in self._directory.iterdir() if self._directory.is_dir() else ():
-            if entry.name.endswith(REMOVED):
+            if entry.name.endswith(REMOVED_SUFFIX):
                 storage_of(entry).remove_tree(entry)
         steps = self._listed_on_disk()
-        if steps and not saved_last_file(self._directory).exists():
+        if steps and not last_saved_step_file(self._directory).exists():
             self._note(steps[-1])
 
     def _reload(self) -> None:
@@ -368,7 +370,7 @@ class Checkpoints:
     def _load_manifest(self, step: int) -> dict[str, Any]:
         steps = self.steps()
         if step not in steps:
-            raise NoSuchStep(f"no checkpoint of step {step} in {self._directory}, which has {steps or 'none'}")
+            raise MissingStep(f"no checkpoint of step {step} in {self._directory}, which has {steps or 'none'}")
 
         def load() -> dict[str, Any]:
             try:
@@ -397,23 +399,23 @@ class Checkpoints:
         empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
         stored = self._read(step, filled)
-        for name in differing(stored, {name: entries[name]["digest"] for name in stored}):
-            raise self._damaged(step, digest_differs(self._directory / "state", name))
+        for name in find_mismatches(stored, {name: entries[name]["digest"] for name in stored}):
+            raise self._damaged(step, digest_mismatch_message(self._directory / "state", name))
         for name, array in empty.items():
             stored[name] = array
-            if on_device(expected[name]):
-                place = sharding_of(expected[name])
+            if is_jax_array(expected[name]):
+                place = leaf_sharding(expected[name])
                 stored[name] = jax.make_array_from_callback(array.shape, place, array.__getitem__)
         restored = {}
         for name, leaf in expected.items():
             try:
-                restored[name] = as_expected(stored[name], leaf, entries[name])
+                restored[name] = from_stored_array(stored[name], leaf, entries[name])
             except (TypeError, ValueError) as error:
                 raise self._damaged(step, f"leaf {name!r} is not as its manifest says") from error
         return restored
 
     def _compare(self, step: int, saved: Mapping[str, StoredLeaf], expected: Mapping[str, Any]) -> None:
-        wanted = {name: describe(leaf) for name, leaf in expected.items()}
+        wanted = {name: describe_leaf(leaf) for name, leaf in expected.items()}
         for name in wanted | dict(saved):
             if saved.get(name) != wanted.get(name):
                 raise UserError(
@@ -428,15 +430,15 @@ class Checkpoints:
         wrong: str | None = None
         try:
             arrays = read_arrays(self._directory / str(step) / "state", leaves)
-        except Unreadable as error:
+        except UnreadableArray as error:
             wrong = str(error)
-        wrong = first_message(wrong)
+        wrong = first_process_message(wrong)
         if wrong is not None:
             raise self._damaged(step, wrong)
         return arrays
 
 
-class Verification:
+class CheckpointVerification:
     """A thread that reads a checkpoint back once it is committed; of several processes each reads its share.
 
     It calls `committed` once nothing more is written, whether the save has succeeded or not.
@@ -480,17 +482,17 @@ class Verification:
             self._wrong = " ".join(str(error).split())[:300]
 
 
-def saved_last_file(directory: Path) -> Path:
+def last_saved_step_file(directory: Path) -> Path:
     """The file that says which step was saved last, beside the checkpoints' directory."""
     return directory.with_name(f"{directory.name}.json")
 
 
-def saved_last(directory: str | Path) -> int | None:
+def last_saved_step(directory: str | Path) -> int | None:
     """The step that was saved last, whether its checkpoint is left or not; None where none was, 0 if unreadable."""
-    path = saved_last_file(locate(directory))
+    path = last_saved_step_file(parse_path(directory))
     if not path.exists():
         return None
     try:
-        return read_as(SavedLast, path).newest
+        return read_as(LastSavedStep, path).newest
     except UserError:
         return 0

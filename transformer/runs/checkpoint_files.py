@@ -19,11 +19,11 @@ from etils.epath import gpath
 
 from transformer.config import Matching, Range, UserError
 from transformer.json_files import LARGEST, checked, parse, read_object
-from transformer.runs.checksums import Digest, digests, digests_here
-from transformer.storage.locate import storage_of
+from transformer.runs.checksums import Digest, compute_digests, compute_local_digests
+from transformer.storage.paths import storage_of
 
 PyTree = Any
-SCALARS = {bool: "python bool", int: "python int", float: "python float"}
+SCALAR_TYPES = {bool: "python bool", int: "python int", float: "python float"}
 _NUMPY_LEAF = np.zeros(())  # stands for an array of NumPy
 _ELEMENTS_AT_ONCE = 1 << 26  # elements
 _MOST_KEY_WORDS = 16  # 32-bit words of a key of random numbers
@@ -31,7 +31,7 @@ Dimension = Annotated[int, Range(0, 2**48)]
 """The length of an axis of a stored array."""
 
 
-class Unreadable(Exception):
+class UnreadableArray(Exception):
     """An array that cannot be read."""
 
 
@@ -94,20 +94,20 @@ def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     return named
 
 
-def describe(leaf: Any) -> StoredLeaf:
+def describe_leaf(leaf: Any) -> StoredLeaf:
     """The shape and type of a leaf.
 
     Raises:
         TypeError: For what cannot be one.
     """
-    if type(leaf) in SCALARS:
-        return StoredLeaf((), SCALARS[type(leaf)])
+    if type(leaf) in SCALAR_TYPES:
+        return StoredLeaf((), SCALAR_TYPES[type(leaf)])
     if not hasattr(leaf, "dtype"):
         raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
     return StoredLeaf(tuple(leaf.shape), str(leaf.dtype))
 
 
-def as_stored(name: str, leaf: Any) -> Any:
+def to_stored_array(name: str, leaf: Any) -> Any:
     """The array that orbax is given for a leaf: the bits of a key, the zero-dimensional array of a number."""
     if is_key(leaf):
         if not leaf.size:
@@ -118,10 +118,10 @@ def as_stored(name: str, leaf: Any) -> Any:
 
 def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest of leaves by path, `stored` as the arrays that orbax is given; all processes make it together."""
-    sums = digests(stored)
+    sums = compute_digests(stored)
     leaves: dict[str, Any] = {}
     for name, leaf in state.items():
-        leaves[name] = {**dataclasses.asdict(describe(leaf)), "digest": sums[name]}
+        leaves[name] = {**dataclasses.asdict(describe_leaf(leaf)), "digest": sums[name]}
         if is_key(leaf):
             leaves[name]["implementation"] = str(jax.random.key_impl(leaf))
     # As JSON returns it: a tuple or an integer key must not change the digest.
@@ -149,7 +149,7 @@ def read_manifest(text: str | bytes) -> dict[str, Any]:
     return manifest
 
 
-def as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
+def from_stored_array(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
     """The leaf in the caller's form, from the stored array and the leaf's entry in the manifest.
 
     Raises:
@@ -160,7 +160,7 @@ def as_expected(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
         if (key.dtype, key.shape) != (expected.dtype, expected.shape):
             raise ValueError(f"keys of {key.dtype} and shape {key.shape} are not those of {expected.dtype}")
         return key if expected.sharding is None else jax.device_put(key, expected.sharding)
-    if type(expected) in SCALARS:
+    if type(expected) in SCALAR_TYPES:
         return stored.item()
     return stored[()] if isinstance(expected, np.generic) else stored
 
@@ -201,17 +201,17 @@ class LiteralPath(gpath.PosixGPath):
         return (LiteralPath(found) for found in Path(os.fspath(self)).glob(pattern))
 
 
-def for_orbax(path: Path) -> Any:
+def to_orbax_path(path: Path) -> Any:
     """The path in the class that orbax is given; a path in a bucket has it."""
     return LiteralPath(path) if isinstance(path, Path) else path
 
 
-def on_device(leaf: Any) -> bool:
+def is_jax_array(leaf: Any) -> bool:
     """Whether a leaf is, or stands for, an array of jax."""
     return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct))
 
 
-def sharding_of(leaf: Any) -> jax.sharding.Sharding:
+def leaf_sharding(leaf: Any) -> jax.sharding.Sharding:
     """The sharding that a leaf is read with: its own, or the first device's."""
     return leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
@@ -220,7 +220,7 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays in `folder` by name, unverified, each as its leaf says; each process reads its own part.
 
     Raises:
-        Unreadable: Naming the leaf and the file.
+        UnreadableArray: Naming the leaf and the file.
     """
     try:
         return _checked_arrays(folder, _restore_arrays(folder, leaves), leaves)
@@ -231,8 +231,8 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
             except Exception as cause:
                 # TensorStore names the file that it gave up on, but only in its message.
                 files = re.findall(r'local file "([^"]+)"', str(cause)) or [f"{folder.name}/"]
-                raise Unreadable(f"leaf {name!r} cannot be read from {files[-1]}") from cause
-        raise Unreadable(f"{folder.name}/ cannot be read") from error
+                raise UnreadableArray(f"leaf {name!r} cannot be read from {files[-1]}") from cause
+        raise UnreadableArray(f"{folder.name}/ cannot be read") from error
 
 
 def find_damage(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -243,13 +243,13 @@ def find_damage(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str |
     for names in _groups_of_names(entries):
         try:
             arrays = read_arrays(folder, dict.fromkeys(names, _NUMPY_LEAF))
-        except Unreadable as error:
+        except UnreadableArray as error:
             return str(error)
-        for name, digest in digests_here(arrays).items():
+        for name, digest in compute_local_digests(arrays).items():
             # The bits of keys have one more axis than the keys.
             shape = tuple(entries[name]["shape"])
             if digest != entries[name]["digest"] or arrays[name].shape[: len(shape)] != shape:
-                return digest_differs(folder, name)
+                return digest_mismatch_message(folder, name)
     return None
 
 
@@ -257,18 +257,18 @@ def _checked_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any
     """What was read, in the order of the leaves.
 
     Raises:
-        Unreadable: If orbax, by damaged metadata, returned none, something else, or another shape.
+        UnreadableArray: If orbax, by damaged metadata, returned none, something else, or another shape.
     """
     for name, leaf in leaves.items():
         array = read.get(name)
         if not isinstance(array, (jax.Array, np.ndarray)):
-            raise Unreadable(f"leaf {name!r} is not in {folder.name}/")
+            raise UnreadableArray(f"leaf {name!r} is not in {folder.name}/")
         if leaf is not _NUMPY_LEAF and not is_key(leaf) and array.shape != np.shape(leaf):
-            raise Unreadable(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
+            raise UnreadableArray(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
     return {name: read[name] for name in leaves}
 
 
-def digest_differs(folder: Path, name: str) -> str:
+def digest_mismatch_message(folder: Path, name: str) -> str:
     """The words for an array whose digest is another."""
     return f"leaf {name!r} in {folder.name}/ is not what was saved (its digest differs)"
 
@@ -295,12 +295,12 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
     It ends the process over metadata that it cannot hold.
 
     Raises:
-        Unreadable: As described above.
+        UnreadableArray: As described above.
         UserError: Whatever the files' damage surfaces as.
     """
     tree = read_object(folder / "_METADATA")
     if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:
-        raise Unreadable(f"{folder.name}/_METADATA is not of arrays of zarr v2 in one OCDBT store")
+        raise UnreadableArray(f"{folder.name}/_METADATA is not of arrays of zarr v2 in one OCDBT store")
     # Orbax leaves a loop of events behind that it cannot close where these are no JSON, or deep.
     beside = folder / "array_metadatas"
     for file in (folder / "_sharding", *(beside.iterdir() if beside.is_dir() else ())):
@@ -308,7 +308,7 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
             read_object(file)
     manifest = folder / "manifest.ocdbt"
     if isinstance(manifest, Path) and manifest.stat().st_size > LARGEST:
-        raise Unreadable(f"{folder.name}/{manifest.name} is larger than orbax writes it")
+        raise UnreadableArray(f"{folder.name}/{manifest.name} is larger than orbax writes it")
     base = storage_of(folder).key_value_store(folder)
     store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
     found = {name: store.read(f"{name}/.zarray") for name in leaves}
@@ -320,7 +320,7 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
         shape = np.shape(leaf)
         own = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
         if own != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:
-            raise Unreadable(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
+            raise UnreadableArray(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
 
 
 def _restore_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,13 +333,13 @@ def _restore_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         partial_restore=True,
     )
     with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-        return dict(handler.restore(for_orbax(folder), args=arguments))
+        return dict(handler.restore(to_orbax_path(folder), args=arguments))
 
 
 def _restore_arguments(leaf: Any) -> ocp.RestoreArgs:
-    if not on_device(leaf):
+    if not is_jax_array(leaf):
         return ocp.RestoreArgs(restore_type=np.ndarray)
-    sharding = sharding_of(leaf)
+    sharding = leaf_sharding(leaf)
     if is_key(leaf):
         # The bits of keys have one more axis than the keys, which their sharding does not mention.
         return ocp.ArrayRestoreArgs(sharding=sharding)

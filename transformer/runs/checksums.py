@@ -38,29 +38,29 @@ class _Part(NamedTuple):
     copies: tuple[int, ...] = (0,)
 
 
-def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
+def compute_digests(arrays: Mapping[str, Any]) -> dict[str, str]:
     """The digest of every array, by name, of its first copy; all processes call it together and get the same."""
     sums = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
     return {name: _text(total) for name, total in zip(arrays, _over_processes(list(sums.values())), strict=True)}
 
 
-def digests_here(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+def compute_local_digests(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """The digests of arrays that this process holds whole; the other processes have no part in it."""
     return {name: _text(sums[0]) for name, sums in _summed({n: _copies(a) for n, a in arrays.items()}, arrays).items()}
 
 
 def part_digest(where: tuple[slice, ...], values: np.ndarray, shape: tuple[int, ...]) -> str:
-    """The digest of a part, at `where`, of an array of this shape: those of all parts `added` are the array's."""
+    """The digest of the part at `where` of an array of this shape; `combine_digests` joins those of all parts."""
     return _text(_sums(_Part(where, values), shape))
 
 
-def added(*digests: str) -> str:
+def combine_digests(*digests: str) -> str:
     """The digest of an array whose parts have these."""
     sums = [[int(digest[:16], 16), int(digest[16:], 16)] for digest in digests]
     return _text(np.array(sums, np.uint64).reshape(-1, 2).sum(axis=0, dtype=np.uint64))
 
 
-def differing(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
+def find_mismatches(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
     """The names of the arrays of which a copy, on any process, has another digest than expected.
 
     All processes call it together and get the same.

@@ -18,8 +18,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from transformer.config import UserError
-from transformer.runs.directory import RunDirectory
-from transformer.storage.locate import locate
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import parse_path
 
 HEARTBEAT = 60  # seconds
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -61,7 +61,7 @@ def join_processes(
     if settings is None and not _has_tpu(environment, files):
         refuse_unknown_launcher(environment)
         return False
-    if settings is not None and on_loopback(str(settings.get("coordinator_address"))):
+    if settings is not None and is_loopback(str(settings.get("coordinator_address"))):
         if not environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
             settings["coordinator_bind_address"] = settings["coordinator_address"]
         _listen_on_loopback()
@@ -78,7 +78,7 @@ def join_processes(
     return True
 
 
-def on_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Whether HOST:PORT is this machine alone."""
     host = address.rpartition(":")[0].strip("[]")
     with contextlib.suppress(ValueError):
@@ -86,7 +86,7 @@ def on_loopback(address: str) -> bool:
     return host == "localhost"
 
 
-def primary() -> bool:
+def is_primary() -> bool:
     """Whether this process is the first, which decides for all and writes what is written once."""
     return jax.process_index() == 0
 
@@ -99,7 +99,7 @@ def run_on_primary[T](decide: Callable[[], T]) -> T:
     if jax.process_count() == 1:
         return decide()
     message: dict[str, Any] = {}
-    if primary():
+    if is_primary():
         try:
             message["value"] = decide()
         except UserError as error:
@@ -135,16 +135,16 @@ def claim_run_directory(
 
         def claim() -> bool:
             held.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
-            return held[0].fresh
+            return held[0].is_new
 
         # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
         run_on_primary(lambda: None)
         fresh = run_on_primary(claim)
-        yield held[0] if held else RunDirectory(locate(path), fresh)
+        yield held[0] if held else RunDirectory(parse_path(path), fresh)
         run_on_primary(lambda: None)
 
 
-def first_message(said: str | None) -> str | None:
+def first_process_message(said: str | None) -> str | None:
     """What the first of the processes with something to say says, on all of them; None where none has.
 
     All call it together.
@@ -173,7 +173,7 @@ def _broadcast(message: bytes) -> bytes:
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
     # In whole blocks, since each length compiles another program.
     block = np.zeros(-(-length // _BROADCAST_BLOCK) * _BROADCAST_BLOCK, np.uint8)
-    if primary():
+    if is_primary():
         block[:length] = np.frombuffer(message, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(block), np.uint8)[:length].tobytes()
 
@@ -206,9 +206,9 @@ def launcher_arguments(environment: Mapping[str, str]) -> dict[str, Any] | None:
     Raises:
         UserError: For Open MPI 5 or newer without an mpi4py that works with it.
     """
-    if all(name in environment for name in _OPEN_MPI) and process_number(environment, _OPEN_MPI[0]) > 1:
+    if all(name in environment for name in _OPEN_MPI) and parse_process_count(environment, _OPEN_MPI[0]) > 1:
         return {"cluster_detection_method": "mpi4py" if _needs_mpi4py(environment) else "ompi"}
-    if all(name in environment for name in _SLURM) and process_number(environment, "SLURM_NTASKS") > 1:
+    if all(name in environment for name in _SLURM) and parse_process_count(environment, "SLURM_NTASKS") > 1:
         return {"cluster_detection_method": "slurm"}
     return None
 
@@ -220,7 +220,7 @@ def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
         UserError: Naming the launcher, and the flags that join the processes.
     """
     for name, size, rank in UNSUPPORTED_LAUNCHERS:
-        if size in environment and rank in environment and (count := process_number(environment, size)) > 1:
+        if size in environment and rank in environment and (count := parse_process_count(environment, size)) > 1:
             raise UserError(
                 f"{name} started this process as number {environment[rank]} of {count} ({size}, {rank}), and does "
                 "not say where the first is: give "
@@ -251,7 +251,7 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
     version = environment.get("OMPI_VERSION", "").partition(".")[0]
     if not (int(version) >= 5 if version.isdecimal() else _ORTE not in environment):
         return False
-    count = process_number(environment, _OPEN_MPI[0])
+    count = parse_process_count(environment, _OPEN_MPI[0])
     given = (
         f"give --coordinator_address=HOST:PORT --num_processes=${_OPEN_MPI[0]} --process_id=${_OPEN_MPI[1]}, {_ALONE}"
     )
@@ -272,7 +272,7 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
     return True
 
 
-def process_number(environment: Mapping[str, str], name: str) -> int:
+def parse_process_count(environment: Mapping[str, str], name: str) -> int:
     """Raise UserError for a variable that is no number of processes."""
     if not environment[name].isdecimal():
         raise UserError(

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from transformer.runs.distributed import join_processes, primary
-from transformer.runs.preemption import HoldPoint, ProgressMonitor, exit_at_once, handle_stop_signals, write_stderr
+from transformer.runs.distributed import is_primary, join_processes
+from transformer.runs.preemption import PausePoint, ProgressMonitor, exit_at_once, handle_stop_signals, write_stderr
 from transformer.runs.watchdog import watchdog_thread
 
 _NEWS, _BEGUN, _ALL, _HEARD = "headwise/news", "headwise/begun", "headwise/all", "headwise/heard"
@@ -37,7 +37,7 @@ def run_lifecycle(
     messages = RunMessages(monitor)
 
     def end() -> None:
-        if primary():
+        if is_primary():
             time.sleep(1)  # the others end with it: first let those that hang too say where
         exit_at_once(1)
 
@@ -139,14 +139,14 @@ class RunMessages:
         if index == 0:
             told = [self._client.blocking_key_value_get(f"{_BEGUN}/{each}", _HOUR) for each in range(count)]
             self._client.key_value_set(_ALL, f"[{', '.join(told)}]")
-        held = [HoldPoint(*each) for each in json.loads(self._client.blocking_key_value_get(_ALL, _HOUR))]
+        held = [PausePoint(*each) for each in json.loads(self._client.blocking_key_value_get(_ALL, _HOUR))]
         self._client.key_value_set(f"{_HEARD}/{index}", "")
         if index == 0:
             for each in range(count):  # they hear of it through this one, which may end now
                 self._client.blocking_key_value_get(f"{_HEARD}/{each}", _MOMENT)
         self._end_behind(held)
 
-    def _end_behind(self, held: list[HoldPoint]) -> None:
+    def _end_behind(self, held: list[PausePoint]) -> None:
         if not any(each.made for each in held):
             write_stderr("stopped before a step was done; start the same command again")
             exit_at_once()

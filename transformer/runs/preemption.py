@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from transformer.runs.exit_codes import RESTARTABLE, Stopped
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunStopped
 
 # Those who end a process with its group, such as timeout(1), send the same signal twice.
 _SAME_REQUEST = 0.5  # seconds
 
 
-class HoldPoint(NamedTuple):
+class PausePoint(NamedTuple):
     """Where a process waits to be told where to end: units `begun`, and whether one of them `made` what can be lost."""
 
     begun: int
@@ -40,13 +40,13 @@ class ProgressMonitor:
         """Begin the next unit, in words `what`; the one before is done. One that `makes` what can be lost is a step.
 
         Raises:
-            Stopped: If the run ends before it.
+            RunStopped: If the run ends before it.
         """
         with self._changed:
             # Held for as long as the processes need to tell each other their numbers.
             self._changed.wait_for(lambda: self._last is not None or not self._held)
             if self._last is not None and self._begun >= self._last:
-                raise Stopped(f"stopped before {what}")
+                raise RunStopped(f"stopped before {what}")
             now = time.monotonic()
             if self._begun:
                 self.slowest = max(self.slowest, now - self.since)
@@ -79,11 +79,11 @@ class ProgressMonitor:
         """Whether the first step is over, whose program is compiled by then, and the next, which reads its numbers."""
         return self._making is not None and self._making + 1 < self._begun
 
-    def hold(self) -> HoldPoint:
+    def hold(self) -> PausePoint:
         """Begin no further unit before `end_behind` is called."""
         with self._changed:
             self._held = True
-            return HoldPoint(self._begun, self.made)
+            return PausePoint(self._begun, self.made)
 
     def end_behind(self, last: int) -> None:
         """Let the units up to number `last` be done, and no other."""
@@ -144,7 +144,7 @@ def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None
         else:
             if save_in_progress():
                 write_stderr(f"{name} again: ended as soon as the checkpoint under way is saved")
-            when_no_save_runs(functools.partial(_exit_by_signal, number))
+            call_when_no_save_runs(functools.partial(_exit_by_signal, number))
 
 
 def _exit_by_signal(number: int) -> None:
@@ -152,7 +152,7 @@ def _exit_by_signal(number: int) -> None:
     exit_at_once(128 + number)
 
 
-def exit_at_once(code: int = RESTARTABLE) -> None:
+def exit_at_once(code: int = EXIT_CODE_RESTARTABLE) -> None:
     """End this process from whatever thread, whatever the others are in the midst of."""
     os._exit(code)
 
@@ -187,7 +187,7 @@ def save_in_progress() -> bool:
     return _saves_under_way > 0
 
 
-def when_no_save_runs(act: Callable[[], None]) -> None:
+def call_when_no_save_runs(act: Callable[[], None]) -> None:
     """Call `act` once no save is under way, and let none begin_save meanwhile."""
     with _saves_changed:
         _saves_changed.wait_for(lambda: not _saves_under_way)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from transformer.runs.preemption import ProgressMonitor, exit_at_once, write_stderr
 
 # Seconds: at least so long, and so many times the slowest unit so far; up to the first step, which compiles, longer.
-LEAST, TIMES, FIRST = 300.0, 10.0, 3600.0
+MIN_SECONDS, SLOWEST_UNIT_FACTOR, FIRST_STEP_SECONDS = 300.0, 10.0, 3600.0
 
 _logger = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ _logger = logging.getLogger(__name__)
 def time_limit(monitor: ProgressMonitor, seconds: float | None) -> float:
     """How long a unit of work may take: `seconds`, or, where that is None, long against those before it."""
     if not monitor.going:
-        return max(FIRST, seconds or 0.0)
-    return max(LEAST, TIMES * monitor.slowest) if seconds is None else seconds
+        return max(FIRST_STEP_SECONDS, seconds or 0.0)
+    return max(MIN_SECONDS, SLOWEST_UNIT_FACTOR * monitor.slowest) if seconds is None else seconds
 
 
 @contextlib.contextmanager

@@ -17,15 +17,23 @@ import fsspec
 from etils.epath import gpath
 
 from transformer.private_folders import private_folder
-from transformer.storage.contract import Lost, Version
-from transformer.storage.disk import AppendedFile, Disk
-from transformer.storage.lease import check_lease, confirm_lease, lease_of, leased
-from transformer.storage.objects import ABSENT, bucket_name, bucket_of, check_bucket, key_of, object_at, told
+from transformer.storage.disk import AppendedFile, DiskStorage
+from transformer.storage.gcs_objects import (
+    ABSENT_GENERATION,
+    blob_at,
+    bucket_name,
+    bucket_of,
+    check_bucket,
+    object_key,
+    translate_gcs_errors,
+)
+from transformer.storage.lease import check_lease, confirm_lease, hold_lease, lease_of
+from transformer.storage.storage import DirectoryLost, FileVersion
 
-PERIOD = 10.0  # seconds between two looks for what has changed
-SHARE = 0.05  # of the time that sending it may take
+SYNC_SECONDS = 10.0  # seconds between two looks for what has changed
+SYNC_TIME_FRACTION = 0.05  # of the time that sending it may take
 _ATTEMPTS = 5  # at writing an object that changes in between
-COMMITTED = "commit_success.txt"  # by which orbax marks a whole checkpoint
+COMMIT_MARKER = "commit_success.txt"  # by which orbax marks a whole checkpoint
 
 
 # Other processes write to the bucket: no listing is kept.
@@ -46,18 +54,18 @@ class BucketPath(gpath.PosixGPath):
             FileNotFoundError: As described above.
             OSError: As described above.
         """
-        with told(self):
-            return object_at(self).download_as_bytes()
+        with translate_gcs_errors(self):
+            return blob_at(self).download_as_bytes()
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the object; one that is missing may be what an attempt has removed whose answer was lost.
 
         Raises:
             OSError: As described above.
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
-        with contextlib.suppress(FileNotFoundError), told(self):
-            there = object_at(self)
+        with contextlib.suppress(FileNotFoundError), translate_gcs_errors(self):
+            there = blob_at(self)
             there.reload()
             confirm_lease(self)
             there.delete()  # of this generation
@@ -66,13 +74,13 @@ class BucketPath(gpath.PosixGPath):
         return self.read_bytes().decode(encoding or "utf-8")
 
 
-class Bucket:
-    """Storage in a bucket, as `transformer.storage.contract.Storage` says."""
+class BucketStorage:
+    """Storage in a bucket, as `transformer.storage.storage.Storage` says."""
 
     def reach(self, path: Path) -> None:
         """Ask for the first object under `path`."""
-        with told(path):
-            next(iter(bucket_of(path).list_blobs(prefix=f"{key_of(path)}/", max_results=1)), None)
+        with translate_gcs_errors(path):
+            next(iter(bucket_of(path).list_blobs(prefix=f"{object_key(path)}/", max_results=1)), None)
 
     def replace(self, path: Path, content: bytes) -> None:
         def send(target: Any, **conditions: Any) -> None:
@@ -91,12 +99,12 @@ class Bucket:
         """Remove the mark of a committed checkpoint first: without it there is none."""
         confirm_lease(path)
         bucket = bucket_of(path)
-        with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
-            blobs = list(bucket.list_blobs(prefix=f"{key_of(path)}/"))
+        with translate_gcs_errors(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
+            blobs = list(bucket.list_blobs(prefix=f"{object_key(path)}/"))
             for blob in blobs:
-                if blob.name == key_of(path / COMMITTED):
+                if blob.name == object_key(path / COMMIT_MARKER):
                     _delete(blob)
-            rest = [blob for blob in blobs if blob.name != key_of(path / COMMITTED)]
+            rest = [blob for blob in blobs if blob.name != object_key(path / COMMIT_MARKER)]
             list(pool.map(_delete, rest))
 
     def move_tree(self, path: Path, to: Path) -> None:
@@ -105,9 +113,9 @@ class Bucket:
 
         confirm_lease(path)
         bucket = bucket_of(path)
-        with told(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
-            blobs = bucket.list_blobs(prefix=f"{key_of(path)}/")
-            pairs = [(blob, f"{key_of(to)}{blob.name.removeprefix(key_of(path))}") for blob in blobs]
+        with translate_gcs_errors(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
+            blobs = bucket.list_blobs(prefix=f"{object_key(path)}/")
+            pairs = [(blob, f"{object_key(to)}{blob.name.removeprefix(object_key(path))}") for blob in blobs]
             # Copied twice it is the same: Google's client would not try again without a condition.
             list(pool.map(lambda pair: bucket.copy_blob(pair[0], bucket, pair[1], retry=DEFAULT_RETRY), pairs))
         self.remove_tree(path)
@@ -120,17 +128,17 @@ class Bucket:
 
         Raises:
             OSError: If the bucket is not one to train in.
-            InUse: As described above.
-            Lost: As described above.
+            DirectoryInUse: As described above.
+            DirectoryLost: As described above.
         """
         check_bucket(path)
-        return leased(path, name)
+        return hold_lease(path, name)
 
     @contextlib.contextmanager
     def stage(self, path: Path) -> Iterator[Path]:
         """A temporary folder, sent every few seconds."""
         with tempfile.TemporaryDirectory(prefix="headwise-staged-") as folder:
-            mirror = Mirror(Path(folder), path)
+            mirror = BucketMirror(Path(folder), path)
             try:
                 yield mirror.source
             finally:
@@ -145,13 +153,13 @@ class Bucket:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return private_folder(cache, "headwise", hashlib.sha256(os.fspath(path).encode()).hexdigest()[:16])
 
-    def versions(self, path: Path, patterns: Sequence[str]) -> tuple[Version, ...]:
+    def versions(self, path: Path, patterns: Sequence[str]) -> tuple[FileVersion, ...]:
         """The generation and the length of each object; of a folder that it exists."""
-        versions: list[Version] = []
+        versions: list[FileVersion] = []
         for pattern in patterns:
             within, _, last = pattern.rpartition("/")
-            folder = f"{key_of(path)}/{within}/" if within else f"{key_of(path)}/"
-            with told(path):
+            folder = f"{object_key(path)}/{within}/" if within else f"{object_key(path)}/"
+            with translate_gcs_errors(path):
                 listed = bucket_of(path).list_blobs(prefix=folder, delimiter="/")
                 entries = [(blob.name, int(blob.generation), int(blob.size)) for blob in listed]
             entries += [(name, 0, 0) for name in sorted(listed.prefixes)]
@@ -159,7 +167,7 @@ class Bucket:
         return tuple(versions)
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
-        return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{key_of(path)}/"}
+        return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{object_key(path)}/"}
 
 
 def _write(path: Path, send: Callable[..., None]) -> None:
@@ -171,19 +179,19 @@ def _write(path: Path, send: Callable[..., None]) -> None:
 
     Raises:
         OSError: As described above.
-        Lost: As described above.
+        DirectoryLost: As described above.
     """
     from google.api_core.exceptions import PreconditionFailed
 
     if lease_of(path) is None:
-        with told(path):
-            send(object_at(path))
+        with translate_gcs_errors(path):
+            send(blob_at(path))
         return
     for _ in range(_ATTEMPTS):
         generation = _generation(path)
         confirm_lease(path)
-        with contextlib.suppress(PreconditionFailed), told(path):
-            send(object_at(path), if_generation_match=generation)
+        with contextlib.suppress(PreconditionFailed), translate_gcs_errors(path):
+            send(blob_at(path), if_generation_match=generation)
             return
     raise OSError(f"{path} cannot be written: something else writes it as well")
 
@@ -194,12 +202,12 @@ def _send_file(file: Path, target: Any, **conditions: Any) -> None:
 
 def _generation(path: Path) -> int:
     try:
-        with told(path):
-            there = object_at(path)
+        with translate_gcs_errors(path):
+            there = blob_at(path)
             there.reload()
             return int(there.generation)
     except FileNotFoundError:
-        return ABSENT
+        return ABSENT_GENERATION
 
 
 def _delete(blob: Any) -> None:
@@ -210,7 +218,7 @@ def _delete(blob: Any) -> None:
         blob.delete()
 
 
-class Mirror:
+class BucketMirror:
     """A file or a folder whose files are sent to a bucket, whole, when they have changed since the mirror began."""
 
     def __init__(self, source: Path, target: Path):
@@ -227,7 +235,7 @@ class Mirror:
 
         Raises:
             OSError: As described above.
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
         with self.sending:
             for file, version in sorted(self._versions().items()):
@@ -249,13 +257,13 @@ class Mirror:
         return {file: (about.st_size, about.st_mtime_ns) for file in files for about in (file.stat(),)}
 
     def _send_on(self) -> None:
-        pause = PERIOD
+        pause = SYNC_SECONDS
         while not self._closed.wait(pause):
             began = time.monotonic()
             # Sent again at the next turn; Lost is told by whoever else writes.
-            with contextlib.suppress(OSError, Lost):
+            with contextlib.suppress(OSError, DirectoryLost):
                 self.flush()
-            pause = max(PERIOD, (time.monotonic() - began) / SHARE)
+            pause = max(SYNC_SECONDS, (time.monotonic() - began) / SYNC_TIME_FRACTION)
 
 
 class MirroredFile(AppendedFile):
@@ -267,8 +275,8 @@ class MirroredFile(AppendedFile):
         local = Path(self._folder.name) / path.name
         with contextlib.suppress(FileNotFoundError):
             local.write_bytes(path.read_bytes())
-        super().__init__(Disk(), local)
-        self._mirror = Mirror(local, path)
+        super().__init__(DiskStorage(), local)
+        self._mirror = BucketMirror(local, path)
 
     def append(self, content: bytes) -> None:
         check_lease(self._target)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.storage.contract import InUse, Lost, Version
-from transformer.storage.failures import naming
+from transformer.storage.disk_errors import add_filename
+from transformer.storage.storage import DirectoryInUse, DirectoryLost, FileVersion
 
-REMOVED = ".removed"  # ends the name of a folder that is being removed
+REMOVED_SUFFIX = ".removed"  # ends the name of a folder that is being removed
 
 # Folders of the root that etils takes for the buckets of these schemes.
 _BUCKETS = ("/gs", "/s3", "/az", "/hf")
@@ -33,8 +33,8 @@ def _let_go_in_child() -> None:
 os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-class Disk:
-    """Storage on a disk, as `transformer.storage.contract.Storage` says."""
+class DiskStorage:
+    """Storage on a disk, as `transformer.storage.storage.Storage` says."""
 
     def reach(self, path: Path) -> None:
         """Raise UserError for a path that a library which writes under it would take for another."""
@@ -47,12 +47,12 @@ class Disk:
 
         Raises:
             OSError: With the old content in place.
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
         self.check(path)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            with naming(path), temporary.open("wb", buffering=0) as file:
+            with add_filename(path), temporary.open("wb", buffering=0) as file:
                 _write_all(file.fileno(), content)
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -67,7 +67,7 @@ class Disk:
         real = Path(os.path.realpath(path))
         for descriptor, lock in list(_held.items()):
             if real.is_relative_to(lock.parent) and not _stands(descriptor, lock):
-                raise Lost(
+                raise DirectoryLost(
                     f"--workdir={lock.parent} is no longer held by this run: its lock file was removed, and another "
                     "process may have taken it; the run has stopped. Start it again to resume it, if no other process "
                     "trains in it"
@@ -79,7 +79,7 @@ class Disk:
     def remove_tree(self, path: Path) -> None:
         """Rename it, then remove it: a kill in between leaves a folder NAME.removed, which no reader takes for it."""
         self.check(path)
-        removed = path.with_name(f"{path.name}{REMOVED}")
+        removed = path.with_name(f"{path.name}{REMOVED_SUFFIX}")
         if removed.exists():
             shutil.rmtree(removed)
         self.move_tree(path, removed)
@@ -102,13 +102,13 @@ class Disk:
         """Hold an advisory lock on a file; the kernel lets go of it when the process dies.
 
         Raises:
-            InUse: As described above.
+            DirectoryInUse: As described above.
         """
         made = not path.is_dir()
         descriptor = _locked(path, name)
         _held[descriptor] = Path(os.path.realpath(path)) / name
         try:
-            with naming(path / name):
+            with add_filename(path / name):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
             yield
@@ -130,8 +130,8 @@ class Disk:
     def scratch(self, path: Path) -> Path:
         return path
 
-    def versions(self, path: Path, patterns: Sequence[str]) -> tuple[Version, ...]:
-        versions: list[Version] = []
+    def versions(self, path: Path, patterns: Sequence[str]) -> tuple[FileVersion, ...]:
+        versions: list[FileVersion] = []
         for file in (file for pattern in patterns for file in sorted(path.glob(pattern))):
             # One that is gone in the meantime was being replaced.
             with contextlib.suppress(FileNotFoundError):
@@ -147,7 +147,7 @@ class Disk:
 class AppendedFile:
     """A file open at its end, without a buffer."""
 
-    def __init__(self, disk: Disk, path: Path):
+    def __init__(self, disk: DiskStorage, path: Path):
         self._disk, self._path = disk, path
         self._appending = threading.RLock()  # a signal may come in the midst of its own thread
         self._end = 0
@@ -160,15 +160,15 @@ class AppendedFile:
 
         Raises:
             OSError: With the file as it was, also where a part had been written.
-            Lost: If another wrote it.
+            DirectoryLost: If another wrote it.
         """
         self._disk.check(self._path)
         # A thread that came between the writing and the counting would take what this one wrote for another's.
-        with self._appending, naming(self._path):
+        with self._appending, add_filename(self._path):
             descriptor = self._file.fileno()
             size = os.fstat(descriptor).st_size
             if size > self._end and not self._torn:
-                raise Lost(
+                raise DirectoryLost(
                     f"{self._path} was written by another process: this run has stopped, and changed nothing of it"
                 )
             if size > self._end:
@@ -196,7 +196,7 @@ class AppendedFile:
                 self._open()
 
     def flush(self) -> None:
-        with naming(self._path):
+        with add_filename(self._path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -204,12 +204,12 @@ class AppendedFile:
             self.flush()
 
     def _open(self) -> None:
-        unshare(self._path)
+        break_hard_links(self._path)
         self._file = self._path.open("ab", buffering=0)
         self._end = os.fstat(self._file.fileno()).st_size
 
 
-def unshare(path: Path) -> None:
+def break_hard_links(path: Path) -> None:
     """Give a file that has other names (hard links, as `cp -al` makes) a content of its own, before it is written to.
 
     Raises:
@@ -217,7 +217,7 @@ def unshare(path: Path) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
-            Disk().replace(path, path.read_bytes())
+            DiskStorage().replace(path, path.read_bytes())
 
 
 def _check_literal(path: Path) -> None:
@@ -266,7 +266,7 @@ def _sync_folder(folder: str | Path) -> None:
 def _sync(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with naming(path):
+        with add_filename(path):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -276,7 +276,7 @@ def _locked(path: Path, name: str) -> int:
     """An open descriptor of the lock file in a folder, which is made where it is absent, held by this process.
 
     Raises:
-        InUse: As described above.
+        DirectoryInUse: As described above.
     """
     while True:
         if not path.is_dir():
@@ -295,7 +295,7 @@ def _locked(path: Path, name: str) -> int:
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
-            raise InUse(path, holder) from None
+            raise DirectoryInUse(path, holder) from None
         os.close(descriptor)
 
 

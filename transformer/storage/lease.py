@@ -26,10 +26,10 @@ from typing import Annotated, Any, NamedTuple
 
 from transformer.config import Range, UserError
 from transformer.json_files import checked, parse
-from transformer.storage.contract import InUse, Lost
-from transformer.storage.objects import ABSENT, key_of, object_at, told
+from transformer.storage.gcs_objects import ABSENT_GENERATION, blob_at, object_key, translate_gcs_errors
+from transformer.storage.storage import DirectoryInUse, DirectoryLost
 
-SECONDS = 60.0  # that a holder which died keeps its directory
+LEASE_SECONDS = 60.0  # that a holder which died keeps its directory
 _RENEWALS = 4  # in that time
 _LONGEST = 3600.0  # seconds of a lease that a process of ours may have written
 
@@ -65,7 +65,7 @@ class Lease:
         self._file = path / name
         self._holder = f"process {os.getpid()} on host {socket.gethostname()}"
         self._token = uuid.uuid4().hex  # a process can hold, lose and claim again
-        self._generation = ABSENT
+        self._generation = ABSENT_GENERATION
         self._renewed = 0.0
         self._lost: str | None = None
         self._released = threading.Event()
@@ -76,24 +76,24 @@ class Lease:
         """Take the lease, waiting no longer than it takes to know whether its holder is alive.
 
         Raises:
-            InUse: As described above.
+            DirectoryInUse: As described above.
             OSError: If the bucket cannot be reached.
         """
         seen: _Stored | None = None
-        since = now()
+        since = monotonic_seconds()
         while True:
             stored = self._read()
             if stored is not None:
                 if seen is not None and seen.generation != stored.generation:
-                    raise InUse(self._path, stored.holder)
+                    raise DirectoryInUse(self._path, stored.holder)
                 if seen is None:
-                    seen, since = stored, now()
+                    seen, since = stored, monotonic_seconds()
                     about = f"{self._path} is held by {stored.holder}; for up to {stored.seconds:.0f} seconds"
                     print(f"{about} it is watched whether that process is alive", file=sys.stderr, flush=True)
-                if now() - since < stored.seconds:
+                if monotonic_seconds() - since < stored.seconds:
                     time.sleep(stored.seconds / (4 * _RENEWALS))
                     continue
-            if self._write(ABSENT if stored is None else stored.generation, patient=True):
+            if self._write(ABSENT_GENERATION if stored is None else stored.generation, patient=True):
                 self._thread.start()
                 return
 
@@ -103,20 +103,20 @@ class Lease:
         self._thread.join()
         if not self.lost:
             # A lease that stays ends by itself.
-            with contextlib.suppress(OSError, _refused()), told(self._file):
-                object_at(self._file).delete(if_generation_match=self._generation, timeout=self._patience)
+            with contextlib.suppress(OSError, _refused()), translate_gcs_errors(self._file):
+                blob_at(self._file).delete(if_generation_match=self._generation, timeout=self._patience)
 
     def check(self) -> None:
         """Return if nobody else can hold the directory.
 
         Raises:
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
         # The thread may itself have been stopped, with the machine, for longer than the lease lasts.
-        if self._lost is None and now() - self._renewed > self._seconds:
+        if self._lost is None and monotonic_seconds() - self._renewed > self._seconds:
             self._lost = "could not be renewed in time"
         if self._lost is not None:
-            raise Lost(
+            raise DirectoryLost(
                 f"--workdir={self._path} is no longer held by this run: its lease {self._lost}; the run has stopped. "
                 "Start it again to resume it, if no other process trains in it"
             )
@@ -125,7 +125,7 @@ class Lease:
         """Return if the bucket says that nobody else holds the directory: what is written next is this run's.
 
         Raises:
-            Lost: As described above.
+            DirectoryLost: As described above.
             OSError: If the bucket cannot be reached.
         """
         self.check()
@@ -155,7 +155,7 @@ class Lease:
                     self._see(self._read())
             try:
                 self.check()
-            except Lost:
+            except DirectoryLost:
                 # A signal, which wakes it also where it waits; other threads find out at their next write.
                 if self._claimant is threading.main_thread() and self._claimant.ident is not None:
                     signal.pthread_kill(self._claimant.ident, signal.SIGINT)
@@ -169,11 +169,11 @@ class Lease:
         Raises:
             OSError: If the bucket cannot be reached.
         """
-        began = now()
+        began = monotonic_seconds()
         about = dataclasses.asdict(LeaseFile(self._holder, self._token, self._seconds))
-        lease = object_at(self._file)
+        lease = blob_at(self._file)
         try:
-            with told(self._file):
+            with translate_gcs_errors(self._file):
                 lease.upload_from_string(
                     json.dumps(about, indent=1) + "\n",
                     content_type="application/json",
@@ -191,11 +191,11 @@ class Lease:
 
     def _read(self) -> _Stored | None:
         while True:
-            lease = object_at(self._file)
+            lease = blob_at(self._file)
             # Replaced or removed between the two requests: asked again.
             with contextlib.suppress(_refused()):
                 try:
-                    with told(self._file):
+                    with translate_gcs_errors(self._file):
                         lease.reload(timeout=self._patience)
                         generation = int(lease.generation)
                         content = lease.download_as_bytes(if_generation_match=generation, timeout=self._patience)
@@ -214,16 +214,16 @@ def _parsed(generation: int, content: bytes, seconds: float) -> _Stored:
 
 
 @contextlib.contextmanager
-def leased(path: Path, name: str) -> Iterator[None]:
+def hold_lease(path: Path, name: str) -> Iterator[None]:
     """Hold the directory at `path` by a lease while the context lasts.
 
     Raises:
-        InUse: As described above.
-        Lost: In the midst of the context where it runs in the main thread, else when it is left.
+        DirectoryInUse: As described above.
+        DirectoryLost: In the midst of the context where it runs in the main thread, else when it is left.
     """
-    lease = Lease(path, name, SECONDS)
+    lease = Lease(path, name, LEASE_SECONDS)
     lease.acquire()
-    _held[key_of(path)] = lease
+    _held[object_key(path)] = lease
     try:
         yield
         lease.check()
@@ -234,17 +234,17 @@ def leased(path: Path, name: str) -> Iterator[None]:
         lease.release()
         # A lost one stays: what this run still holds back, in some thread, is not to be written.
         if not lease.lost:
-            del _held[key_of(path)]
+            del _held[object_key(path)]
 
 
-def now() -> float:
+def monotonic_seconds() -> float:
     """Seconds of a monotonic clock."""
     return time.clock_gettime(_CLOCK)
 
 
 def lease_of(path: Path) -> Lease | None:
     """The lease that this process holds, or has lost, on a directory that `path` lies in."""
-    key = key_of(path)
+    key = object_key(path)
     return next((lease for directory, lease in list(_held.items()) if key.startswith(f"{directory}/")), None)
 
 
@@ -252,7 +252,7 @@ def check_lease(path: Path) -> None:
     """Return if what lies at `path` may be written: it is in no directory of this process's, or in one that it holds.
 
     Raises:
-        Lost: As described above.
+        DirectoryLost: As described above.
     """
     lease = lease_of(path)
     if lease is not None:
@@ -263,7 +263,7 @@ def confirm_lease(path: Path) -> None:
     """As `check_lease`, asking the bucket itself.
 
     Raises:
-        Lost: As described above.
+        DirectoryLost: As described above.
         OSError: As described above.
     """
     lease = lease_of(path)

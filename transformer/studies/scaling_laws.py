@@ -10,8 +10,8 @@ from jaxtyping import Float
 from scipy import optimize, stats
 
 from transformer.config import UserError
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import Metric, parse_metric, read_records
+from transformer.runs.jsonl_records import MetricName, parse_metric_name, read_records
+from transformer.runs.run_directory import RunDirectory
 
 HUBER = 1e-3
 """Where the loss of a residual turns from its square to its size (Hoffmann et al. 2022, appendix D.2)."""
@@ -248,7 +248,7 @@ def read_runs(paths: Iterable[Path], metric: str) -> RunsRead:
     Raises:
         UserError: For a directory that is neither.
     """
-    asked, found = parse_metric(metric), RunsRead([], [])
+    asked, found = parse_metric_name(metric), RunsRead([], [])
     for path in _directories(paths):
         try:
             read = _read_run(path, asked)
@@ -272,7 +272,7 @@ def _directories(paths: Iterable[Path]) -> Iterator[Path]:
         yield from trials
 
 
-def _read_run(path: Path, metric: Metric) -> ScaledRun | str:
+def _read_run(path: Path, metric: MetricName) -> ScaledRun | str:
     """The run, or why it is left out."""
     run = RunDirectory(path)
     steps, records = run.config()["steps"], read_records(run.metrics_file)

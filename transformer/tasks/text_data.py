@@ -16,7 +16,7 @@ from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import saved_in
 from transformer.data.tokenizers.training import byte_tokenizer, characters, train_byte_bpe
 from transformer.data.windows import join_documents
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 from transformer.tasks.labels import Labels
 from transformer.tasks.losses import LOGITS_AT_ONCE
 

@@ -16,7 +16,7 @@ from transformer.data.datasets.user_files import HeldOut
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import saved_in, word_indices
 from transformer.data.tokenizers.training import train_bpe
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.sequence_level_training import SequenceObjective
 

@@ -11,7 +11,7 @@ import jax
 
 from transformer.data.batches import Source
 from transformer.logical_axes import Placement
-from transformer.runs.exit_codes import Stopped
+from transformer.runs.exceptions import RunStopped
 from transformer.tasks.contract import Batch
 from transformer.training.partitioning import batch_sharding
 
@@ -59,7 +59,7 @@ def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
     patient = True
     try:
         yield
-    except Stopped:
+    except RunStopped:
         patient = False
         raise
     finally:

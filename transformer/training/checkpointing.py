@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.logical_axes import Placement
 from transformer.runs.checkpoint_files import named_leaves
-from transformer.runs.exit_codes import NotFinite
+from transformer.runs.exceptions import NonFiniteError
 from transformer.training.rollback import passed_batches
 from transformer.training.run_setup import OpenRun
 from transformer.training.state import TrainState
@@ -31,12 +31,12 @@ class Saver:
         """Save the state of its step, with the extents of the records, which must be flushed, and what is under way.
 
         Raises:
-            NotFinite: Naming the first leaf; as `Checkpoints.save`.
+            NonFiniteError: Naming the first leaf; as `Checkpoints.save`.
         """
         step = int(state.step)
         leaf = self.first_not_finite(state)
         if leaf is not None:
-            raise NotFinite(
+            raise NonFiniteError(
                 step,
                 f"{leaf} is not finite at step {step}: this state is not saved, and the checkpoints before stay; lower "
                 "config.optimizer.learning_rate, lengthen config.optimizer.warmup_steps or set "

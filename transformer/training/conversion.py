@@ -17,9 +17,9 @@ from transformer.huggingface.convert import Foreign, claimed_folder, read_folder
 from transformer.layers.lora import LoraConfig, merged
 from transformer.models import registry
 from transformer.models.model import PyTree, count_parameters
-from transformer.runs.checkpoint import Checkpoints, saved_last
-from transformer.runs.directory import RunDirectory, write_json
-from transformer.storage.locate import storage_of
+from transformer.runs.checkpoint import Checkpoints, last_saved_step
+from transformer.runs.run_directory import RunDirectory, write_json
+from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
 from transformer.training.build import assemble
 from transformer.training.config import Experiment, changeable, resolve
@@ -104,7 +104,7 @@ def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converte
                 kept.save(directory.path)
             parameters, begun = _save_start(experiment, directory, foreign.params, fine_tuning.seed, kept)
         except BaseException:
-            if saved_last(directory.checkpoints) is None:
+            if last_saved_step(directory.checkpoints) is None:
                 # Or the same command would be refused once the disk has space again.
                 if directory.checkpoints.exists():
                     storage_of(directory.checkpoints).remove_tree(directory.checkpoints)

@@ -34,7 +34,7 @@ class CompiledEvaluation:
         """Run the step over all batches.
 
         Raises:
-            Stopped: Between two of them.
+            RunStopped: Between two of them.
         """
         # Optimizers stay out of the compiled program's arguments.
         state, batches = state.without_optimizers(), self.evaluation.batches

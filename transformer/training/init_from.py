@@ -24,9 +24,9 @@ from transformer.json_files import read_object
 from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, StoredLeaf
-from transformer.runs.directory import RunDirectory, check_files
-from transformer.runs.distributed import primary
-from transformer.storage.locate import locate, storage_of
+from transformer.runs.distributed import is_primary
+from transformer.runs.run_directory import RunDirectory, check_regular_files
+from transformer.storage.paths import parse_path, storage_of
 from transformer.training.init_plan import InitPlan, Leaf, parse_rule, plan_parameters
 from transformer.training.partitioning import is_axis_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
@@ -170,7 +170,7 @@ def begin_run(
 ) -> TrainState:
     """As `initial_state`; what was taken is recorded in the run directory and, where `aloud`, printed."""
     state, report = initial_state(config, assembly, key, directory.path)
-    if report is not None and primary():
+    if report is not None and is_primary():
         directory.record(initialized_from=report.facts())
         if aloud:
             print("\n".join(report.lines()), flush=True)
@@ -279,8 +279,8 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
 
 def locate_source(run: str, workdir: Path | None) -> Path:
     """The run directory or folder of this name."""
-    path = locate(run)
-    if workdir is not None and path.resolve() == locate(workdir).resolve():
+    path = parse_path(run)
+    if workdir is not None and path.resolve() == parse_path(workdir).resolve():
         raise UserError(f"config.initialize_from.run={run} is this very run: name another")
     try:
         storage_of(path).reach(path)
@@ -347,8 +347,8 @@ def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
     checkpoints = RunDirectory(path).checkpoints
     if not checkpoints.is_dir():
         raise UserError(f"config.initialize_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
-    check_files(path)
-    with Checkpoints.reading(checkpoints) as reader:
+    check_regular_files(path)
+    with Checkpoints.open_read_only(checkpoints) as reader:
         yield reader
 
 
@@ -374,7 +374,7 @@ def _lora_of(path: Path) -> LoraConfig | None:
 
 def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
     """A warning where the tokenizers differ: rows of a table of tokens are matched by number."""
-    files = [folder / FILE for folder in (path, locate(workdir or path))]
+    files = [folder / FILE for folder in (path, parse_path(workdir or path))]
     differ = all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes()
     return (_another_tokenizer(path),) if differ else ()
 

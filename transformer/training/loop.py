@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.data.batches import Source, stream
 from transformer.maps.capture_plan import StoredMaps
-from transformer.runs.exit_codes import Stopped
+from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.contract import Report
 from transformer.training.meter import Meter
@@ -95,7 +95,7 @@ def train_loop(
     with what the next process needs to go on as if there had been no stop.
 
     Raises:
-        UserError: What `meter` raises; Stopped.
+        UserError: What `meter` raises; RunStopped.
     """
     cadence, sink, monitor = reporter.cadence, reporter.sink, reporter.monitor
     first = int(np.max(jax.device_get(state.step)))
@@ -134,7 +134,7 @@ def train_loop(
                     sink.flush()
                     save(state, {})
                     saved = number
-    except Stopped:
+    except RunStopped:
         if done > saved:
             _read_pending(pending, meter, sink)
             sink.flush()

@@ -16,8 +16,8 @@ from transformer.config import Positive, UserError
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.tokenizer import FILE, ROLES_FILE
 from transformer.json_files import checked, read_regular
-from transformer.runs.directory import RunDirectory, as_texts
-from transformer.runs.records import Extent, RecordsName, Step
+from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
+from transformer.runs.run_directory import RunDirectory, flatten_to_json
 from transformer.training.batches import BatchRange
 from transformer.training.build import Assembly
 from transformer.training.config import Experiment, changeable, resolve
@@ -39,7 +39,7 @@ class Batches:
 class Window:
     """The sums of a meter since its last report, of so many steps; a sum may be NaN."""
 
-    steps: Step
+    steps: StepNumber
     sums: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class CheckpointMetadata:
     batches: Batches | None = None
     commit: str | None = None
     passed_batches: tuple[BatchRange, ...] = ()
-    records: Mapping[RecordsName, Extent] = dataclasses.field(default_factory=dict)
+    records: Mapping[RecordsName, FileExtent] = dataclasses.field(default_factory=dict)
     progress: Progress = Progress()
 
 
@@ -125,7 +125,7 @@ def _differences(
     """
     if "config" not in recorded:
         return {}
-    now, before = as_texts(config), as_texts(recorded["config"])
+    now, before = flatten_to_json(config), flatten_to_json(recorded["config"])
     names = changeable(resolve(config))
     return {
         key: (now.get(key), before.get(key))

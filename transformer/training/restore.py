@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from transformer.config import UserError
 from transformer.maps.checksums import DamagedMaps
 from transformer.maps.store import MapStore
-from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, SoundCheckpoint, saved_last
-from transformer.runs.directory import RunDirectory
-from transformer.runs.distributed import announce, first_message, primary, run_on_primary
-from transformer.runs.records import Extent, departs
-from transformer.storage.locate import storage_of
+from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, ValidCheckpoint, last_saved_step
+from transformer.runs.distributed import announce, first_process_message, is_primary, run_on_primary
+from transformer.runs.jsonl_records import FileExtent, describe_change
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import storage_of
 from transformer.training.build import Assembly
 from transformer.training.provenance import (
     allowed_changes,
@@ -38,7 +38,7 @@ class ResumePoint(NamedTuple):
 
     step: int
     state: TrainState
-    records: Mapping[str, Extent]
+    records: Mapping[str, FileExtent]
     progress: Mapping[str, Any]
     reported: bool = True
 
@@ -53,7 +53,7 @@ def resume(run: OpenRun, assembly: Assembly) -> ResumePoint | None:
             or the batches are not those of the checkpoint; nothing is changed then.
     """
     checkpoints = run.checkpoints
-    sound = checkpoints.newest_sound(lambda step: checkpoints.restore(step, assembly.abstract))
+    sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, assembly.abstract))
     if sound is None:
         run_on_primary(lambda: _reported_extents(run.directory, 0))
         return None
@@ -88,25 +88,25 @@ def resume_together(runs: Sequence[OpenRun], assembly: Assembly) -> tuple[int, l
     else:
         _refuse_no_common(runs, steps, damaged)
         for each in runs:
-            each.checkpoints.drop_after(0)
+            each.checkpoints.delete_after(0)
         return 0, []
     for each, (_, metadata) in zip(runs, restored, strict=True):
         _check_unchanged(each, metadata, step)
     for each, wrong in zip(runs, damaged, strict=True):
-        each.checkpoints.announce_damage(SoundCheckpoint(step, None, wrong), set_aside=True)
-        each.checkpoints.drop_after(step)
+        each.checkpoints.announce_damage(ValidCheckpoint(step, None, wrong), set_aside=True)
+        each.checkpoints.delete_after(step)
         _set_aside_damaged_maps(each.directory)
     pairs = zip(runs, restored, strict=True)
     return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
 
 
-def note_reported(directory: RunDirectory, step: int, records: Mapping[str, Extent]) -> None:
+def note_reported(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
     """Note that what was due at the checkpoint of `step` is in the records, which are so long by now.
 
     All processes call it together, each once its own part is on the disk.
     """
-    first_message(None)  # waits until all have come here
-    if primary():
+    first_process_message(None)  # waits until all have come here
+    if is_primary():
         directory.record(**{_REPORTED: {"step": step, "records": records}})
 
 
@@ -134,17 +134,17 @@ def _check_unchanged(run: OpenRun, metadata: Mapping[str, Any], step: int) -> No
         or differing_data(metadata, now, step)
         or forgotten_batches(metadata, passed, step)
     )
-    refuse_difference(path, first_message(what))
-    for change in allowed_changes(metadata, run.experiment.to_config()) if primary() else ():
+    refuse_difference(path, first_process_message(what))
+    for change in allowed_changes(metadata, run.experiment.to_config()) if is_primary() else ():
         announce(f"{path}: {change}")
     before = metadata.get("commit")
-    if primary() and before is not None and before != now["commit"]:
+    if is_primary() and before is not None and before != now["commit"]:
         announce(f"{path}: trained by commit {before} up to step {step}, and goes on with {now['commit']}")
 
 
-def _announce_missing_checkpoint(directory: RunDirectory, sound: SoundCheckpoint[Any]) -> None:
-    last = run_on_primary(lambda: saved_last(directory.checkpoints))
-    if primary() and last is not None and last > max([sound.step, *sound.damaged]):
+def _announce_missing_checkpoint(directory: RunDirectory, sound: ValidCheckpoint[Any]) -> None:
+    last = run_on_primary(lambda: last_saved_step(directory.checkpoints))
+    if is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
         announce(f"{directory.checkpoints}: the checkpoint of step {last} is gone; step {sound.step} is used instead")
 
 
@@ -174,10 +174,10 @@ def _resume_point(run: OpenRun, step: int, state: TrainState, metadata: Mapping[
     later_extents = run_on_primary(lambda: _reported_extents(directory, step))
     reported = progress.get("looked", True)
     extents = metadata.get("records", {}) if reported or later_extents is None else later_extents
-    records = {name: Extent(*extent) for name, extent in extents.items()}
-    if primary() and step == run.experiment.run.steps:  # else told where they are cut
+    records = {name: FileExtent(*extent) for name, extent in extents.items()}
+    if is_primary() and step == run.experiment.run.steps:  # else told where they are cut
         for name, extent in records.items():
-            what = departs(directory.path / name, extent)
+            what = describe_change(directory.path / name, extent)
             if what is not None:
                 announce(f"{directory.path / name} is not as step {step} left it: {what}")
     return ResumePoint(step, state, records, progress, reported or later_extents is not None)

@@ -15,12 +15,12 @@ from transformer.data.batches import Source
 from transformer.installation import command_words
 from transformer.json_files import checked, read_object
 from transformer.models.model import leaves_by_path
-from transformer.runs.directory import RunDirectory, write_json
-from transformer.runs.distributed import primary, run_on_primary
-from transformer.runs.exit_codes import Failed, NotFinite
-from transformer.runs.records import Step
-from transformer.storage.locate import storage_of
-from transformer.storage.sealed import is_sealed, sealed, unsealed
+from transformer.runs.distributed import is_primary, run_on_primary
+from transformer.runs.exceptions import NonFiniteError, RunFailed
+from transformer.runs.jsonl_records import StepNumber
+from transformer.runs.run_directory import RunDirectory, write_json
+from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
+from transformer.storage.paths import storage_of
 from transformer.training.batches import BadBatch, BatchRange, CheckedBatches, batch_number, merge_ranges
 from transformer.training.build import Assembly
 from transformer.training.run_setup import OpenRun
@@ -52,10 +52,10 @@ class RecordedRewind:
     that goes the rest of it.
     """
 
-    step: Step | None
+    step: StepNumber | None
     skip: Count
     passed_batches: tuple[BatchRange, ...]
-    going_back_to: Step | None
+    going_back_to: StepNumber | None
 
     def repeats(self, wanted: Rewind) -> bool:
         """Whether the same was asked for."""
@@ -72,12 +72,12 @@ def recorded_rewind(directory: RunDirectory) -> RecordedRewind | None:
     if not path.exists():
         return None
     record = read_object(path)
-    if not is_sealed(record):
+    if not has_valid_checksum(record):
         raise UserError(
             f"{path} is not what was written, and which batches the run trains on depends on it: put it back as it "
             "was, or choose another --workdir"
         )
-    return checked(RecordedRewind, unsealed(record), str(path))
+    return checked(RecordedRewind, strip_checksum(record), str(path))
 
 
 def passed_batches(directory: RunDirectory) -> list[list[int]]:
@@ -111,8 +111,8 @@ def roll_back(run: OpenRun, wanted: Rewind | None) -> None:
     steps = run.checkpoints.steps()
     target = run_on_primary(lambda: _rollback_target(run, wanted, steps))
     if target is not None:
-        run.checkpoints.drop_after(target)
-        recorded = recorded_rewind(run.directory) if primary() else None
+        run.checkpoints.delete_after(target)
+        recorded = recorded_rewind(run.directory) if is_primary() else None
         if recorded is not None:
             _record_rewind(run.directory, dataclasses.replace(recorded, going_back_to=None))
 
@@ -146,7 +146,7 @@ def _rollback_target(run: OpenRun, wanted: Rewind | None, steps: list[int]) -> i
 
 
 def _record_rewind(directory: RunDirectory, rewind: RecordedRewind) -> None:
-    write_json(directory.rewinding_file, sealed(to_config(rewind)))
+    write_json(directory.rewinding_file, add_checksum(to_config(rewind)))
 
 
 def training_batches(run: OpenRun, assembly: Assembly) -> Source:
@@ -158,7 +158,7 @@ def training_batches(run: OpenRun, assembly: Assembly) -> Source:
 def explain_divergence(diverged: Diverged, run: OpenRun, batches: Source) -> Diverged:
     """What stopped a run, with the way past it; its batches are kept in the run directory, to be looked at."""
     steps = range(diverged.first, diverged.step + 1)
-    names = [_save_batch(run, step, batches[step - 1]) for step in steps if primary()]
+    names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]
     way = _way_past(run, diverged.step)
     return Diverged(
         diverged.first,
@@ -177,13 +177,13 @@ def explain_bad_batch(bad: BadBatch, run: OpenRun) -> BadBatch:
     )
 
 
-def explain_not_finite(found: NotFinite, run: OpenRun) -> NotFinite:
+def explain_not_finite(found: NonFiniteError, run: OpenRun) -> NonFiniteError:
     """What a run cannot store, with the way past the batches that led there."""
     # Of several processes others may go on, so that none can be asked.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)
     if not way.skip:  # before any batch
         return found
-    return NotFinite(
+    return NonFiniteError(
         found.step,
         f"{found}; the run goes on from step {way.step} and comes here again: to go past the batches since, "
         f"{_rewind_command(run, way)}",
@@ -231,14 +231,14 @@ def _save_batch(run: OpenRun, step: int, batch: Any) -> str:
 
 
 def check_parameters_finite(state: TrainState, run: OpenRun, latest: int | None) -> None:
-    """Raise Failed naming the first parameter that is not finite: no update could mend it."""
+    """Raise RunFailed naming the first parameter that is not finite: no update could mend it."""
     params = leaves_by_path(state.variables.params)
     sound = jax.device_get(_are_finite(params))
     for name in params:
         if not sound[name]:
             where = "at the start" if latest is None else f"in checkpoint {latest}"
             steps = [step for step in run.checkpoints.steps() if latest is None or step < latest]
-            raise Failed(
+            raise RunFailed(
                 f"the parameter {name} is not finite {where}, and no update can mend it: "
                 + (
                     "begin with others"

@@ -14,11 +14,11 @@ from transformer.config import RunConfig, UserError
 from transformer.data.batches import Source
 from transformer.maps.store import MapStore
 from transformer.models.model import count_parameters, leaves_by_path
-from transformer.runs.checkpoint import Checkpoints, saved_last
-from transformer.runs.directory import RunDirectory
-from transformer.runs.distributed import claim_run_directory, primary, primary_first, run_on_primary
+from transformer.runs.checkpoint import Checkpoints, last_saved_step
+from transformer.runs.distributed import claim_run_directory, is_primary, primary_first, run_on_primary
+from transformer.runs.jsonl_records import last_step, read_records
 from transformer.runs.preemption import ProgressMonitor
-from transformer.runs.records import last_step, read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks
 from transformer.training.background_compile import Program, batch_shapes
 from transformer.training.build import Assembly, assemble, check_before_compiling
@@ -72,7 +72,7 @@ def open_runs(
     leaves no files in a directory that was empty.
 
     Raises:
-        UserError: For anything that the user can correct, before anything compiles; Failed at the end where the last
+        UserError: For anything that the user can correct, before anything compiles; RunFailed at the end where the last
             checkpoint could not be verified.
     """
     with contextlib.ExitStack() as stack:
@@ -86,7 +86,7 @@ def open_runs(
             check(assembly)
             check_before_compiling(experiments[0], assembly)
             for experiment, directory in zip(experiments, directories, strict=True):
-                if directory.fresh and experiment.initialize_from.run:
+                if directory.is_new and experiment.initialize_from.run:
                     variables = assembly.abstract.variables
                     prepared = plan_initialization(
                         experiment.initialize_from, assembly.model, variables, directory.path
@@ -94,12 +94,12 @@ def open_runs(
                     check_lora_scale(prepared, getattr(experiment.model, "lora", None))
         except UserError:
             for directory in directories:
-                if directory.fresh and primary():
+                if directory.is_new and is_primary():
                     directory.abandon()
             raise
         runs = []
         for experiment, directory in zip(experiments, directories, strict=True):
-            if primary():
+            if is_primary():
                 stack.enter_context(directory.log_to_file())
             run_on_primary(functools.partial(refuse_lost_checkpoints, directory))
             config = experiment.run
@@ -131,9 +131,9 @@ def refuse_lost_checkpoints(directory: RunDirectory) -> None:
         UserError: As described above.
     """
     path = directory.checkpoints
-    if directory.fresh or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):
+    if directory.is_new or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):
         return
-    last_saved = saved_last(path)
+    last_saved = last_saved_step(path)
     evidence = None
     if last_saved is not None:
         evidence = f"it has saved the checkpoint of step {last_saved}"

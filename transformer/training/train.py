@@ -7,11 +7,11 @@ from pathlib import Path
 import jax
 
 from transformer.costs.chips import peak_flops
-from transformer.runs.directory import RunDirectory
-from transformer.runs.distributed import primary
-from transformer.runs.exit_codes import NotFinite
+from transformer.runs.distributed import is_primary
+from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.preemption import ProgressMonitor
-from transformer.storage.locate import storage_of
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import storage_of
 from transformer.tasks.contract import Batch
 from transformer.training.background_compile import compile_in_background
 from transformer.training.batches import BadBatch
@@ -64,7 +64,7 @@ def train(
     can be told to stop; `rewind` first goes back.
 
     Raises:
-        UserError: For anything that the user can correct, before anything compiles; Stopped; Failed.
+        UserError: For anything that the user can correct, before anything compiles; RunStopped; RunFailed.
     """
     with open_runs([experiment], [workdir]) as (assembly, (run,)):
         roll_back(run, rewind)
@@ -76,7 +76,7 @@ def train(
         latest = run.latest
         check_parameters_finite(resumed.state, run, latest)
         complete = latest == experiment.run.steps and resumed.reported
-        if primary():
+        if is_primary():
             print_run_summary(assembly, run, latest, complete)
         if not complete:
             _train_from(resumed, run, assembly, profile, sink, monitor or ProgressMonitor())
@@ -107,7 +107,7 @@ def _train_from(
     )
     save = Saver(run, assembly.placement, records)
     sink: Sink = records
-    if primary():
+    if is_primary():
         console = Console(config.steps, sys.stdout)
         sink = Sinks(records, console, *(() if extra_sink is None else (extra_sink,)))
 
@@ -145,7 +145,7 @@ def _train_from(
             raise explain_divergence(diverged, run, batches) from diverged
         except BadBatch as bad:
             raise explain_bad_batch(bad, run) from bad
-        except NotFinite as found:
+        except NonFiniteError as found:
             raise explain_not_finite(found, run) from found
 
 

@@ -19,7 +19,7 @@ from transformer.models import registry as models
 from transformer.models.model import PyTree, replace_with_averaged
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks
 from transformer.tasks.symbol_sequences import SymbolSequenceTask
 from transformer.tasks.synthetic import abstract_batch
@@ -54,7 +54,7 @@ class RecordedRun(NamedTuple):
         path = self.directory.path
         if not self.directory.checkpoints.is_dir():
             raise self._untrained()
-        with Checkpoints.reading(self.directory.checkpoints) as checkpoints:
+        with Checkpoints.open_read_only(self.directory.checkpoints) as checkpoints:
 
             def read_one(at: int) -> T:
                 metadata = checkpoints.metadata(at)
@@ -67,7 +67,7 @@ class RecordedRun(NamedTuple):
 
             if step is not None:
                 return step, read_one(step)
-            sound = checkpoints.newest_sound(read_one)
+            sound = checkpoints.restore_newest_valid(read_one)
             if sound is None:
                 raise self._untrained()
             checkpoints.announce_damage(sound, set_aside=False)

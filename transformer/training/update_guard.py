@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from transformer.config import Config, Positive, UserError
-from transformer.runs.exit_codes import Failed
+from transformer.runs.exceptions import RunFailed
 from transformer.training.state import TrainState
 
 Numbers = Mapping[str, Array]
@@ -92,7 +92,7 @@ def _ends(name: str, endings: tuple[str, ...]) -> bool:
     return name.endswith(endings)
 
 
-class Diverged(Failed, FloatingPointError):
+class Diverged(RunFailed, FloatingPointError):
     """Steps in a row, `first` to `step`, whose updates would have done harm."""
 
     def __init__(self, first: int, step: int, reason: str):

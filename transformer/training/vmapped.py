@@ -22,9 +22,9 @@ from transformer.data.batches import Source
 from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import StoredMaps
 from transformer.models.model import count_parameters
-from transformer.runs.directory import as_texts
-from transformer.runs.exit_codes import NotFinite
+from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.preemption import ProgressMonitor
+from transformer.runs.run_directory import flatten_to_json
 from transformer.tasks.contract import Batch, Report
 from transformer.training.build import (
     Assembly,
@@ -218,8 +218,8 @@ def _check_one_program(experiments: Sequence[Experiment], workdirs: Sequence[Pat
         )
     if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
         raise UserError("every run needs a run directory of its own, and two have the same")
-    programs = [as_texts(json.loads(program_of(each))) for each in experiments]
-    configs = [as_texts(each.to_config()) for each in experiments]
+    programs = [flatten_to_json(json.loads(program_of(each))) for each in experiments]
+    configs = [flatten_to_json(each.to_config()) for each in experiments]
     for program, config, workdir in zip(programs, configs, workdirs, strict=True):
         for key in programs[0] | program:
             if program.get(key) != programs[0].get(key):
@@ -277,7 +277,7 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
     savers = [Saver(run, assembly.placement, files) for run, files in zip(runs, records, strict=True)]
     ends = [RunEnd(None)] * len(runs)
 
-    def end(number: int, why: Diverged | NotFinite) -> None:
+    def end(number: int, why: Diverged | NonFiniteError) -> None:
         ends[number] = RunEnd(why.step)
         _record_divergence(runs[number], why, assembly)
         sinks.stop(number)
@@ -303,7 +303,7 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
     ]
 
     # The last run alone raises what ended it: each has recorded its own.
-    with closed_with_run(sinks), contextlib.suppress(Diverged, NotFinite):
+    with closed_with_run(sinks), contextlib.suppress(Diverged, NonFiniteError):
         train_loop(
             state,
             on_host_batches(jitted_step, assembly.placement),
@@ -333,18 +333,18 @@ def _begin_run(run: OpenRun, assembly: Assembly, *, aloud: bool) -> TrainState:
     return _with_hyperparameters(state, experiment, assembly)
 
 
-def _save_runs(state: TrainState, going: Mapping[int, Saver], end: Callable[[int, NotFinite], None]) -> None:
+def _save_runs(state: TrainState, going: Mapping[int, Saver], end: Callable[[int, NonFiniteError], None]) -> None:
     """Save the state of each run, and end those whose is not finite."""
     for saver in going.values():
         saver.wait()  # so that none begins the next until all have the last
     for number, saver in going.items():
         try:
             saver(take_run(state, number), {})
-        except NotFinite as found:
+        except NonFiniteError as found:
             end(number, found)
 
 
-def _record_divergence(each: OpenRun, why: Diverged | NotFinite, assembly: Assembly) -> None:
+def _record_divergence(each: OpenRun, why: Diverged | NonFiniteError, assembly: Assembly) -> None:
     """Note that a run has ended, and tell how it goes on by itself."""
     # Else a restart would take the others back to its last checkpoint, and it would diverge again.
     each.directory.record(diverged_at=why.step)

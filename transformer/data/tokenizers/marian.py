@@ -14,7 +14,7 @@ from transformer.config import Count, UserError, check_several, convert
 from transformer.data.tokenizers.pieces import Writing, bytes_of, label_tokens
 from transformer.data.tokenizers.tokenizer import ROLES, save_roles, tags_of, up_to_end
 from transformer.json_files import read_object
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 
 _SOURCE, _TARGET, _VOCABULARY = "source.spm", "target.spm", "vocab.json"
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"

@@ -20,7 +20,7 @@ from transformer.data.tokenizers.pieces import (
     label_tokens,
     writing_of,
 )
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 
 ROLES = ("pad", "begin", "end", "unknown", "mask")
 """What a token can be for, apart from standing for text."""

@@ -17,8 +17,8 @@ from transformer.maps.report.role_descriptions import rows_of
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import HEADS, read_records
+from transformer.runs.jsonl_records import HEAD_RECORDS, read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.labels import Labels
 
 # A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
@@ -347,10 +347,10 @@ def read_heads(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """The records of a `heads.jsonl` by site and step; a step that was written twice counts with its last record.
 
     Raises:
-        UserError: As `transformer.runs.records.read_records`.
+        UserError: As `transformer.runs.jsonl_records.read_records`.
     """
     heads: dict[str, dict[int, dict[str, Any]]] = {}
-    for record in read_records(path, HEADS):
+    for record in read_records(path, HEAD_RECORDS):
         heads.setdefault(record.pop("site"), {})[int(record.pop("step"))] = record
     return heads
 

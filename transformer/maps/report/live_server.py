@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.pages.template import AssetFolder, escape_html, fill_template, join_styles, render_static_page
-from transformer.runs.directory import RunDirectory
-from transformer.storage.contract import Version
-from transformer.storage.locate import locate, storage_of
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import parse_path, storage_of
+from transformer.storage.storage import FileVersion
 
 ADDRESS = "127.0.0.1"  # this machine alone: a page may hold private data
 PORT = 8765
@@ -133,8 +133,8 @@ def serve(
     Raises:
         UserError: For a port that is taken, or for an error in making the page that does not go away by waiting.
     """
-    run_directory = locate(run_directory)
-    directories = [run_directory, *map(locate, also)]
+    run_directory = parse_path(run_directory)
+    directories = [run_directory, *map(parse_path, also)]
     with Server(port, _waiting_page(run_directory, "the first look at the run")) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -174,7 +174,7 @@ def _renewals(
         yield None if missing else time.monotonic() - began
 
 
-def signature(directories: Iterable[Path]) -> tuple[Version, ...]:
+def signature(directories: Iterable[Path]) -> tuple[FileVersion, ...]:
     """The versions of all files that a page is made from: equal ones are of the same page."""
     return tuple(each for directory in directories for each in storage_of(directory).versions(directory, FILES))
 

@@ -14,8 +14,8 @@ from transformer.maps.report.role_descriptions import summary
 from transformer.maps.report.run_data import first_view, leaves, read_curves, read_samples, thin
 from transformer.maps.store import MapStore
 from transformer.pages.template import AssetFolder, join_styles, render_scripted_page
-from transformer.runs.directory import RunDirectory
-from transformer.storage.locate import locate, storage_of
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import parse_path, storage_of
 
 DEFAULT_BUDGET = 25_000_000  # bytes
 FOLDER = AssetFolder("maps/report/web")
@@ -46,7 +46,7 @@ def write_report(
         UserError: As `render`.
     """
     text = render(run_directory, budget, against=against, maps=maps)
-    return write_page(RunDirectory(locate(run_directory)).report_file if page is None else page, text)
+    return write_page(RunDirectory(parse_path(run_directory)).report_file if page is None else page, text)
 
 
 def write_page(path: Path, text: str) -> Path:
@@ -98,13 +98,13 @@ def _rendered(
     run = RunDirectory.open(run_directory)
     curves = read_curves(run)
     store = _complete_store(run.maps if maps is None else maps, damaged)
-    other = None if against is None else _complete_store(RunDirectory(locate(against)).maps, damaged)
+    other = None if against is None else _complete_store(RunDirectory(parse_path(against)).maps, damaged)
     facts = _facts(store) | _facts_of_run(run, curves) | {"damaged": [str(error) for error in damaged]}
     if against is not None and other is not None:
         facts["against"] = _against(against, store, other)
         if facts["against"]["title"] == facts["title"]:
             # Two runs of one config differ in their directories.
-            for named, directory in ((facts["against"], RunDirectory(locate(against))), (facts, run)):
+            for named, directory in ((facts["against"], RunDirectory(parse_path(against))), (facts, run)):
                 named["title"] = f"{named['title']} ({directory.path.resolve().name})"
     facts["history"], shown = history_payload(store, run, budget, other)
     return _within(budget, facts, shown, store, other, version)

@@ -15,8 +15,8 @@ from transformer.attention.sites import Site
 from transformer.config import UserError, flatten
 from transformer.data.png import SIGNATURE
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import SAMPLES, read_records
+from transformer.runs.jsonl_records import SAMPLE_RECORDS, read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.labels import Labels, Link
 
 POINTS_PER_CURVE = 400
@@ -74,7 +74,7 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
     "picture" of any row names, as data URLs.
     """
     groups: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for record in read_records(directory.samples_file, SAMPLES):
+    for record in read_records(directory.samples_file, SAMPLE_RECORDS):
         row = {name: value for name, value in record.items() if isinstance(value, str) and name != "split"}
         groups.setdefault((str(record["split"]), int(record["step"])), []).append(row)
     samples: list[dict[str, Any]] = []

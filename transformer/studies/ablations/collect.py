@@ -11,8 +11,8 @@ import numpy as np
 from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory, Start
-from transformer.runs.records import read_records
+from transformer.runs.jsonl_records import read_records
+from transformer.runs.run_directory import RunDirectory, RunStart
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.arms import Planned
 from transformer.studies.ablations.results import Cell, Point
@@ -135,7 +135,7 @@ def _check_reported(spec: Ablation, records: Sequence[Record], planned: Planned)
             )
 
 
-def _hardware(start: Start) -> str | None:
+def _hardware(start: RunStart) -> str | None:
     if start.devices is None:
         return None
     cores = "1 CPU core" if start.cpus == 1 else f"{start.cpus} CPU cores"

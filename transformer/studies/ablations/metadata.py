@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from transformer.config import Count, Range, RunConfig, UserError, from_config, to_config
 from transformer.json_files import checked, read_object
-from transformer.runs.directory import write_json
-from transformer.storage.locate import storage_of
+from transformer.runs.run_directory import write_json
+from transformer.storage.paths import storage_of
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.arms import Planned, differences
 from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import parse_metric, read_records
-from transformer.storage.disk import unshare
-from transformer.storage.sealed import is_sealed, sealed
+from transformer.runs.jsonl_records import parse_metric_name, read_records
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.disk import break_hard_links
+from transformer.storage.json_checksum import add_checksum, has_valid_checksum
 from transformer.studies.sweeps.search import drawn
 from transformer.studies.sweeps.space import Answers, Space
 from transformer.studies.sweeps.trial_store import Ledger, Outcome, State
@@ -268,7 +268,7 @@ class OptunaProposer:
         )
         metric = self._ledger.facts().get("metric")
         if self._engine == "hyperband" and metric:
-            split, name = parse_metric(metric)
+            split, name = parse_metric_name(metric)
             records = read_records(RunDirectory(self._ledger.directory(trial)).metrics_file)
             for record in records:
                 if record["split"] == split and isinstance(record.get(name), int | float):
@@ -374,11 +374,11 @@ class _Journal:
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Write operations to the end; what others have written since stands before them."""
         with _locked(self._path):
-            unshare(self._path)
+            break_hard_links(self._path)
             self._read()
             lines, last = [], self._last
             for operation in logs:
-                line = sealed({"after": last, "operation": operation})
+                line = add_checksum({"after": last, "operation": operation})
                 lines.append(json.dumps(line).encode() + b"\n")
                 last = line["sha256"]
             with self._path.open("r+b" if self._path.exists() else "wb") as file:
@@ -412,7 +412,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return entry if is_sealed(entry) and isinstance(entry.get("operation"), dict) else None
+    return entry if has_valid_checksum(entry) and isinstance(entry.get("operation"), dict) else None
 
 
 def _is_whole(journal: Path) -> bool:

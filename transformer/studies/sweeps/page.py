@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformer.pages.template import join_styles, render_scripted_page
-from transformer.storage.locate import storage_of
+from transformer.storage.paths import storage_of
 from transformer.studies.ablations.page import FOLDER
 from transformer.studies.sweeps.progress import Row
 from transformer.studies.sweeps.results import About, Curves, result_of

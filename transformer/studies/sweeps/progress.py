@@ -13,9 +13,9 @@ import rich.table
 import rich.text
 
 from transformer.overrides import describe
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import Metric, last_step, reached, read_last_records
-from transformer.storage.locate import storage_of
+from transformer.runs.jsonl_records import MetricName, last_metric, last_step, read_last_records
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import storage_of
 from transformer.studies.sweeps.trial_store import Ledger, State
 from transformer.studies.sweeps.trials import Trial
 from transformer.terminal import drawn_on, printable
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     message: str
 
 
-def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
+def look(ledger: Ledger, trials: Sequence[Trial], metric: MetricName) -> list[Row]:
     """The trials as they are now, with the metric that those in training have reached."""
     rows = []
     for trial in trials:
@@ -45,7 +45,7 @@ def look(ledger: Ledger, trials: Sequence[Trial], metric: Metric) -> list[Row]:
             rows.append(Row(trial, outcome.state, outcome.step, outcome.value, outcome.message))
         elif state == State.RUNNING:
             records = read_last_records(RunDirectory(ledger.directory(trial)).metrics_file)
-            last = reached(records, metric)
+            last = last_metric(records, metric)
             rows.append(Row(trial, state, last_step(records), last.value if last else None, ""))
         else:
             rows.append(Row(trial, state, 0, None, ""))
@@ -90,7 +90,7 @@ class Watch(Protocol):
         """Leave what was shown."""
 
 
-def open_watch(metric: Metric, maximize: bool, stream: TextIO) -> Watch:
+def open_watch(metric: MetricName, maximize: bool, stream: TextIO) -> Watch:
     """A live table on a terminal, lines elsewhere."""
     return _Table(metric, maximize, stream) if stream.isatty() else _Lines(metric, stream)
 
@@ -98,7 +98,7 @@ def open_watch(metric: Metric, maximize: bool, stream: TextIO) -> Watch:
 class _Lines:
     """A line whenever a trial begins or ends."""
 
-    def __init__(self, metric: Metric, stream: TextIO):
+    def __init__(self, metric: MetricName, stream: TextIO):
         self._metric, self._stream = metric, stream
         self._seen: dict[str, State] = {}
 
@@ -119,7 +119,7 @@ class _Lines:
 class _Table:
     """A table that is drawn again in place, as many rows as the terminal has."""
 
-    def __init__(self, metric: Metric, maximize: bool, stream: TextIO):
+    def __init__(self, metric: MetricName, maximize: bool, stream: TextIO):
         self._metric, self._maximize = metric, maximize
         self._console = rich.console.Console(file=drawn_on(stream))
         self._live = rich.live.Live(console=self._console, auto_refresh=False)
@@ -132,7 +132,7 @@ class _Table:
         self._live.stop()
 
 
-def draw(rows: Sequence[Row], total: int, metric: Metric, maximize: bool, height: int) -> rich.table.Table:
+def draw(rows: Sequence[Row], total: int, metric: MetricName, maximize: bool, height: int) -> rich.table.Table:
     """The trials, best first, no more than `height` of them."""
     table = rich.table.Table(title=counts(rows, total), title_justify="left", expand=False)
     for heading, justify in (("trial", "left"), ("state", "left"), ("step", "right"), (str(metric), "right")):
@@ -151,7 +151,7 @@ def draw(rows: Sequence[Row], total: int, metric: Metric, maximize: bool, height
     return table
 
 
-def write_csv(ledger: Ledger, rows: Sequence[Row], metric: Metric) -> Path:
+def write_csv(ledger: Ledger, rows: Sequence[Row], metric: MetricName) -> Path:
     """All trials as WORKDIR/trials.csv, a column for every key that any of them sets."""
     keys = list(dict.fromkeys(key for row in rows for key in row.trial.overrides))
     text = io.StringIO()
@@ -167,7 +167,7 @@ def write_csv(ledger: Ledger, rows: Sequence[Row], metric: Metric) -> Path:
     return path
 
 
-def summarize(ledger: Ledger, rows: Sequence[Row], metric: Metric, best: Row | None, command: str) -> str:
+def summarize(ledger: Ledger, rows: Sequence[Row], metric: MetricName, best: Row | None, command: str) -> str:
     """The result of a sweep: the best trial, its directory, the command that trains it again, and what failed."""
     lines = [counts(rows, len(rows))]
     if best is not None:

@@ -9,8 +9,8 @@ import numpy as np
 from scipy import stats
 
 from transformer.installation import command_words
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import Metric, read_records
+from transformer.runs.jsonl_records import MetricName, read_records
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations.arms import same
 from transformer.studies.ablations.collect import curve
 from transformer.studies.sweeps.progress import Row, best_done, best_first, counts
@@ -27,7 +27,7 @@ class About(NamedTuple):
     """What a sweep is: its name, the metric and its direction, how many trials in all, and the command that goes on."""
 
     name: str
-    metric: Metric
+    metric: MetricName
     maximize: bool
     total: int
     command: str
@@ -36,7 +36,7 @@ class About(NamedTuple):
 class Curves:
     """The curves of trials over training; those of trials that have ended are read once."""
 
-    def __init__(self, ledger: Ledger, metric: Metric):
+    def __init__(self, ledger: Ledger, metric: MetricName):
         self._ledger, self._metric = ledger, metric
         self._ended: dict[str, list[tuple[int, float]]] = {}
 

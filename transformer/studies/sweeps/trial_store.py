@@ -31,11 +31,11 @@ from typing import Annotated, Any, NamedTuple
 
 from transformer.config import Matching, Range, UserError
 from transformer.json_files import as_object, checked, parse, read_object, read_regular
-from transformer.runs.directory import check_files, usable
-from transformer.runs.records import Step
-from transformer.storage.contract import InUse
-from transformer.storage.locate import locate, storage_of
-from transformer.storage.sealed import is_sealed, sealed, unsealed
+from transformer.runs.jsonl_records import StepNumber
+from transformer.runs.run_directory import check_regular_files, refuse_unusable
+from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
+from transformer.storage.paths import parse_path, storage_of
+from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps.trials import Trial, named, plain
 
 _FACTS, _TRIALS, _LEDGER = "sweep.json", "trials.jsonl", "ledger"
@@ -74,7 +74,7 @@ class TrialLine:
 class AttemptLine:
     """A line of attempts.jsonl: a start after `step` steps, that the last start was `left`, or all are `forgotten`."""
 
-    step: Step | None = None
+    step: StepNumber | None = None
     began: Time | None = None
     worker: str = ""
     left: bool = False
@@ -91,7 +91,7 @@ class OutcomeFile:
 
     state: State
     value: float | None
-    step: Step
+    step: StepNumber
     message: str
     began: Time
     ended: Time
@@ -135,11 +135,11 @@ class Ledger:
         Raises:
             UserError: If the directory holds another sweep (with the first differences) or something else.
         """
-        path, facts = locate(path), plain(sweep)
+        path, facts = parse_path(path), plain(sweep)
         ledger = cls(path)
-        with usable(path):
+        with refuse_unusable(path):
             storage_of(path).reach(path)
-            check_files(path)
+            check_regular_files(path)
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
             with ledger._planning():
                 _check_directory(path)
@@ -148,7 +148,7 @@ class Ledger:
                     free = () if ledger.any_value() else _CORRECTABLE
                     _check_facts(path, {**recorded, **{key: facts[key] for key in free if key in facts}}, facts)
                 if recorded != facts:
-                    text = json.dumps(sealed(facts), indent=2, ensure_ascii=False, allow_nan=False)
+                    text = json.dumps(add_checksum(facts), indent=2, ensure_ascii=False, allow_nan=False)
                     storage_of(path).replace(path / _FACTS, f"{text}\n".encode())
         return ledger
 
@@ -159,10 +159,10 @@ class Ledger:
         Raises:
             UserError: If there is none.
         """
-        path = locate(path)
-        with usable(path):
+        path = parse_path(path)
+        with refuse_unusable(path):
             storage_of(path).reach(path)
-            check_files(path)
+            check_regular_files(path)
             if not (path / _FACTS).is_file():
                 raise UserError(f"--workdir={path} holds no sweep: it has no {_FACTS}")
         return cls(path)
@@ -173,7 +173,7 @@ class Ledger:
         Raises:
             UserError: If the file is no JSON object.
         """
-        return unsealed(_object(self.path / _FACTS))
+        return strip_checksum(_object(self.path / _FACTS))
 
     def plan(self, trials: Sequence[Trial]) -> None:
         """Append the trials that are not planned yet."""
@@ -253,7 +253,7 @@ class Ledger:
         """Hold a trial, for this process alone, while the context lasts.
 
         Raises:
-            InUse: If another process holds it; in a bucket Lost, when the lease could not be renewed.
+            DirectoryInUse: If another process holds it; in a bucket Lost, when the lease could not be renewed.
         """
         folder = self._folder(trial)
         with storage_of(folder).claim(folder, _LOCK):
@@ -265,7 +265,7 @@ class Ledger:
         for trial in self.trials():
             outcome = self.outcome(trial)
             if outcome is not None and outcome.state == State.FAILED:
-                with contextlib.suppress(InUse), self.lease(trial) as lease:
+                with contextlib.suppress(DirectoryInUse), self.lease(trial) as lease:
                     # First: killed in between, the trial has failed still.
                     lease.forget()
                     (self._folder(trial) / "outcome.json").unlink(missing_ok=True)
@@ -299,7 +299,7 @@ class Ledger:
                 try:
                     stack.enter_context(storage_of(folder).claim(folder, _LOCK))
                     break
-                except InUse:
+                except DirectoryInUse:
                     time.sleep(_WAIT)
             yield
 
@@ -363,7 +363,7 @@ class Lease:
         if self.ledger.outcome(self.trial) is not None:
             raise RuntimeError(f"trial {self.trial.name} has an outcome already")
         about = {**outcome._asdict(), "state": outcome.state.value, "began": self.began, "ended": time.time()}
-        text = json.dumps(sealed(about), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(add_checksum(about), indent=2, ensure_ascii=False, allow_nan=False)
         storage_of(self.folder).replace(self.folder / "outcome.json", f"{text}\n".encode())
         self.ledger.known(self.trial, outcome)
 
@@ -375,7 +375,7 @@ class Lease:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    return json.dumps(sealed(json.loads(json.dumps(entry)))).encode() + b"\n"
+    return json.dumps(add_checksum(json.loads(json.dumps(entry)))).encode() + b"\n"
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
@@ -384,7 +384,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
         entry = parse(line, "it")
     except UserError:
         return None
-    return unsealed(entry) if is_sealed(entry) else None
+    return strip_checksum(entry) if has_valid_checksum(entry) else None
 
 
 def _attempt(line: bytes) -> AttemptLine | None:
@@ -398,7 +398,7 @@ def _attempt(line: bytes) -> AttemptLine | None:
 def _outcome(file: Path) -> OutcomeFile:
     """Raise UserError for a file that is not what a sweep writes."""
     try:
-        return checked(OutcomeFile, unsealed(_object(file)), str(file))
+        return checked(OutcomeFile, strip_checksum(_object(file)), str(file))
     except UserError as error:
         raise UserError(f"{error}; put back a copy of it, or remove it and the trial is trained again") from error
 
@@ -410,11 +410,11 @@ def _trial(what: str, line: bytes) -> Trial:
         UserError: For any other line.
     """
     told = as_object(parse(line, what), what)
-    if not is_sealed(told):
+    if not has_valid_checksum(told):
         raise UserError(
             f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
         )
-    planned = checked(TrialLine, unsealed(told), what)
+    planned = checked(TrialLine, strip_checksum(told), what)
     trial = named(planned.overrides, planned.config)
     if planned.name != trial.name:
         raise UserError(f"{what}: name={planned.name!r} is not the hash of the trial's config: name another --workdir")
@@ -451,7 +451,7 @@ def _object(path: Path) -> dict[str, Any]:
         value = read_object(path)
     except UserError as error:
         raise UserError(f"{error}: that is not what a sweep writes; repair it or choose another --workdir") from error
-    if not is_sealed(value):
+    if not has_valid_checksum(value):
         raise UserError(f"{path} is not what the sweep has written; put back a copy of it, or choose another --workdir")
     return value
 

@@ -27,19 +27,19 @@ from typing import Any, Protocol
 from transformer.config import Amount, UserError
 from transformer.json_files import read_as
 from transformer.overrides import describe
-from transformer.runs.directory import RunDirectory
-from transformer.runs.records import (
-    Metric,
+from transformer.runs.jsonl_records import (
+    MetricName,
+    last_metric,
     last_step,
-    metrics_in,
-    parse_metric,
-    reached,
+    list_metrics,
+    parse_metric_name,
     read_last_records,
     read_records,
 )
-from transformer.storage.contract import InUse, Lost
-from transformer.storage.failures import disk_failure
-from transformer.storage.locate import storage_of
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.disk_errors import disk_failure
+from transformer.storage.paths import storage_of
+from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.search import Proposer
 from transformer.studies.sweeps.trial_store import Lease, Ledger, Outcome, State
 from transformer.studies.sweeps.trials import Trial
@@ -107,7 +107,7 @@ class _Work:
 
     ledger: Ledger
     proposer: Proposer | None
-    metric: Metric
+    metric: MetricName
     trainer: Trainer
     patience: float
     workers: int
@@ -132,7 +132,7 @@ def work(
     Raises:
         UserError: For a metric that no trial has; Unfit where one failure follows another.
     """
-    setting = _Work(ledger, proposer, parse_metric(metric), trainer, patience, workers)
+    setting = _Work(ledger, proposer, parse_metric_name(metric), trainer, patience, workers)
     failures, pause, dry = 0, _WAITS[0], False
     while True:
         planned = ledger.trials()[:total]
@@ -159,7 +159,7 @@ def _next(setting: _Work, unfinished: Sequence[Trial], vectorize: bool) -> Outco
     """Train the first trial that no process holds; None where there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
-        with contextlib.suppress(InUse, Lost), setting.ledger.lease(trial) as lease:
+        with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.ledger.lease(trial) as lease:
             if setting.ledger.outcome(trial) is None:
                 if vectorize:
                     together = _train_together(setting, lease, unfinished)
@@ -204,7 +204,7 @@ def _outcome(setting: _Work, trial: Trial, directory: Path) -> Outcome:
     except FloatingPointError as error:
         step = getattr(error, "step", _step(directory))
         return Outcome(State.DIVERGED, None, step, _one_line(error))
-    except (InUse, Lost):
+    except (DirectoryInUse, DirectoryLost):
         raise
     except UserError as error:
         return Outcome(State.FAILED, None, _step(directory), _one_line(error))
@@ -224,9 +224,9 @@ def _result(setting: _Work, directory: Path) -> Outcome:
         UserError: For a metric that neither it nor any before it has.
     """
     records = read_records(RunDirectory(directory).metrics_file)
-    last = reached(records, setting.metric)
+    last = last_metric(records, setting.metric)
     if last is None:
-        known = ", ".join(metrics_in(records)) or "nothing"
+        known = ", ".join(list_metrics(records)) or "nothing"
         if setting.ledger.any_value():
             said = f"it does not report {setting.metric}; it reports {known}"
             return Outcome(State.FAILED, None, last_step(records), said)
@@ -247,7 +247,7 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
     with contextlib.ExitStack() as stack:
         leases = [first]
         for trial in companions:
-            with contextlib.suppress(InUse), contextlib.ExitStack() as one:
+            with contextlib.suppress(DirectoryInUse), contextlib.ExitStack() as one:
                 lease = one.enter_context(ledger.lease(trial))
                 if ledger.outcome(trial) is None and _deaths(lease) < _DEATHS:
                     leases.append(lease)
@@ -269,7 +269,7 @@ def _train_together(setting: _Work, first: Lease, unfinished: Sequence[Trial]) -
                     )
                     for directory, step in zip(directories, diverged, strict=True)
                 ]
-        except (InUse, Lost, _Unknown):
+        except (DirectoryInUse, DirectoryLost, _Unknown):
             raise
         except Exception as error:
             if disk_failure(error) is not None:
@@ -309,7 +309,7 @@ def _gain(setting: _Work, trial: Trial, others: Sequence[Trial]) -> float:
     file, folder = files[0], files[0].parent
     with contextlib.ExitStack() as stack:
         while True:
-            with contextlib.suppress(InUse):
+            with contextlib.suppress(DirectoryInUse):
                 stack.enter_context(storage_of(folder).claim(folder, "lock"))
                 break
             time.sleep(_WAITS[0])
@@ -364,7 +364,7 @@ def _attempted(leases: Sequence[Lease], steps: Sequence[int]) -> Iterator[None]:
         yield
     except BaseException:
         for lease in leases:
-            with contextlib.suppress(Lost, OSError):
+            with contextlib.suppress(DirectoryLost, OSError):
                 lease.leave()
         raise
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.maps.capture_plan import StoredMaps
 from transformer.runs.distributed import announce
-from transformer.storage.contract import Lost
+from transformer.storage.storage import DirectoryLost
 
 Number = float | int | np.number
 Sample = Mapping[str, str]
@@ -141,7 +141,7 @@ class OptionalSink:
             return
         try:
             report(self._sink)
-        except Lost:
+        except DirectoryLost:
             raise
         except Exception as error:
             broken, self._sink = self._sink, None

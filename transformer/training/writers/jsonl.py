@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from transformer.runs.distributed import announce
-from transformer.runs.records import Extent, cut, departs, whole_lines
-from transformer.storage.locate import locate, storage_of
+from transformer.runs.jsonl_records import FileExtent, complete_lines, describe_change, truncate_records
+from transformer.storage.paths import parse_path, storage_of
 from transformer.training.writers.contract import NullSink, Number, Sample
 
 
@@ -22,10 +22,10 @@ class JsonLines:
     """
 
     def __init__(self, path: str | Path):
-        self.path = locate(path)
+        self.path = parse_path(path)
         self._storage = storage_of(self.path)
         self._file = self._storage.append_to(self.path)
-        self._file.rewrite(whole_lines)
+        self._file.rewrite(complete_lines)
         self._length, self._sum = 0, hashlib.sha256()
         self._measure()
 
@@ -40,17 +40,17 @@ class JsonLines:
         self._length += len(line)
         self._sum.update(line)
 
-    def extent(self) -> Extent:
+    def extent(self) -> FileExtent:
         """How long the file is, and the SHA-256 of its content: what a checkpoint presupposes of it."""
-        return Extent(self._length, self._sum.hexdigest())
+        return FileExtent(self._length, self._sum.hexdigest())
 
-    def truncate(self, after_step: int, extent: Extent | None = None) -> None:
+    def truncate(self, after_step: int, extent: FileExtent | None = None) -> None:
         """Drop the lines of steps beyond `after_step`, which a resumed run writes again.
 
         `extent` is what the file was at that step. Where it no longer begins so, or a line cannot be read, that is
         told, a copy is kept, and the lines that can be read stay.
         """
-        what = departs(self.path, extent) if after_step > 0 else None
+        what = describe_change(self.path, extent) if after_step > 0 else None
         if what is not None:
             copy = self.path.with_name(f"{self.path.name}.damaged-{after_step}")
             self._storage.replace(copy, self.path.read_bytes())
@@ -58,7 +58,7 @@ class JsonLines:
                 f"{self.path} is not as the checkpoint of step {after_step} left it: {what}; the lines that can "
                 f"be read are kept, and a copy of it as {copy.name}"
             )
-        self._file.rewrite(lambda content: cut(content, after_step, extent))
+        self._file.rewrite(lambda content: truncate_records(content, after_step, extent))
         self._measure()
 
     def flush(self) -> None:

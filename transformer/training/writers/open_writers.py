@@ -10,9 +10,9 @@ import jax
 
 from transformer.maps.capture_plan import Plan
 from transformer.maps.store import MapStore
-from transformer.runs.directory import RunDirectory
-from transformer.runs.distributed import primary, primary_first
-from transformer.runs.records import Extent
+from transformer.runs.distributed import is_primary, primary_first
+from transformer.runs.jsonl_records import FileExtent
+from transformer.runs.run_directory import RunDirectory
 from transformer.training.writers.console import Log
 from transformer.training.writers.contract import OptionalSink, Sink, Sinks
 from transformer.training.writers.jsonl import HeadsFile, MetricsFile, SamplesFile
@@ -25,9 +25,9 @@ class RecordFile(Sink, Protocol):
 
     path: Path
 
-    def extent(self) -> Extent: ...
+    def extent(self) -> FileExtent: ...
 
-    def truncate(self, after_step: int, extent: Extent | None = None) -> None: ...
+    def truncate(self, after_step: int, extent: FileExtent | None = None) -> None: ...
 
 
 class RunSinks(Sinks):
@@ -37,7 +37,7 @@ class RunSinks(Sinks):
         super().__init__(*files, *others)
         self._files = files
 
-    def extents(self) -> dict[str, Extent]:
+    def extents(self) -> dict[str, FileExtent]:
         """The extent of every file of records, by its name."""
         return {file.path.name: file.extent() for file in self._files}
 
@@ -49,7 +49,7 @@ def open_sinks(
     *,
     steps: int,
     start: int,
-    extents: Mapping[str, Extent] = MappingProxyType({}),
+    extents: Mapping[str, FileExtent] = MappingProxyType({}),
     reported: bool = True,
 ) -> RunSinks:
     """The sinks of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
@@ -70,7 +70,7 @@ def open_sinks(
     )
     # Whoever was killed while it reported has left the maps of the step, or not: they are written again.
     maps.truncate(after_step=start if start and reported else start - 1)
-    if not primary():
+    if not is_primary():
         return RunSinks((), BackgroundMaps(Maps(maps)))
     files: tuple[RecordFile, ...] = (
         MetricsFile(directory.metrics_file),

@@ -20,7 +20,7 @@ from transformer.data.png import png
 from transformer.maps.attention_png import wall
 from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.quantize import Quantized
-from transformer.storage.locate import locate, storage_of
+from transformer.storage.paths import parse_path, storage_of
 from transformer.training.writers.contract import NullSink, Number, Sample
 
 _EXAMPLES = 2
@@ -54,7 +54,7 @@ class TensorBoard(NullSink):
     """
 
     def __init__(self, directory: str | Path, resumed_step: int | None = None):
-        directory = locate(directory)
+        directory = parse_path(directory)
         self._stack = contextlib.ExitStack()
         folder = self._stack.enter_context(storage_of(directory).stage(directory))
         folder.mkdir(parents=True, exist_ok=True)

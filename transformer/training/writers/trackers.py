@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 
 from transformer.config import UserError, choice, flatten
 from transformer.maps.report.page import render
-from transformer.runs.directory import RunDirectory
-from transformer.runs.exit_codes import Stopped
-from transformer.storage.locate import locate
+from transformer.runs.exceptions import RunStopped
+from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import parse_path
 from transformer.training.writers.contract import NullSink, Number, Sample, Sink
 
 QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
@@ -275,7 +275,7 @@ def open_trackers(
     trackers, seconds = Trackers(names, workdir, group), GRACE_SECONDS
     try:
         yield (trackers,)
-    except (Stopped, KeyboardInterrupt):
+    except (RunStopped, KeyboardInterrupt):
         seconds = GRACE_SECONDS_WHEN_STOPPED
         raise
     finally:
@@ -331,7 +331,7 @@ class Trackers(NullSink):
 
     def _tracked(self) -> TrackedRun:
         """The run by the name that it has had since it was first tracked."""
-        directory, made = RunDirectory(locate(self._workdir)), uuid.uuid4().hex[:12]
+        directory, made = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
         known, config = None, {}
         # Where its own records cannot be read or written, the run says so itself.
         with contextlib.suppress(OSError, UserError, IndexError):
@@ -425,7 +425,7 @@ class _Page:
             if self._folder is None:
                 self._folder = TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True)
                 with contextlib.suppress(UserError):
-                    text = render(locate(self._workdir))
+                    text = render(parse_path(self._workdir))
                     self._path = Path(self._folder.name) / _PAGE
                     self._path.write_text(text, encoding="utf-8")
         if self._path is not None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from transformer.runs.exit_codes import NotFinite
+from transformer.runs.exceptions import NonFiniteError
 from transformer.training.writers.contract import NullSink, Sink
 
 
-def _refuse(run: int, found: NotFinite) -> None:
+def _refuse(run: int, found: NonFiniteError) -> None:
     raise found
 
 
@@ -23,7 +23,10 @@ class VmappedSinks:
     """
 
     def __init__(
-        self, sinks: Sequence[Sink], shared: Sink | None = None, not_finite: Callable[[int, NotFinite], None] = _refuse
+        self,
+        sinks: Sequence[Sink],
+        shared: Sink | None = None,
+        not_finite: Callable[[int, NonFiniteError], None] = _refuse,
     ):
         self._going, self._not_finite = dict(enumerate(sinks)), not_finite
         self._shared = NullSink() if shared is None else shared
@@ -55,7 +58,7 @@ class VmappedSinks:
         for run, sink in list(self._going.items()):
             try:
                 sink.maps(step, {site: kept[run] for site, kept in maps.items()})
-            except NotFinite as found:
+            except NonFiniteError as found:
                 self._not_finite(run, found)
 
     def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:

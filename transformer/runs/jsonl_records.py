@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from transformer.config import Matching, Range, UserError
 from transformer.json_files import open_regular, parse, read_regular
-from transformer.storage.locate import locate
+from transformer.storage.paths import parse_path
 
 _TAIL = 1 << 16  # bytes that hold the last reports of a run
 _LARGEST = 1 << 34  # bytes of a file of records
@@ -19,7 +19,7 @@ _GREATEST = 1e308
 Record = dict[str, Any]
 
 
-class Lines(NamedTuple):
+class RecordSchema(NamedTuple):
     """What each line of a file of records holds: a step, a text under the key `owner`, and values of one kind."""
 
     owner: str
@@ -36,15 +36,15 @@ def _is_table(value: Any) -> bool:
     return rows and all(_is_number(item) for row in value for item in row)
 
 
-METRICS = Lines("split", _is_number, "a number or null")
+METRIC_RECORDS = RecordSchema("split", _is_number, "a number or null")
 """metrics.jsonl (transformer.training.writers.jsonl)."""
-SAMPLES = Lines("split", lambda value: True, "any value")
+SAMPLE_RECORDS = RecordSchema("split", lambda value: True, "any value")
 """samples.jsonl (transformer.training.writers.jsonl)."""
-HEADS = Lines("site", _is_table, "a list of lists of numbers")
+HEAD_RECORDS = RecordSchema("site", _is_table, "a list of lists of numbers")
 """heads.jsonl (transformer.training.writers.jsonl)."""
 
 
-class Metric(NamedTuple):
+class MetricName(NamedTuple):
     """The name of a number that runs report: "split/name", as "validation/loss" or "validation/exact_match/de"."""
 
     split: str
@@ -54,7 +54,7 @@ class Metric(NamedTuple):
         return f"{self.split}/{self.name}"
 
 
-class Reached(NamedTuple):
+class LastMetric(NamedTuple):
     """The last step of a run that reported a metric, and the metric; None where it was not finite."""
 
     step: int
@@ -62,30 +62,30 @@ class Reached(NamedTuple):
 
 
 RecordsName = Annotated[str, Matching(r"(metrics|samples|heads)\.jsonl", "the name of a file of records")]
-Step = Annotated[int, Range(0, 2**53)]
+StepNumber = Annotated[int, Range(0, 2**53)]
 """A step of a run, as it stands in a file."""
 Sha256 = Annotated[str, Matching("[0-9a-f]{64}", "64 hexadecimal digits")]
 """A digest, as it stands in a file."""
 
 
-class Extent(NamedTuple):
+class FileExtent(NamedTuple):
     """How long a file of records was, and the SHA-256 of that content."""
 
     length: Annotated[int, Range(0, 2**53)]
     sha256: Sha256
 
 
-def extent_of(content: bytes) -> Extent:
+def file_extent(content: bytes) -> FileExtent:
     """The extent of a file's content."""
-    return Extent(len(content), hashlib.sha256(content).hexdigest())
+    return FileExtent(len(content), hashlib.sha256(content).hexdigest())
 
 
-def begins_as(content: bytes, extent: Extent) -> bool:
+def starts_with_extent(content: bytes, extent: FileExtent) -> bool:
     """Whether a file that has grown begins with what it was."""
-    return len(content) >= extent.length and extent_of(content[: extent.length]) == extent
+    return len(content) >= extent.length and file_extent(content[: extent.length]) == extent
 
 
-def departs(path: Path, extent: Extent | None) -> str | None:
+def describe_change(path: Path, extent: FileExtent | None) -> str | None:
     """What of a file's content is no longer what it was; None where nothing is.
 
     Where it is not known what it was, which of its lines is none.
@@ -94,7 +94,7 @@ def departs(path: Path, extent: Extent | None) -> str | None:
         content = path.read_bytes()
     except FileNotFoundError:
         content = b""
-    if extent is not None and begins_as(content, extent):
+    if extent is not None and starts_with_extent(content, extent):
         return None
     for number, line in enumerate(content.splitlines(), start=1):
         if _record(line) is None:
@@ -106,12 +106,12 @@ def departs(path: Path, extent: Extent | None) -> str | None:
     return "what its lines say has changed"
 
 
-def cut(content: bytes, last: int, extent: Extent | None = None) -> bytes:
+def truncate_records(content: bytes, last: int, extent: FileExtent | None = None) -> bytes:
     """What a run that goes on from step `last` keeps of its records: what was written up to then.
 
     Where the content begins as it was at that step, that; else the lines of steps up to it that can be read.
     """
-    if extent is not None and begins_as(content, extent):
+    if extent is not None and starts_with_extent(content, extent):
         return content[: extent.length]
     kept = []
     for line in content.splitlines(keepends=True):
@@ -122,7 +122,7 @@ def cut(content: bytes, last: int, extent: Extent | None = None) -> bytes:
     return b"".join(kept)
 
 
-def parse_metric(text: str) -> Metric:
+def parse_metric_name(text: str) -> MetricName:
     """The metric that the text names.
 
     Raises:
@@ -131,10 +131,10 @@ def parse_metric(text: str) -> Metric:
     split, slash, name = text.partition("/")
     if not (slash and split and re.fullmatch(r"[^/].*", name)):
         raise UserError(f"--metric={text} is no metric: write split/name, as validation/loss")
-    return Metric(split, name)
+    return MetricName(split, name)
 
 
-def read_records(path: str | Path, lines: Lines = METRICS) -> list[Record]:
+def read_records(path: str | Path, lines: RecordSchema = METRIC_RECORDS) -> list[Record]:
     """The records of a file in order, none where the file does not exist yet; a number that was not finite is None.
 
     A last line that is being written, or was torn by a kill, is left out.
@@ -142,12 +142,12 @@ def read_records(path: str | Path, lines: Lines = METRICS) -> list[Record]:
     Raises:
         UserError: For another line that is not as `lines` says.
     """
-    path = locate(path)
+    path = parse_path(path)
     try:
         content = read_regular(path, _LARGEST)
     except FileNotFoundError:
         return []
-    return parse_records(whole_lines(content), path, lines)
+    return parse_records(complete_lines(content), path, lines)
 
 
 def read_last_records(path: Path) -> list[Record]:
@@ -166,10 +166,10 @@ def read_last_records(path: Path) -> list[Record]:
     except FileNotFoundError:
         return []
     first_whole = content if length <= _TAIL else content.partition(b"\n")[2]
-    return parse_records(whole_lines(first_whole), path, METRICS)
+    return parse_records(complete_lines(first_whole), path, METRIC_RECORDS)
 
 
-def parse_records(content: bytes, path: Path, lines: Lines) -> list[Record]:
+def parse_records(content: bytes, path: Path, lines: RecordSchema) -> list[Record]:
     """The records of a file's whole lines.
 
     Raises:
@@ -185,7 +185,7 @@ def parse_records(content: bytes, path: Path, lines: Lines) -> list[Record]:
     return records
 
 
-def _wrong(record: Record | None, lines: Lines) -> str | None:
+def _wrong(record: Record | None, lines: RecordSchema) -> str | None:
     """What of a record is not as a file's lines are; None where nothing is."""
     if record is None or not {"step", lines.owner} <= record.keys():
         return f"is no JSON object with step and {lines.owner}"
@@ -199,7 +199,7 @@ def _wrong(record: Record | None, lines: Lines) -> str | None:
     return None
 
 
-def whole_lines(content: bytes) -> bytes:
+def complete_lines(content: bytes) -> bytes:
     """The content without a last line that a kill tore; a last line that only lacks its newline is kept."""
     complete, newline, last = content.rpartition(b"\n")
     return complete + newline if _record(last) is None else content + b"\n"
@@ -214,11 +214,11 @@ def _record(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def reached(records: Sequence[Record], metric: Metric) -> Reached | None:
+def last_metric(records: Sequence[Record], metric: MetricName) -> LastMetric | None:
     """The last report of a metric; None where the run has not reported it."""
     for record in reversed(records):
         if record["split"] == metric.split and metric.name in record:
-            return Reached(record["step"], record[metric.name])
+            return LastMetric(record["step"], record[metric.name])
     return None
 
 
@@ -227,7 +227,7 @@ def last_step(records: Sequence[Record]) -> int:
     return max((record["step"] for record in records), default=0)
 
 
-def metrics_in(records: Sequence[Record]) -> list[str]:
+def list_metrics(records: Sequence[Record]) -> list[str]:
     """Every metric that the reports have, those of the training split last."""
     names = {f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")}
     return sorted(names, key=lambda metric: (metric.startswith("train/"), metric))

@@ -14,7 +14,7 @@ _FILE = re.compile(r'"(/[^"]+)"')
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def add_filename(path: str | os.PathLike[str]) -> Iterator[None]:
     """Let an OSError name `path` where it names no file, as one of a write or of an fsync does not."""
     try:
         yield
@@ -29,18 +29,18 @@ def disk_failure(error: BaseException) -> OSError | None:
 
     Of several the one that names a file.
     """
-    failures = [failure for each in causes(error) if (failure := _failure(each)) is not None]
+    failures = [failure for each in error_chain(error) if (failure := _failure(each)) is not None]
     return next((each for each in failures if each.filename is not None), failures[0] if failures else None)
 
 
-def explained(failure: OSError, what_for: str = "") -> str:
+def explain_disk_failure(failure: OSError, what_for: str = "") -> str:
     """What failed where, and what to do about it, in a line; `what_for` says why the command is to be started again."""
     file = os.fsdecode(failure.filename) if failure.filename is not None else "a disk"
     todo = "free space there" if failure.errno in _FULL else "see what the system's log says of that disk"
     return f"{file}: {failure.strerror}; {todo}, then start the same command again{what_for}"
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def error_chain(error: BaseException) -> Iterator[BaseException]:
     """An error, and all that it was caused by, came of the handling of, or holds."""
     seen: set[int] = set()
     waiting = [error]

@@ -8,21 +8,21 @@ from typing import Any, Protocol
 from transformer.config import UserError
 
 # What changes whenever a file's content does: its name and two numbers.
-Version = tuple[str, int, int]
+FileVersion = tuple[str, int, int]
 
 
-class InUse(UserError):
+class DirectoryInUse(UserError):
     """A directory that a live process holds."""
 
     def __init__(self, path: Path, holder: str):
         super().__init__(f"--workdir={path} is in use by {holder}; wait for it or choose another --workdir")
 
 
-class Lost(UserError):
+class DirectoryLost(UserError):
     """A directory that was this process's and may by now be another's: the run must stop and write nothing more."""
 
 
-class Appended(Protocol):
+class AppendOnlyFile(Protocol):
     """A file that grows, written by this process alone."""
 
     def append(self, content: bytes) -> None:
@@ -30,7 +30,7 @@ class Appended(Protocol):
 
         Raises:
             OSError: With none of them added.
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
 
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
@@ -41,7 +41,7 @@ class Appended(Protocol):
 
         Raises:
             OSError: If it cannot be written.
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
 
     def close(self) -> None:
@@ -67,10 +67,10 @@ class Storage(Protocol):
         Whatever is written through this contract is checked; what a library writes by itself is not.
 
         Raises:
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
 
-    def append_to(self, path: Path) -> Appended:
+    def append_to(self, path: Path) -> AppendOnlyFile:
         """A file that grows, from the content that it has."""
 
     def remove_tree(self, path: Path) -> None:
@@ -92,8 +92,8 @@ class Storage(Protocol):
         A holder that dies, however it dies, holds it no longer.
 
         Raises:
-            InUse: If a live process holds it.
-            Lost: In the midst of the context, or when it is left.
+            DirectoryInUse: If a live process holds it.
+            DirectoryLost: In the midst of the context, or when it is left.
         """
 
     def stage(self, path: Path) -> AbstractContextManager[Path]:
@@ -103,13 +103,13 @@ class Storage(Protocol):
 
         Raises:
             OSError: As described above.
-            Lost: As described above.
+            DirectoryLost: As described above.
         """
 
     def scratch(self, path: Path) -> Path:
         """A folder on a disk for files of a run that can be made again, which other machines need not see."""
 
-    def versions(self, path: Path, patterns: Sequence[str]) -> tuple[Version, ...]:
+    def versions(self, path: Path, patterns: Sequence[str]) -> tuple[FileVersion, ...]:
         """The files under `path` that match one of the patterns, as "*.json" or "maps/*.json": equal ones are equal."""
 
     def key_value_store(self, path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ABSENT = 0  # the generation of an object that does not exist
+ABSENT_GENERATION = 0  # the generation of an object that does not exist
 
 
 def bucket_of(path: Path) -> Any:
@@ -24,14 +24,14 @@ def bucket_name(path: Path) -> str:
     return os.fspath(path).split("/")[2]
 
 
-def key_of(path: Path) -> str:
+def object_key(path: Path) -> str:
     """The name of a path's object in its bucket."""
     return "/".join(os.fspath(path).split("/")[3:])
 
 
-def object_at(path: Path) -> Any:
+def blob_at(path: Path) -> Any:
     """The object of a path, whether it exists or not."""
-    return bucket_of(path).blob(key_of(path))
+    return bucket_of(path).blob(object_key(path))
 
 
 def check_bucket(path: Path) -> None:
@@ -44,12 +44,12 @@ def check_bucket(path: Path) -> None:
     """
     from google.cloud import storage
 
-    with told(path):
+    with translate_gcs_errors(path):
         storage.Client().get_bucket(bucket_of(path).name)
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def translate_gcs_errors(path: Path) -> Iterator[None]:
     """Errors of the client's libraries as an OSError that says what is wrong with `path`.
 
     Raises:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from transformer.config import UserError
-from transformer.storage.contract import Storage
+from transformer.storage.storage import Storage
 
 # One slash or two: pathlib has folded those of a URL that went through it.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.+)", re.DOTALL)
@@ -22,7 +22,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.+)", re.DOTALL)
 _UNUSABLE = re.compile(r"[][*?#\x00-\x1f]")
 
 
-def locate(name: str | PathLike[str]) -> Path:
+def parse_path(name: str | PathLike[str]) -> Path:
     """The path that a name stands for: of "gs://bucket/folder" one in that bucket, of anything else one on the disk.
 
     A path in a bucket is read, listed and joined like any other; it is written through `storage_of` alone. What follows
@@ -66,12 +66,12 @@ def storage_of(path: str | PathLike[str]) -> Storage:
     """What keeps the files under `path`.
 
     Raises:
-        UserError: As `locate`.
+        UserError: As `parse_path`.
     """
-    if fspath(locate(path)).startswith("gs://"):
-        from transformer.storage.bucket import Bucket
+    if fspath(parse_path(path)).startswith("gs://"):
+        from transformer.storage.bucket import BucketStorage
 
-        return Bucket()
-    from transformer.storage.disk import Disk
+        return BucketStorage()
+    from transformer.storage.disk import DiskStorage
 
-    return Disk()
+    return DiskStorage()

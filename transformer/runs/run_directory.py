@@ -22,11 +22,11 @@ from typing import Annotated, Any
 from transformer.config import Count, Range, UserError, flatten
 from transformer.installation import command_words
 from transformer.json_files import checked, read_regular, read_value
+from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
-from transformer.runs.records import Extent, RecordsName, Step
-from transformer.storage.contract import Appended, Lost
-from transformer.storage.failures import disk_failure
-from transformer.storage.locate import locate, storage_of
+from transformer.storage.disk_errors import disk_failure
+from transformer.storage.paths import parse_path, storage_of
+from transformer.storage.storage import AppendOnlyFile, DirectoryLost
 from transformer.trust import remember
 
 _CONFIG = "config.json"
@@ -36,7 +36,7 @@ _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 
 
 @dataclasses.dataclass(frozen=True)
-class Devices:
+class DeviceInfo:
     """The devices that a start computes on."""
 
     platform: str
@@ -45,23 +45,23 @@ class Devices:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reported:
+class ReportedCheckpoint:
     """The checkpoint that was saved before its step was reported, and how long the records were once it was."""
 
-    step: Step
-    records: Mapping[RecordsName, Extent]
+    step: StepNumber
+    records: Mapping[RecordsName, FileExtent]
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
-    """One start in environment.json: the facts of `environment`, then what is recorded of it later."""
+class RunStart:
+    """One start in environment.json: the facts of `describe_environment`, then what is recorded of it later."""
 
     started: str | None = None
     command: str | None = None
     host: str | None = None
     platform: str | None = None
     cpus: Count | None = None
-    devices: Devices | None = None
+    devices: DeviceInfo | None = None
     python: str | None = None
     packages: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     commit: str | None = None
@@ -69,8 +69,8 @@ class Start:
     initialized_from: Mapping[str, Any] | None = None
     converted: Mapping[str, Any] | None = None
     tracked_as: str | None = None
-    diverged_at: Step | None = None
-    reported: Reported | None = None
+    diverged_at: StepNumber | None = None
+    reported: ReportedCheckpoint | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RunDirectory:
     """The files of one run by name. `open` a run to read it, `claim` it to train in it."""
 
     path: Path
-    fresh: bool = False  # claimed without an earlier run
+    is_new: bool = False  # claimed without an earlier run
 
     @property
     def config_file(self) -> Path:
@@ -142,10 +142,10 @@ class RunDirectory:
         Raises:
             UserError: If the path is missing or holds no run.
         """
-        directory = cls(locate(path))
-        with usable(directory.path):
+        directory = cls(parse_path(path))
+        with refuse_unusable(directory.path):
             storage_of(directory.path).reach(directory.path)
-            check_files(directory.path)
+            check_regular_files(directory.path)
         why = _why_no_run(directory.path)
         if why is not None and (directory.config_file.exists() or not directory.is_run()):
             raise UserError(f"--workdir={path} {why}")
@@ -167,30 +167,30 @@ class RunDirectory:
                 run, when the config differs (naming the first key), or when it cannot be written; in a bucket also
                 inside the context, when another process has taken the directory over.
         """
-        directory = cls(locate(path))
+        directory = cls(parse_path(path))
         storage = storage_of(directory.path)
         plain = json.loads(json.dumps(config, allow_nan=False))
         with contextlib.ExitStack() as stack:
-            with usable(directory.path):
+            with refuse_unusable(directory.path):
                 storage.reach(directory.path)
-                check_files(directory.path)
+                check_regular_files(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
                 directory._check(plain, may_change)
                 stack.enter_context(storage.claim(directory.path, _LOCK))
                 directory._check(plain, may_change)  # another process may have started in between
                 directory._remove_unfinished()
-                fresh = not directory.is_run()
+                is_new = not directory.is_run()
                 starts = directory._starts()
                 write_json(directory.config_file, plain)
                 remember(plain)
-                write_json(directory.environment_file, [*starts, environment()])
-            yield dataclasses.replace(directory, fresh=fresh)
+                write_json(directory.environment_file, [*starts, describe_environment()])
+            yield dataclasses.replace(directory, is_new=is_new)
 
     def record(self, **facts: Any) -> None:
-        """Add facts about this start, fields of `Start`, to environment.json."""
+        """Add facts about this start, fields of `RunStart`, to environment.json."""
         starts = self._starts()
         start = {**starts[-1], **facts}
-        checked(Start, start, f"a fact for {self.environment_file}")  # what is written must be readable
+        checked(RunStart, start, f"a fact for {self.environment_file}")  # what is written must be readable
         write_json(self.environment_file, [*starts[:-1], start])
 
     def abandon(self) -> None:
@@ -199,7 +199,7 @@ class RunDirectory:
         Raises:
             ValueError: For a directory that held a run before, or a run that has trained: neither is ever deleted.
         """
-        if not self.fresh or self.checkpoints.exists():
+        if not self.is_new or self.checkpoints.exists():
             raise ValueError(f"{self.path} holds a run: it cannot be abandoned")
         for entry in self.path.iterdir():
             if entry.is_dir():
@@ -207,13 +207,13 @@ class RunDirectory:
             elif entry.name != _LOCK:
                 entry.unlink()
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[RunStart]:
         """All starts, the first one first.
 
         Raises:
             UserError: Naming what of environment.json is not as it is written.
         """
-        return [checked(Start, start, str(self.environment_file)) for start in self._starts()]
+        return [checked(RunStart, start, str(self.environment_file)) for start in self._starts()]
 
     def facts(self) -> dict[str, Any]:
         """The latest value of each fact in environment.json."""
@@ -300,7 +300,7 @@ class RunDirectory:
                 )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        new, recorded = as_texts(config), as_texts(self.config())
+        new, recorded = flatten_to_json(config), flatten_to_json(self.config())
         for key in new | recorded:
             free = any(key == name or key.startswith(f"{name}.") for name in may_change)
             now, before = new.get(key), recorded.get(key)
@@ -325,7 +325,7 @@ class RunDirectory:
         starts = _read_json(self.environment_file, list) if self.environment_file.exists() else []
         for number, start in enumerate(starts):
             try:
-                checked(Start, start, f"start {number}")
+                checked(RunStart, start, f"start {number}")
             except UserError as error:
                 raise UserError(
                     f"{self.environment_file} is not what a run writes ({error}); repair it or choose another --workdir"
@@ -355,13 +355,13 @@ class _LogLines:
 
     def __init__(self, path: Path):
         self._path, self._said = path, False
-        self._file: Appended | None = None
+        self._file: AppendOnlyFile | None = None
         with self._said_once():
             self._file = storage_of(path).append_to(path)
 
     def write(self, text: str) -> None:
         # The training process reports once that its directory is lost.
-        with contextlib.suppress(Lost), self._said_once():
+        with contextlib.suppress(DirectoryLost), self._said_once():
             if self._file is not None:
                 self._file.append(text.encode())
 
@@ -384,7 +384,7 @@ class _LogLines:
 
 
 @contextlib.contextmanager
-def usable(path: Path) -> Iterator[None]:
+def refuse_unusable(path: Path) -> Iterator[None]:
     """Raise a UserError where storage cannot be reached or written, but not where a disk is full or fails."""
     try:
         yield
@@ -433,7 +433,7 @@ def _runs_in(folder: Path) -> list[Path]:
     return sorted(each for each in folder.iterdir() if RunDirectory(each).is_run()) if folder.is_dir() else []
 
 
-def check_files(path: Path) -> None:
+def check_regular_files(path: Path) -> None:
     """Refuse a directory of a run or a sweep in which anything is a link, or neither a file nor a directory.
 
     What is written to a link lands elsewhere, and a pipe is never read to its end. The directory itself may be a link:
@@ -469,7 +469,7 @@ def write_json(path: Path, value: Any) -> None:
     storage_of(path).replace(path, f"{text}\n".encode())
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """The facts beside its config that a run's figures depend on; unknown ones are None."""
     import jax  # processes that only read runs do not need jax
 
@@ -483,7 +483,7 @@ def environment() -> dict[str, Any]:
         "devices": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "commit": commit(),
+        "commit": current_commit(),
     }
 
 
@@ -499,7 +499,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def commit() -> str | None:
+def current_commit() -> str | None:
     """The commit of the checkout that this code runs from, with "+changes" if its files differ from it."""
     root = Path(__file__).resolve().parents[2]
 
@@ -527,6 +527,6 @@ def _read_json(path: Path, kind: type) -> Any:
     return value
 
 
-def as_texts(config: Mapping[str, Any]) -> dict[str, str]:
+def flatten_to_json(config: Mapping[str, Any]) -> dict[str, str]:
     """The values as JSON text, where 1, 1.0 and true differ, by dotted key; a list is one value."""
     return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flatten(config).items()}

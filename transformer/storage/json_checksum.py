@@ -8,16 +8,16 @@ from transformer.config import hash_of
 _SEAL = "sha256"
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def add_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     """The object with its own SHA-256."""
     return {**record, _SEAL: hash_of(record)}
 
 
-def is_sealed(record: Any) -> bool:
+def has_valid_checksum(record: Any) -> bool:
     """Whether it is what was sealed."""
-    return isinstance(record, Mapping) and record.get(_SEAL) == hash_of(unsealed(record))
+    return isinstance(record, Mapping) and record.get(_SEAL) == hash_of(strip_checksum(record))
 
 
-def unsealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def strip_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     """The object without its SHA-256."""
     return {key: value for key, value in record.items() if key != _SEAL}

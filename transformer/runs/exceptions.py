@@ -2,14 +2,14 @@
 
 # The exit code of a process that was told to stop: its run is saved, and the same command goes on with it. (EX_TEMPFAIL
 # of sysexits.h: "the user is invited to retry".)
-RESTARTABLE = 75
+EXIT_CODE_RESTARTABLE = 75
 
 
-class Failed(RuntimeError):
+class RunFailed(RuntimeError):
     """A failure of the run that its message explains in one line: no traceback says more."""
 
 
-class NotFinite(Failed, FloatingPointError):
+class NonFiniteError(RunFailed, FloatingPointError):
     """What a run would store of a step holds NaN or infinity."""
 
     def __init__(self, step: int, message: str):
@@ -17,5 +17,5 @@ class NotFinite(Failed, FloatingPointError):
         self.step = step
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """The run was told to stop, and has: starting it again goes on with it."""
