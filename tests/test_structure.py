@@ -64,7 +64,7 @@ MACHINE = re.compile(
 )
 # The files and names of the tables from a variant of attention to the class that is all of it.
 VARIANTS = {"transformer/attention/scores.py": "SCORES", "transformer/attention/positions.py": "SCHEMES"}
-PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp")
+IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,8 +283,8 @@ def machine_paths(files: Sequence[File]) -> list[str]:
 
 
 def sizes(files: Sequence[File]) -> list[str]:
-    """No file is over 1 MB, no picture over 300 KB."""
-    limits = [(file, 300_000 if file.path.endswith(PICTURES) else 1_000_000) for file in files]
+    """No file is over 1 MB, no image over 300 KB."""
+    limits = [(file, 300_000 if file.path.endswith(IMAGES) else 1_000_000) for file in files]
     return [f"{file.path} has {file.size} bytes, over {limit}" for file, limit in limits if file.size > limit]
 
 

@@ -124,7 +124,7 @@ class Captioner(RecurrentAttentionDecoder):
         seen, width, embedding = config.encoder.width, config.width, config.embedding
         vocabulary = interface.vocabularies["target"]
         self.places = GridFeatures(
-            config.encoder, config.positions, interface.inputs["picture"].shape[1:], builder=builder
+            config.encoder, config.positions, interface.inputs["image"].shape[1:], builder=builder
         )
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
 
@@ -143,7 +143,7 @@ class Captioner(RecurrentAttentionDecoder):
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, CellState]:
         """Return the annotations as attention reads them, or their mean, and h_0 and c_0."""
-        annotations_BxLxA = place(self.places(jnp.asarray(inputs["picture"], self.dtype)), "batch", None, None)
+        annotations_BxLxA = place(self.places(jnp.asarray(inputs["image"], self.dtype)), "batch", None, None)
         batch, count, _ = annotations_BxLxA.shape
         mean_BxA = jnp.mean(annotations_BxLxA, axis=1)
         memory = None if self.attention is None else self.attention.prepare(annotations_BxLxA)
@@ -193,7 +193,7 @@ def build(config: CaptionerConfig, interface: TaskInterface, precision: Precisio
     Raises:
         UserError: If the strides of the convolutions do not divide the image.
     """
-    grid = config.encoder.axis("grid", *interface.inputs["picture"].shape[1:3])
+    grid = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     sites: tuple[Site, ...] = ()
     if config.attention is not CaptionerAttention.NONE:
         values = Values.SAMPLE if config.attention is CaptionerAttention.HARD else Values.PROBABILITY

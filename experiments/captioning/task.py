@@ -89,13 +89,13 @@ class Captioning(ImageDescriptionTask):
 
     def _batch(self, scenes: Sequence[Sequence[Item]], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Render the scenes, with their captions; `named` is the cell that each word names."""
-        picture = scaled(paint(self.kind, scenes, random))
+        image = scaled(paint(self.kind, scenes, random))
         named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
             for step, cell in captions.noun_positions(items):
                 named[row, step] = cell
         told = self.sequences([captions.caption(self.kind, items) for items in scenes])
-        return {"picture": picture, "named": named, **told}
+        return {"image": image, "named": named, **told}
 
     def init_extra(self, view: View, key: Key[Array, ""]) -> PyTree:
         """Return the initial REINFORCE baseline of a model with hard attention; nothing otherwise."""

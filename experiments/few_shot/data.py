@@ -221,7 +221,7 @@ class Turned(enum.Enum):
 class Episodes(NamedTuple):
     """Ways x shots drawings in any order and one more; the class of each, from 0, that of the last being asked for."""
 
-    pictures: UInt8[np.ndarray, "B T side side"]
+    images: UInt8[np.ndarray, "B T side side"]
     classes: Int[np.ndarray, "B T"]
 
 
@@ -235,8 +235,8 @@ def draw_episodes(random: np.random.Generator, drawings: Drawings, rows: int, wa
     classes_BxT = np.concatenate([order_BxS // shots, asked_B[:, None]], axis=1)
     which_BxT = np.concatenate([order_BxS % shots, np.full((rows, 1), shots)], axis=1)
     row = np.arange(rows)[:, None]
-    pictures = drawings[picked_BxW[row, classes_BxT], drawn_BxWxH[row, classes_BxT, which_BxT]]
-    return Episodes(pictures, classes_BxT.astype(np.int32))
+    images = drawings[picked_BxW[row, classes_BxT], drawn_BxWxH[row, classes_BxT, which_BxT]]
+    return Episodes(images, classes_BxT.astype(np.int32))
 
 
 def _different(random: np.random.Generator, rows: int, of: int, count: int) -> Int[np.ndarray, "rows count"]:

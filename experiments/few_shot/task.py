@@ -87,9 +87,7 @@ class FewShots(PlainTask):
                 )
         length = config.ways * most + 1
         inputs = {
-            "pictures": InputSpec(
-                (config.batch_size, length, config.side, config.side, 1), jnp.float32, Modality.PICTURE
-            ),
+            "images": InputSpec((config.batch_size, length, config.side, config.side, 1), jnp.float32, Modality.IMAGE),
             "shown": InputSpec((config.batch_size, length)),
         }
         self.interface = TaskInterface(inputs, {"classes": config.ways}, output=FEW_SHOT_CLASSIFICATION.output)
@@ -158,7 +156,7 @@ class FewShots(PlainTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The class of each drawing by a letter, the asked one's a question mark; its shots are gold.
 
-        The picture of an episode has its drawings side by side, each class in a color of its own.
+        The image of an episode has its drawings side by side, each class in a color of its own.
         """
         letters = class_names(self.config.ways)
         names, links, titles = [], [], []
@@ -169,17 +167,17 @@ class FewShots(PlainTask):
             titles.append(f"episode {number}: {_ASKED} is {letters[asked]}")
         gold = {site.name: tuple(links) for site in between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
-        pictures = {name: montage(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
+        images = {name: montage(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
         tokens = dict.fromkeys((EPISODE, SHOT), tuple(names))
-        return Labels(tokens, tuple(titles), gold or None, pictures=pictures)
+        return Labels(tokens, tuple(titles), gold or None, images=images)
 
 
 def batch_of(episodes: Episodes) -> dict[str, np.ndarray]:
     """What is fed, ink as 1 and paper as 0, and the class of the last, which is not shown."""
     shown_BxT = episodes.classes + 1
     shown_BxT[:, -1] = 0
-    pictures = (episodes.pictures / np.float32(255)).astype(np.float32)[..., None]
-    return {"pictures": pictures, "shown": shown_BxT, "labels": episodes.classes[:, -1]}
+    images = (episodes.images / np.float32(255)).astype(np.float32)[..., None]
+    return {"images": images, "shown": shown_BxT, "labels": episodes.classes[:, -1]}
 
 
 def class_names(ways: int) -> list[str]:
@@ -190,11 +188,11 @@ def class_names(ways: int) -> list[str]:
 def montage(episodes: Episodes, shape: tuple[int, int], ways: int) -> UInt8[np.ndarray, "B height width 3"]:
     """The drawings of each episode row by row in a grid of this shape: each class has its color, the last is black."""
     rows, columns = shape
-    count, length, side, _ = episodes.pictures.shape
+    count, length, side, _ = episodes.images.shape
     colors_Wx3 = np.array([colorsys.hsv_to_rgb(way / ways, 0.9, 0.75) for way in range(ways)])
     color_BxTx3 = colors_Wx3[episodes.classes]
     color_BxTx3[:, -1] = 0
-    ink: Float[np.ndarray, "B T Y X 1"] = episodes.pictures[..., None] / 255
+    ink: Float[np.ndarray, "B T Y X 1"] = episodes.images[..., None] / 255
     places = np.full((count, rows * columns, side, side, 3), 255, np.uint8)
     places[:, :length] = np.round(255 * (1 - ink * (1 - color_BxTx3[:, :, None, None])))
     laid = places.reshape(count, rows, columns, side, side, 3).swapaxes(2, 3)

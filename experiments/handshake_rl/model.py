@@ -60,7 +60,7 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
         return len(STREAMS) * self.encoder.width
 
     def read_width(self, regions: int) -> int:
-        """The features that the recurrent layer reads of a picture of so many regions."""
+        """The features that the recurrent layer reads of an image of so many regions."""
         return self.features * (regions if self.reading is Reading.ALL else 1)
 
     @property
@@ -80,10 +80,10 @@ class RecurrentQNetwork(StatelessModule):
     """h_t = LSTM([read_t(f_1 ... f_K, h_{t-1}) ; a_{t-1}], h_{t-1}), Q_t = W h_t + b.
 
     f_k = [gray features ; depth features] of region k: the network of Sorokin et al. 2015 (DARQN) with a stream of
-    convolutions for each picture of Qureshi et al. 2017 (Show, attend and interact). The streams are joined in each
+    convolutions for each image of Qureshi et al. 2017 (Show, attend and interact). The streams are joined in each
     region, and one attention reads both: were only the values of two whole networks added, nothing would ever read
-    together what is in one place of both pictures. The last action a_{t-1} is fed as by Zhu et al. 2017 (ADRQN): what
-    the agent did is not in the picture.
+    together what is in one place of both images. The last action a_{t-1} is fed as by Zhu et al. 2017 (ADRQN): what
+    the agent did is not in the image.
 
     inputs: `gray` and `depth` [B, T, Y, X, 1] from -1 to 1, `actions` [B, T] (0: none yet, else the action plus 1),
     `lengths` [B]. Outputs: the values [B, T, A], those of W 0 + b at padding.
@@ -100,13 +100,13 @@ class RecurrentQNetwork(StatelessModule):
         self.values = Linear((("embed", config.width),), (("features", self.count),), bias=True, builder=builder)
 
     def see(self, inputs: Inputs) -> Seen:
-        """All of a step that waits for no state, for pictures with any leading axes."""
+        """All of a step that waits for no state, for images with any leading axes."""
         lead = jnp.shape(inputs["gray"])[:-3]
 
         def encoded(stream: str) -> Array:
-            pictures = jnp.asarray(inputs[stream], self.dtype)
-            pictures = place(pictures.reshape(-1, *pictures.shape[-3:]), "batch", None, None, None)
-            return getattr(self, stream)(pictures)
+            images = jnp.asarray(inputs[stream], self.dtype)
+            images = place(images.reshape(-1, *images.shape[-3:]), "batch", None, None, None)
+            return getattr(self, stream)(images)
 
         grid_NxYxXxF = jnp.concatenate([encoded(stream) for stream in STREAMS], axis=-1)
         regions_NxKxF = grid_NxYxXxF.reshape(grid_NxYxXxF.shape[0], -1, grid_NxYxXxF.shape[-1])

@@ -67,7 +67,7 @@ class ApproachingPersonConfig(Config, path="config.task"):
 class Episodes(NamedTuple):
     """What was lived through: the worlds at every step [R, T, ...], what was done there, and what it gave.
 
-    Pictures are painted again from the worlds, to the very pixel. The first `lengths` steps are real.
+    Images are painted again from the worlds, to the very pixel. The first `lengths` steps are real.
     """
 
     worlds: World
@@ -79,12 +79,12 @@ class Episodes(NamedTuple):
         """What a model sees of them."""
         rows, steps = self.actions.shape
         flat = jax.tree.map(lambda leaf: leaf.reshape(rows * steps, *leaf.shape[2:]), self.worlds)
-        pictures = {name: each.reshape(rows, steps, *each.shape[1:]) for name, each in pictures_of(flat).items()}
+        images = {name: each.reshape(rows, steps, *each.shape[1:]) for name, each in images_of(flat).items()}
         before_RxT = jnp.pad(self.actions[:, :-1] + 1, ((0, 0), (1, 0)))
-        return {**pictures, "actions": before_RxT, "lengths": self.lengths}
+        return {**images, "actions": before_RxT, "lengths": self.lengths}
 
     def of_person(self, regions: Axis) -> Bool[Array, "R T K"]:
-        """Which regions hold the person at each step; none while it is not in the picture, or behind the end."""
+        """Which regions hold the person at each step; none while it is not in the image, or behind the end."""
         here_RxT = self.worlds.here & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
         return jnp.asarray(regions_of_cells(regions))[self.worlds.place] & here_RxT[..., None]
 
@@ -93,11 +93,11 @@ class Episodes(NamedTuple):
 Policy = Callable[[World, Any, Array, Key[Array, ""]], tuple[Array, Any]]
 
 
-def pictures_of(world: World) -> dict[str, Float[Array, "R Y X 1"]]:
-    """The two pictures of each world, from -1 to 1."""
+def images_of(world: World) -> dict[str, Float[Array, "R Y X 1"]]:
+    """The two images of each world, from -1 to 1."""
     return {
-        name: (picture.astype(jnp.float32) / 127.5 - 1)[..., None]
-        for name, picture in zip(("gray", "depth"), observe(world), strict=True)
+        name: (image.astype(jnp.float32) / 127.5 - 1)[..., None]
+        for name, image in zip(("gray", "depth"), observe(world), strict=True)
     }
 
 
@@ -122,7 +122,7 @@ class ApproachingPerson(PlainTask):
     def __init__(self, config: ApproachingPersonConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
-        seen = InputSpec((config.batch_size, config.steps, PIXELS, PIXELS, 1), jnp.float32, Modality.PICTURE)
+        seen = InputSpec((config.batch_size, config.steps, PIXELS, PIXELS, 1), jnp.float32, Modality.IMAGE)
         inputs = {
             "gray": seen,
             "depth": seen,
@@ -167,7 +167,7 @@ class ApproachingPerson(PlainTask):
         """Episodes of the agent: greedy but for a share of epsilon."""
 
         def policy(world: World, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
-            inputs = {**pictures_of(world), "actions": before_R, "state": carry}
+            inputs = {**images_of(world), "actions": before_R, "state": carry}
             (values_RxA, carry), _ = view.model.apply(view.variables, inputs, method="act", train=False)
             return explore(values_RxA, epsilon, key), carry
 
@@ -233,7 +233,7 @@ class ApproachingPerson(PlainTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """What was done at each step, what was seen there, and where the person was.
 
-        A picture is gray where both streams agree: red and green are the gray stream, blue the depth.
+        An image is gray where both streams agree: red and green are the gray stream, blue the depth.
         """
         shown = self._shown
         names, titles = [], []
@@ -247,8 +247,8 @@ class ApproachingPerson(PlainTask):
         for site in between(sites, QUERY, KEY):
             # Where a cell is divided into several regions each is possible, and none must be looked at.
             gold[site.name] = links_to(shown.of_person(site.key), sure=site.key.stride >= CELL)
-        pictures = {KEY: np.stack([gray, gray, depth], axis=-1)}
-        return Labels({QUERY: tuple(names)}, tuple(titles), gold or None, pictures=pictures)
+        images = {KEY: np.stack([gray, gray, depth], axis=-1)}
+        return Labels({QUERY: tuple(names)}, tuple(titles), gold or None, images=images)
 
 
 def report(sums: Mapping[str, Any], rows: object = None) -> Report:

@@ -1,6 +1,6 @@
 """A world for an agent that looks: a person walks toward a robot, or past it, among things that look alike.
 
-All of it is pure: an episode is a function of its seed and of the robot's actions, and so is every picture of it.
+All of it is pure: an episode is a function of its seed and of the robot's actions, and so is every image of it.
 """
 
 import enum
@@ -27,7 +27,7 @@ _FACE = np.array([[0, 1, 0], [0, 0, 0], [0, 0, 0]], bool)
 _HAND = np.array([[1, 0, 0], [0, 0, 0], [0, 0, 0]], bool)
 _BLOCK = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
 _FLOOR, _FIGURE, _PILLAR, _MARK, _NOISE = 50, 130, 90, 220, 32  # gray levels; noise is up to so much added
-_RAISED, _DEEPER = 80, 18  # the depth picture of what is raised in row 0, and how much more each nearer row
+_RAISED, _DEEPER = 80, 18  # the depth image of what is raised in row 0, and how much more each nearer row
 
 
 class Action(enum.IntEnum):
@@ -42,7 +42,7 @@ class Action(enum.IntEnum):
 class World(NamedTuple):
     """The states of so many worlds at their `time`.
 
-    The person comes into the picture at the time `arrives`, at `row` and `column`; `heading` is the side to which it
+    The person comes into the image at the time `arrives`, at `row` and `column`; `heading` is the side to which it
     goes past the robot. On entering the row `greets` it raises a hand by itself. `facing` the robot and `raised` (a
     hand) are of this time; `engaged` is what nobody sees. `things` are cells: SCREENS first, then PILLARS.
     """
@@ -62,7 +62,7 @@ class World(NamedTuple):
 
     @property
     def here(self) -> Bool[Array, " R"]:
-        """Whether the person is in the picture."""
+        """Whether the person is in the image."""
         return (self.time >= self.arrives) & (self.column >= 0) & (self.column < SIDE) & ~self.over
 
     @property
@@ -152,7 +152,7 @@ def act(world: World, action_R: Int[Array, " R"], steps: int) -> tuple[World, Fl
 
 
 def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
-    """What the robot sees of each world: a gray picture, and one in which nearer things are lighter.
+    """What the robot sees of each world: a gray image, and one in which nearer things are lighter.
 
     In the gray one a person and what a screen shows look alike, in the depth one a person and a pillar; only the person
     is both a figure and raised.
@@ -206,7 +206,7 @@ def _in_the_middle(column_R: Array) -> Array:
 
 
 def _cells(values_RxC: Array, mask: np.ndarray) -> Array:
-    """Pictures in which every cell has its value where `mask` [CELL, CELL] is set."""
+    """Images in which every cell has its value where `mask` [CELL, CELL] is set."""
     grid_RxUxWx1x1 = values_RxC.reshape(-1, SIDE, SIDE, 1, 1)
     return jnp.swapaxes(grid_RxUxWx1x1 * mask[None, None, None], 2, 3).reshape(-1, PIXELS, PIXELS)
 

@@ -1,4 +1,4 @@
-"""Pictures of walks: a maze from above, its floors and the first letters of its objects, and who walks there."""
+"""Images of walks: a maze from above, its floors and the first letters of its objects, and who walks there."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ _FLOORS: dict[str, tuple[tuple[int, int, int], Callable[[np.ndarray, np.ndarray]
 def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
     """The maze from above, north at the top."""
     size = maze.side * CELL
-    picture = np.full((size, size, 3), _ROCK, np.uint8)
+    image = np.full((size, size, 3), _ROCK, np.uint8)
     y, x = np.mgrid[:size, :size]
     patterns: dict[int, Bool[np.ndarray, "S S"]] = {}
     for crossing in range(maze.side**2):
@@ -40,27 +40,27 @@ def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
             color, pattern = _FLOORS[FLOORS[floor]]
             shaded = patterns.setdefault(floor, pattern(y, x))
             hall = _between(maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side), _HALF_HALL)
-            picture[hall] = np.where(shaded[hall][..., None], np.multiply(color, _SHADE), color)
+            image[hall] = np.where(shaded[hall][..., None], np.multiply(color, _SHADE), color)
     letters = draw_glyphs([name[0].upper() for name in OBJECTS], _LETTER, np.random.default_rng(0), NO_VARIATION)
     for crossing, thing in enumerate(maze.objects):
-        picture[_between(maze, crossing, crossing, _HALF_HALL)] = _CROSSING
+        image[_between(maze, crossing, crossing, _HALF_HALL)] = _CROSSING
         if thing != NONE:
-            _blend(picture[_between(maze, crossing, crossing, _LETTER // 2)], letters[thing], _INK)
-    return picture
+            _blend(image[_between(maze, crossing, crossing, _LETTER // 2)], letters[thing], _INK)
+    return image
 
 
 def paint_walk(maze: Maze, places: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"]:
     """The maze at each place of a walk: the way so far, and who walks as an arrow to where it looks."""
-    path, pictures = paint_maze(maze), []
+    path, images = paint_maze(maze), []
     for number, place in enumerate(places):
         before, crossing = places[max(number - 1, 0)] // 4, place // 4
         path[_between(maze, before, crossing, _HALF_PATH)] = _PATH
-        picture = path.copy()
+        image = path.copy()
         row, column = divmod(crossing, maze.side)
-        square = picture[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+        square = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
         _blend(square, _arrow(place % 4), _WALKER)
-        pictures.append(picture)
-    return np.stack(pictures)
+        images.append(image)
+    return np.stack(images)
 
 
 def _arrow(heading: int) -> np.ndarray:

@@ -218,7 +218,7 @@ class Walking(SymbolSequenceTask):
             self._places(world.maze, row, walk) for (world, _, walk), row in zip(told, batch["labels"], strict=True)
         ]
         longest = max(map(len, names["target"]))
-        pictures = [
+        images = [
             paint_walk(world.maze, (*of_walk, *[of_walk[-1]] * longest)[:longest])
             for (world, _, _), of_walk in zip(told, places, strict=True)
         ]
@@ -226,7 +226,7 @@ class Walking(SymbolSequenceTask):
         links = links_of_right(links_to(own, sure=False), right_B)
         gold = {site.name: links for site in between(sites, *AXES)}
         titles = tuple(map(" ".join, names["source"]))
-        return Labels(names, titles, gold or None, pictures={"target": np.stack(pictures)})
+        return Labels(names, titles, gold or None, images={"target": np.stack(images)})
 
     def answer(self, view: View, request: Request) -> Answers:
         """Follows each text in a maze that `--seed` draws, from a place where it can be followed.

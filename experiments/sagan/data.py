@@ -18,9 +18,9 @@ _OF_EACH, _CALIBRATING, _SURE = 64, 20, 0.99
 
 
 class Canvases(NamedTuple):
-    """Pictures from -1 to 1, twice as wide as high, and the number of the glyph on both halves of each."""
+    """Images from -1 to 1, twice as wide as high, and the number of the glyph on both halves of each."""
 
-    pictures: Float[np.ndarray, "B pixels columns 1"]
+    images: Float[np.ndarray, "B pixels columns 1"]
     glyphs: Int[np.ndarray, " B"]
 
 
@@ -28,19 +28,19 @@ def draw_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, pi
     """So many canvases of `pixels` x 2 `pixels`, each of one of the glyphs, chosen alike."""
     chosen_B = random.integers(0, len(glyphs), rows)
     drawn = draw_glyphs([glyphs[number] for number in (*chosen_B, *chosen_B)], pixels, random)
-    pictures = np.concatenate([drawn[:rows], drawn[rows:]], axis=2)[..., None]
-    return Canvases((2 * pictures - 1).astype(np.float32), chosen_B.astype(np.int32))
+    images = np.concatenate([drawn[:rows], drawn[rows:]], axis=2)[..., None]
+    return Canvases((2 * images - 1).astype(np.float32), chosen_B.astype(np.int32))
 
 
-def halves(pictures_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
-    """The left and the right half of every canvas, one behind the other: 2 B pictures."""
-    batch, rows, columns, colors = pictures_BxYxXxC.shape
-    cut = pictures_BxYxXxC.reshape(batch, rows, 2, columns // 2, colors)
+def halves(images_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H C"]:
+    """The left and the right half of every canvas, one behind the other: 2 B images."""
+    batch, rows, columns, colors = images_BxYxXxC.shape
+    cut = images_BxYxXxC.reshape(batch, rows, 2, columns // 2, colors)
     return jnp.swapaxes(cut, 1, 2).reshape(2 * batch, rows, columns // 2, colors)
 
 
 class Reading(NamedTuple):
-    """What a judge makes of pictures of one glyph: its number, whether that is sure, and what it was told by."""
+    """What a judge makes of images of one glyph: its number, whether that is sure, and what it was told by."""
 
     glyph: Int[Array, " N"]
     sure: Bool[Array, " N"]
@@ -48,7 +48,7 @@ class Reading(NamedTuple):
 
 
 class NearestDrawing(NamedTuple):
-    """A judge that calls a picture by the drawing that is nearest to it, of 64 of every glyph.
+    """A judge that calls an image by the drawing that is nearest to it, of 64 of every glyph.
 
     The distance is the root of the mean square over pixels. A reading is sure within `reach`, in which 99 of 100 other
     drawings of glyphs have their nearest. `features` are the distances to the nearest drawing of every glyph.
@@ -59,7 +59,7 @@ class NearestDrawing(NamedTuple):
 
     @classmethod
     def of(cls, glyphs: Sequence[str], pixels: int) -> "NearestDrawing":
-        """The judge of pictures of these glyphs, `pixels` a side."""
+        """The judge of images of these glyphs, `pixels` a side."""
         random = np.random.default_rng(_SEED)
 
         def drawn(count: int) -> Float[np.ndarray, "N P"]:
@@ -71,10 +71,10 @@ class NearestDrawing(NamedTuple):
         found = np.sqrt(np.mean((others[:, None] - drawings_GxKxP.reshape(1, -1, others.shape[1])) ** 2, axis=-1))
         return cls(drawings_GxKxP, float(np.quantile(found.min(axis=1), _SURE)))
 
-    def __call__(self, pictures_NxYxXxC: Float[Array, "N Y X 1"]) -> Reading:
-        """What it makes of every picture."""
+    def __call__(self, images_NxYxXxC: Float[Array, "N Y X 1"]) -> Reading:
+        """What it makes of every image."""
         glyphs, _, pixels = self.drawings_GxKxP.shape
-        flat_NxP = pictures_NxYxXxC.reshape(len(pictures_NxYxXxC), pixels).astype(jnp.float32)
+        flat_NxP = images_NxYxXxC.reshape(len(images_NxYxXxC), pixels).astype(jnp.float32)
         known_MxP = jnp.asarray(self.drawings_GxKxP.reshape(-1, pixels))
         square_NxM = jnp.sum(flat_NxP**2, -1, keepdims=True) + jnp.sum(known_MxP**2, -1) - 2 * flat_NxP @ known_MxP.T
         distance_NxM = jnp.sqrt(jnp.maximum(square_NxM, 0) / pixels)

@@ -34,7 +34,7 @@ Kernels = Mapping[str, Array]
 class SaganConfig(Config, path="config.model"):
     """The features of both players' grids, where they attend, and a classifier that judges and is never trained.
 
-    `channels` are those of the whole picture, of half of its sides, a quarter and so on: the discriminator goes from
+    `channels` are those of the whole image, of half of its sides, a quarter and so on: the discriminator goes from
     the first to the last, the generator back. `attention` names the grids by their rows: behind the convolution that
     makes a grid of so many rows each player attends within it, with 1 / `reduction` of its features. `judge` are the
     channels of a `convolutional_classifier` of as many stages, each of stride 2, under "judge/": it takes its
@@ -51,7 +51,7 @@ class SaganConfig(Config, path="config.model"):
 
     @property
     def halvings(self) -> int:
-        """How often the sides of a picture are halved."""
+        """How often the sides of an image are halved."""
         return len(self.channels) - 1
 
     def of_judge(self) -> ConvolutionalClassifierConfig:
@@ -120,7 +120,7 @@ class Player(Module):
 
 
 class Generator(Player):
-    """tanh(conv(...)) of a picture's size, from noise by a linear map to the smallest grid and stages that double it.
+    """tanh(conv(...)) of an image's size, from noise by a linear map to the smallest grid and stages that double it.
 
     A stage is relu(attention(norm(conv(each place twice along each side)))), its batch norm without classes.
     """
@@ -153,7 +153,7 @@ class Generator(Player):
     def __call__(
         self, noise_BxZ: Float[Array, "B Z"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
     ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, Captured]]:
-        """Pictures from -1 to 1, the next state, and maps."""
+        """Images from -1 to 1, the next state, and maps."""
         kernels, spectral = self.normed(state["spectral"], train=train)
         batch = dict(state["batch"])
         maps: dict[str, Captured] = {}
@@ -165,12 +165,12 @@ class Generator(Player):
             x = getattr(self, f"stage_{level}")(x, kernel=kernels[f"stage_{level}"])
             x, batch[f"norm_{level}"] = getattr(self, f"norm_{level}")(x, batch[f"norm_{level}"], train=train)
             x = jax.nn.relu(self.attend(x, kernels, maps, "generator", capture))
-        picture = jnp.tanh(self.last(x, kernel=kernels["last"]))
-        return picture, {"spectral": spectral, "batch": batch}, maps
+        image = jnp.tanh(self.last(x, kernel=kernels["last"]))
+        return image, {"spectral": spectral, "batch": batch}, maps
 
 
 class Discriminator(Player):
-    """w' sum of all places + b, behind a convolution of the whole picture and stages that halve its sides.
+    """w' sum of all places + b, behind a convolution of the whole image and stages that halve its sides.
 
     A stage is a rectifier of attention(conv(x)); the sum over places is that of Miyato et al. 2018.
     """
@@ -193,7 +193,7 @@ class Discriminator(Player):
     def __call__(
         self, x: Float[Array, "B Y X C"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
     ) -> tuple[Float[Array, " B"], dict, dict[str, Captured]]:
-        """A score of every picture, the next state, and maps."""
+        """A score of every image, the next state, and maps."""
         kernels, spectral = self.normed(state["spectral"], train=train)
         maps: dict[str, Captured] = {}
         for level in range(self.levels + 1):
@@ -205,13 +205,13 @@ class Discriminator(Player):
 class Sagan(Module):
     """Both players, and the judge where there is one.
 
-    `forward`: pictures from `noise` [B, Z]. `score`: scores [B] of `picture`. `classify`: what the judge makes of
-    `picture`, logits [B, C] and features [B, F]. A method returns the whole state, its own player's part moved.
+    `forward`: images from `noise` [B, Z]. `score`: scores [B] of `image`. `classify`: what the judge makes of
+    `image`, logits [B, C] and features [B, F]. A method returns the whole state, its own player's part moved.
     """
 
     def __init__(self, config: SaganConfig, interface: TaskInterface, builder: Builder):
         self.dtype = builder.dtype
-        _, height, width, colors = interface.inputs["picture"].shape
+        _, height, width, colors = interface.inputs["image"].shape
         noise = interface.inputs["noise"].shape[-1]
         self.generator = Generator(config, noise, (height, width, colors), builder=builder)
         self.discriminator = Discriminator(config, height, colors, builder=builder)
@@ -235,10 +235,10 @@ class Sagan(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Y X C"], Aux]:
-        """The generator's pictures; |gamma| among the extras."""
+        """The generator's images; |gamma| among the extras."""
         noise = jnp.asarray(inputs["noise"], self.dtype)
-        picture, moved, maps = self.generator(noise, state["generator"], train=train, capture=capture)
-        return picture, Aux(maps, self.generator.gammas(), {**state, "generator": moved})
+        image, moved, maps = self.generator(noise, state["generator"], train=train, capture=capture)
+        return image, Aux(maps, self.generator.gammas(), {**state, "generator": moved})
 
     def score(
         self,
@@ -249,9 +249,9 @@ class Sagan(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, " B"], Aux]:
-        """The discriminator's scores, high for real pictures; |gamma| among the extras."""
-        picture = jnp.asarray(inputs["picture"], self.dtype)
-        score, moved, maps = self.discriminator(picture, state["discriminator"], train=train, capture=capture)
+        """The discriminator's scores, high for real images; |gamma| among the extras."""
+        image = jnp.asarray(inputs["image"], self.dtype)
+        score, moved, maps = self.discriminator(image, state["discriminator"], train=train, capture=capture)
         return score, Aux(maps, self.discriminator.gammas(), {**state, "discriminator": moved})
 
     def classify(
@@ -263,28 +263,28 @@ class Sagan(Module):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[dict[str, Array], Aux]:
-        """The judge's logits of pictures of any size, and the features that it makes them of.
+        """The judge's logits of images of any size, and the features that it makes them of.
 
         Raises:
             ValueError: For a model without a judge.
         """
         if self.judge is None:
             raise ValueError("config.model.judge names no channels: this model has no judge")
-        features, _ = self.judge.features(jnp.asarray(inputs["picture"], self.dtype))
+        features, _ = self.judge.features(jnp.asarray(inputs["image"], self.dtype))
         return {"logits": self.judge.head(features), "features": features}, Aux({}, {}, state)
 
 
 def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for pictures of the task's size; a site for every attention of each player.
+    """The model for images of the task's size; a site for every attention of each player.
 
     Raises:
-        UserError: For pictures whose sides cannot be halved so often, and for an attention at a grid that there is not.
+        UserError: For images whose sides cannot be halved so often, and for an attention at a grid that there is not.
     """
-    _, height, width, _ = interface.inputs["picture"].shape
+    _, height, width, _ = interface.inputs["image"].shape
     stride = 2**config.halvings
     if height % stride or width % stride:
         raise UserError(
-            f"pictures of {height} x {width} pixels are not divided by {stride}: config.model.channels="
+            f"images of {height} x {width} pixels are not divided by {stride}: config.model.channels="
             f"{config.channels} halves their sides {config.halvings} times"
         )
     grids = {height >> level: (width >> level, 2**level) for level in range(len(config.channels))}

@@ -26,7 +26,7 @@ from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Obje
 from transformer.tasks.labels import Labels
 from transformer.tasks.plain import PlainTask, check_rows, refuse_decoding
 
-_PICTURED = 32  # samples on the wall of pictures that an evaluation writes, 8 in a row
+_SAMPLES_IN_GRID = 32  # samples on the wall of images that an evaluation writes, 8 in a row
 JUDGE = "judge"
 
 
@@ -68,9 +68,7 @@ class PairedCanvases(PlainTask):
         self.nearest = NearestDrawing.of(config.digits, config.pixels)
         inputs = {
             "noise": InputSpec((config.batch_size, config.noise), jnp.float32, Modality.POINTS),
-            "picture": InputSpec(
-                (config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.PICTURE
-            ),
+            "image": InputSpec((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.IMAGE),
         }
         # A judge may be a run of image_classification, which knows all digits.
         self.interface = TaskInterface(inputs, {"classes": len(DIGITS)}, output=IMAGE_GENERATION.output)
@@ -79,7 +77,7 @@ class PairedCanvases(PlainTask):
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         first = self.source(VALIDATION_SEED + 1)[0]
         self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
-        self.probe_batch = {name: self._shown[name] for name in ("noise", "picture")}
+        self.probe_batch = {name: self._shown[name] for name in ("noise", "image")}
 
     def source(self, seed: int) -> Source:
         """Canvases and noise that are drawn anew at every step."""
@@ -90,17 +88,17 @@ class PairedCanvases(PlainTask):
         canvases = draw_pairs(random, config.digits, config.batch_size, config.pixels)
         numbers = np.array([int(digit) for digit in config.digits], np.int32)
         noise = random.normal(size=(config.batch_size, config.noise)).astype(np.float32)
-        return {"picture": canvases.pictures, "noise": noise, "labels": numbers[canvases.glyphs]}
+        return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyphs]}
 
     def _discriminator_loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """E[max(0, 1 - D(x))] + E[max(0, 1 + D(G(z)))] (Zhang et al. 2019, equation 4); `real`, `fake`: mean scores.
 
-        Pictures of both kinds are scored in one pass, so that the discriminator's state moves once.
+        Images of both kinds are scored in one pass, so that the discriminator's state moves once.
         """
         made, _ = self._made(view, batch)
-        both = {"picture": jnp.concatenate([jnp.asarray(batch["picture"]), made.astype(jnp.float32)])}
+        both = {"image": jnp.concatenate([jnp.asarray(batch["image"]), made.astype(jnp.float32)])}
         capture = view.capture
         scores, aux = view.model.apply(view.variables, both, method="score", train=view.train, capture=capture)
         real_B, fake_B = jnp.split(scores.astype(jnp.float32), 2)
@@ -113,7 +111,7 @@ class PairedCanvases(PlainTask):
     ) -> tuple[Array, LossAux]:
         """-E[D(G(z))] (equation 4); the discriminator's state stays as it is."""
         made, aux = self._made(view, batch)
-        scores, _ = view.model.apply(view.variables, {"picture": made}, method="score", train=view.train)
+        scores, _ = view.model.apply(view.variables, {"image": made}, method="score", train=view.train)
         loss = -jnp.sum(scores.astype(jnp.float32)) / totals["examples"]
         return loss, LossAux.of(aux, view.extra, {"loss": loss, **_gammas(aux, len(scores), totals)})
 
@@ -135,21 +133,21 @@ class PairedCanvases(PlainTask):
         """Samples, and what every judge makes of them and of drawn canvases."""
         made = self._made(view, batch)[0].astype(jnp.float32)
         found: dict[str, Any] = {"made": made, "labels": jnp.asarray(batch["labels"])}
-        for kind, pictures in (("made", made), ("drawn", jnp.asarray(batch["picture"]))):
-            for name, reading in self._readings(view, pictures).items():
+        for kind, images in (("made", made), ("drawn", jnp.asarray(batch["image"]))):
+            for name, reading in self._readings(view, images).items():
                 glyphs, sure, features = (part.reshape(len(made), 2, -1) for part in reading)
                 judged = (glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
                 found[f"{name} of {kind}"] = dict(zip(Judged._fields, judged, strict=True))
         return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
 
-    def _readings(self, view: View, pictures: Float[Array, "B Y X 1"]) -> dict[str, Reading]:
+    def _readings(self, view: View, images: Float[Array, "B Y X 1"]) -> dict[str, Reading]:
         """By the nearest drawing and, where the model has one, by its judge, of every half: digits by their numbers."""
-        cut = halves(pictures)
+        cut = halves(images)
         nearest = self.nearest(cut)
         numbers = jnp.asarray([int(digit) for digit in self.config.digits])
         readings = {"nearest": nearest._replace(glyph=numbers[nearest.glyph])}
         if JUDGE in view.variables.params:
-            said, _ = view.model.apply(view.variables, {"picture": cut}, method="classify", train=False)
+            said, _ = view.model.apply(view.variables, {"image": cut}, method="classify", train=False)
             shares = jax.nn.softmax(said["logits"].astype(jnp.float32))
             sure = jnp.max(shares, -1) >= self.config.confidence
             readings[JUDGE] = Reading(jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32))
@@ -163,18 +161,18 @@ class PairedCanvases(PlainTask):
             numbers = measure(made, drawn, np.asarray(found["labels"]))
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
         note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
-        pictures = unscaled(np.asarray(found["made"][:_PICTURED], np.float32))
-        picture: dict[str, str] = {}
+        images = unscaled(np.asarray(found["made"][:_SAMPLES_IN_GRID], np.float32))
+        image: dict[str, str] = {}
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
             (self.directory / "samples").mkdir(exist_ok=True)
-            storage_of(self.directory).replace(self.directory / where, png(wall_of(pictures)))
+            storage_of(self.directory).replace(self.directory / where, png(wall_of(images)))
             note += f"; {where}"
-            picture = {"picture": where}
-        left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(pictures)]
+            image = {"image": where}
+        left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(images)]
         # The page compares what was said with its reference: here the right half with the left one.
         samples = [
-            {"source": f"sample {number}", "target": str(left), "output": str(right)} | picture
+            {"source": f"sample {number}", "target": str(left), "output": str(right)} | image
             for number, (left, right) in enumerate(left_right, 1)
         ]
         return Report(scalars, samples, note)
@@ -186,7 +184,7 @@ class PairedCanvases(PlainTask):
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The drawn canvases beneath the discriminator's maps; what the generator makes changes while it learns."""
         titles = [f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._shown["labels"], 1)]
-        return shown_on(sites, "discriminator", self._shown["picture"], titles)
+        return shown_on(sites, "discriminator", self._shown["image"], titles)
 
     def answer(self, view: View, request: Request) -> Answers:
         """A canvas for each text, a whole number that its noise is drawn by, and what the nearest drawings say of it.
@@ -208,7 +206,7 @@ class PairedCanvases(PlainTask):
         titles = [f"noise {seed}: {line}" for seed, line in zip(seeds, lines, strict=True)]
 
         def look(capture: Capture) -> Mapping[str, Any]:
-            seen = {**inputs, "picture": made}
+            seen = {**inputs, "image": made}
             return jax.jit(lambda variables: _both(view._replace(variables=variables), seen, capture).maps)(
                 view.variables
             )
@@ -219,9 +217,9 @@ class PairedCanvases(PlainTask):
 
 def _both(view: View, inputs: Batch, capture: Capture) -> Aux:
     """A pass of each player, each over its own input."""
-    noise, picture = ({name: jnp.asarray(inputs[name])} for name in ("noise", "picture"))
+    noise, image = ({name: jnp.asarray(inputs[name])} for name in ("noise", "image"))
     _, of_generator = view.model.apply(view.variables, noise, train=False, capture=capture)
-    _, aux = view.model.apply(view.variables, picture, method="score", train=False, capture=capture)
+    _, aux = view.model.apply(view.variables, image, method="score", train=False, capture=capture)
     return aux._replace(maps={**of_generator.maps, **aux.maps})
 
 
@@ -237,20 +235,18 @@ def _seed(text: str) -> int:
 
 
 def wall_of(pixels: UInt8[np.ndarray, "B Y X 1"], across: int = 8) -> UInt8[np.ndarray, "height width"]:
-    """Gray pictures beside and below one another, so many in a row, with a gray line around each."""
+    """Gray images beside and below one another, so many in a row, with a gray line around each."""
     missing = -len(pixels) % across
     padded = np.pad(pixels[..., 0], ((0, missing), (1, 1), (1, 1)), constant_values=128)
     _, rows, columns = padded.shape
     return padded.reshape(-1, across, rows, columns).swapaxes(1, 2).reshape(-1, across * columns)
 
 
-def shown_on(
-    sites: Sequence[Site], player: str, pictures: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]
-) -> Labels:
-    """Pictures beneath the maps of a player ("": of both)."""
-    colored = np.repeat(unscaled(np.asarray(pictures, np.float32)), 3, axis=-1)
+def shown_on(sites: Sequence[Site], player: str, images: Float[np.ndarray, "B Y X 1"], titles: Sequence[str]) -> Labels:
+    """Images beneath the maps of a player ("": of both)."""
+    colored = np.repeat(unscaled(np.asarray(images, np.float32)), 3, axis=-1)
     grids = sorted({site.key.name for site in sites if site.name.startswith(player)})
-    return Labels({}, tuple(titles), pictures=dict.fromkeys(grids, colored))
+    return Labels({}, tuple(titles), images=dict.fromkeys(grids, colored))
 
 
 def synthetic(config: PairedCanvasesConfig, rows_multiple: int = 1) -> PairedCanvases:

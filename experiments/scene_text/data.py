@@ -1,4 +1,4 @@
-"""Strings written into pictures, along a straight line or a bent one, with the place of every glyph known."""
+"""Strings written into images, along a straight line or a bent one, with the place of every glyph known."""
 
 import dataclasses
 import enum
@@ -37,7 +37,7 @@ class Written(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LetteringKind:
-    """Pictures of `pixels` x `pixels` with a string of `fewest` to `most` glyphs of `alphabet`.
+    """Images of `pixels` x `pixels` with a string of `fewest` to `most` glyphs of `alphabet`.
 
     A glyph's square has a side of `sides` pixels, from least to greatest, and less where its string would not fit.
 
@@ -60,7 +60,7 @@ class LetteringKind:
             raise ValueError(f"alphabet={self.alphabet!r} must name at least one glyph, and none of them twice")
         if not 1 <= self.sides[0] <= self.sides[1] <= self.pixels / 2:
             raise ValueError(
-                f"sides={self.sides} of glyphs must rise, from 1 pixel to half of the picture's pixels={self.pixels}"
+                f"sides={self.sides} of glyphs must rise, from 1 pixel to half of the image's pixels={self.pixels}"
             )
 
     def draw(self, random: np.random.Generator) -> str:
@@ -69,7 +69,7 @@ class LetteringKind:
         return "".join(self.alphabet[number] for number in random.integers(0, len(self.alphabet), count))
 
     def write(self, text: str, line: Line, random: np.random.Generator) -> Written:
-        """Where each glyph of a string stands: on a line of this form, all squares within the picture."""
+        """Where each glyph of a string stands: on a line of this form, all squares within the image."""
         turns = _turns(len(text), line, random)
         # Between two glyphs the line goes as far toward the one's direction as toward the other's.
         between = (turns[1:] + turns[:-1]) / 2
@@ -97,7 +97,7 @@ def _turns(count: int, line: Line, random: np.random.Generator) -> Float[np.ndar
 def paint(
     kind: LetteringKind, strings: Sequence[Written], random: np.random.Generator, variation: Variation = VARIED
 ) -> UInt8[np.ndarray, "B pixels pixels 3"]:
-    """Pictures of strings, light on dark: no two drawings of a glyph are alike; every pixel has noise of its own."""
+    """Images of strings, light on dark: no two drawings of a glyph are alike; every pixel has noise of its own."""
     count = len(strings)
     ground = random.uniform(*_GROUND, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
     ink = random.uniform(*_INK, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
@@ -109,14 +109,14 @@ def paint(
         seen = square[above - y : max(kind.pixels - y, 0), left - x : max(kind.pixels - x, 0)]
         part = inked[row, above : above + patch, left : left + patch][: seen.shape[0], : seen.shape[1]]
         np.maximum(part, seen, out=part)
-    pictures = ground + inked[..., None] * (ink - ground) + random.normal(0, _NOISE, (*inked.shape, 3))
-    return np.clip(np.round(pictures), 0, 255).astype(np.uint8)
+    images = ground + inked[..., None] * (ink - ground) + random.normal(0, _NOISE, (*inked.shape, 3))
+    return np.clip(np.round(images), 0, 255).astype(np.uint8)
 
 
 def _squares(
     kind: LetteringKind, strings: Sequence[Written], random: np.random.Generator, variation: Variation
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
-    """Every glyph in a small picture of its own, that one's left upper pixel in the large one, and which this is."""
+    """Every glyph in a small image of its own, that one's left upper pixel in the large one, and which this is."""
     drawn = strokes([glyph for written in strings for glyph in written.text], random, variation)
     middles_Nx2 = np.concatenate([written.middles for written in strings])
     turns_N = np.concatenate([written.turns for written in strings])

@@ -1,4 +1,4 @@
-"""Show, Attend and Read: reads the string in a picture by attention over rows and columns (Li et al. 2019)."""
+"""Show, Attend and Read: reads the string in an image by attention over rows and columns (Li et al. 2019)."""
 
 import dataclasses
 import enum
@@ -68,14 +68,14 @@ class TextReader(RecurrentAttentionDecoder):
     the encoder's state behind the last column; of each column the encoder reads the greatest of every feature.
     Neighbors beyond the edge are zero.
 
-    Inputs: `picture` and `target`, the string behind a begin token, padded at its end.
+    Inputs: `image` and `target`, the string behind a begin token, padded at its end.
     """
 
     def __init__(self, config: TextReaderConfig, interface: TaskInterface, builder: Builder):
         super().__init__(interface, builder)
         self.config = config
         seen, width, vocabulary = config.encoder.width, config.width, interface.vocabularies["target"]
-        self.grid = GridEncoder(config.encoder, interface.inputs["picture"].shape[-1], builder=builder)
+        self.grid = GridEncoder(config.encoder, interface.inputs["image"].shape[-1], builder=builder)
         self.encoder = RecurrentStack(config.recurrent, seen, builder=builder)
         self.holistic = Linear((("features", width),), (("embed", width),), bias=False, builder=builder)
         self.embedding = Embedding(vocabulary, width, builder=builder)
@@ -88,8 +88,8 @@ class TextReader(RecurrentAttentionDecoder):
         self.output = Linear(read, (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, tuple[CellState, ...]]:
-        """What every glyph reads of the picture, and the decoder's state before the begin token."""
-        grid_BxVxWxC = self.grid(jnp.asarray(inputs["picture"], self.dtype))
+        """What every glyph reads of the image, and the decoder's state before the begin token."""
+        grid_BxVxWxC = self.grid(jnp.asarray(inputs["image"], self.dtype))
         columns_BxWxC = place(_greatest_of_columns(grid_BxVxWxC), "batch", None, None)
         _, encoded = self.encoder(columns_BxWxC)
         holistic_BxF = self.holistic(encoded[-1].hidden)
@@ -114,7 +114,7 @@ class TextReader(RecurrentAttentionDecoder):
         *,
         train: bool,
     ) -> tuple[tuple[CellState, ...], Float[Array, "R G"], Alignment]:
-        """h_t reads the glyph before it and then the picture; it tells [h_t ; g_t]."""
+        """h_t reads the glyph before it and then the image; it tells [h_t ; g_t]."""
         hidden_RxF, carry = self.decoder.step(given.word, carry)
         glimpse_RxC, alignment = self.attention.step(hidden_RxF, source)
         return carry, jnp.concatenate([hidden_RxF, glimpse_RxC], axis=-1), alignment
@@ -163,12 +163,12 @@ def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W
 
 
 def build(config: TextReaderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for pictures of one size; strings may have any length.
+    """The model for images of one size; strings may have any length.
 
     Raises:
-        UserError: For pictures that the strides of the convolutions do not divide.
+        UserError: For images that the strides of the convolutions do not divide.
     """
-    seen = config.encoder.axis("grid", *interface.inputs["picture"].shape[1:3])
+    seen = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     if config.attention is Attended.COLUMNS:
         assert seen.shape is not None
         seen = Axis("columns", AxisKind.STEPS, size=seen.shape[1])

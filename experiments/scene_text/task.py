@@ -1,4 +1,4 @@
-"""Pictures of text: a string along a straight or a bent line in, its glyphs out, and what was looked at for each."""
+"""Images of text: a string along a straight or a bent line in, its glyphs out, and what was looked at for each."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ _SHOWN = 5  # strings to read beside their references
 
 
 @dataclasses.dataclass(frozen=True)
-class TextPicturesConfig(Config, path="config.task"):
-    """Batches of `batch_size` pictures of `pixels` x `pixels` of a string of `fewest` to `most` glyphs of `alphabet`.
+class TextImagesConfig(Config, path="config.task"):
+    """Batches of `batch_size` images of `pixels` x `pixels` of a string of `fewest` to `most` glyphs of `alphabet`.
 
     A share `curved` of what is trained on is written along an arc or a wave, the rest along a straight line. At least
     `num_eval_examples` of either line validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
@@ -50,14 +50,14 @@ class TextPicturesConfig(Config, path="config.task"):
 
     @property
     def kind(self) -> LetteringKind:
-        """The pictures."""
+        """The images."""
         return LetteringKind(self.pixels, self.fewest, self.most, alphabet=self.alphabet)
 
 
-class TextPictures(ImageDescriptionTask):
+class TextImages(ImageDescriptionTask):
     """The task: implements transformer.tasks.contract.Task."""
 
-    def __init__(self, config: TextPicturesConfig, rows_multiple: int = 1):
+    def __init__(self, config: TextImagesConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
         size = {"size": config.pixels, "rows": config.batch_size, "beams": config.beams}
@@ -92,14 +92,14 @@ class TextPictures(ImageDescriptionTask):
 
     def _batch(self, strings: Sequence[Written], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Strings painted, in numbers, and where the glyph of each step stands; a step without one has side 0."""
-        picture = scaled(paint(self.kind, strings, random))
+        image = scaled(paint(self.kind, strings, random))
         middles = np.zeros((len(strings), self.steps, 2), np.float32)
         turns, sides = np.zeros((2, len(strings), self.steps), np.float32)
         for row, written in enumerate(strings):
             count = len(written.text)
             middles[row, :count], turns[row, :count], sides[row, :count] = written.middles, written.turns, written.side
         told = self.sequences([written.text for written in strings])
-        return {"picture": picture, "middles": middles, "turns": turns, "sides": sides, **told}
+        return {"image": image, "middles": middles, "turns": turns, "sides": sides, **told}
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Of curved and of straight strings: the loss, what is read, and where attention lies at each glyph."""
@@ -136,7 +136,7 @@ class TextPictures(ImageDescriptionTask):
             UserError: For a language, samples, stop strings or a coverage penalty, and for texts that are no string of
                 the run's glyphs.
         """
-        decoding = self.decoding(request, "reads pictures", f"the longest string has {self.steps} glyphs")
+        decoding = self.decoding(request, "reads images", f"the longest string has {self.steps} glyphs")
         asked = [self._asked(text) for text in request.texts]
         random = np.random.default_rng(decoding.seed)
         batch = self._batch([self.kind.write(string, line, random) for string, line in asked], random)
@@ -158,4 +158,4 @@ class TextPictures(ImageDescriptionTask):
         return string, Line(before[0]) if before else Line.CURVED
 
 
-TASK = TaskSpec(TextPicturesConfig, TextPictures)
+TASK = TaskSpec(TextImagesConfig, TextImages)

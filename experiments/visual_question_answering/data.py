@@ -1,4 +1,4 @@
-"""Questions about pictures: what a set of them knows, and batches of them."""
+"""Questions about images: what a set of them knows, and batches of them."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ _TOKENS = re.compile(r"\?|[^\s?]+")
 
 
 class Question(NamedTuple):
-    """A question, its answer, what kind it is of, and the cells of the picture to look at, one after another."""
+    """A question, its answer, what kind it is of, and the cells of the image to look at, one after another."""
 
     words: tuple[str, ...]
     answer: str
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 class Terms:
     """What the questions of a set are made of: their words, answers and kinds, each a number by its place.
 
-    `longest` is the greatest number of words of a question, `size` the pixels of a side of a picture, which has `side`
+    `longest` is the greatest number of words of a question, `size` the pixels of a side of an image, which has `side`
     cells a side, 0 where nobody knows of any. `relational` are the kinds that lead from one cell to another.
     """
 
@@ -63,9 +63,9 @@ class Terms:
         return [self.words.index(word) + 1 for word in words]
 
     def batch(
-        self, questions: Sequence[Question], pictures: UInt8[np.ndarray, "B size size 3"], rows: int | None = None
+        self, questions: Sequence[Question], images: UInt8[np.ndarray, "B size size 3"], rows: int | None = None
     ) -> Batch:
-        """Questions about a picture each: `picture`, `tokens`, `lengths`, `labels`, `kinds`, `cells` and `index`.
+        """Questions about an image each: `image`, `tokens`, `lengths`, `labels`, `kinds`, `cells` and `index`.
 
         `cells` are the first and the last to look at. Up to `rows` empty rows follow, whose `index` is -1.
         """
@@ -82,14 +82,14 @@ class Terms:
             kinds[row] = self.kinds.index(question.kind)
             if question.cells:
                 cells[row] = question.cells[0], question.cells[-1]
-        read = np.zeros((rows, *pictures.shape[1:]), np.float32)
-        read[:count] = scaled(pictures)
+        read = np.zeros((rows, *images.shape[1:]), np.float32)
+        read[:count] = scaled(images)
         said = {"tokens": tokens, "lengths": lengths, "labels": labels}
-        return {"picture": read, **said, "kinds": kinds, "cells": cells, "index": index}
+        return {"image": read, **said, "kinds": kinds, "cells": cells, "index": index}
 
 
 class QuestionSet(Protocol):
-    """A set of questions about pictures, drawn or of files."""
+    """A set of questions about images, drawn or of files."""
 
     @property
     def terms(self) -> Terms:
@@ -106,10 +106,10 @@ class QuestionSet(Protocol):
         """All questions of the split "validation" or "test"."""
 
     def asked(self, split: str) -> Sequence[Question]:
-        """Questions of a split without their pictures; of training such as there are."""
+        """Questions of a split without their images; of training such as there are."""
 
-    def picture(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
-        """A picture of the test split, counted from 0.
+    def image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
+        """An image of the test split, counted from 0.
 
         Raises:
             UserError: For a number that none has.
@@ -125,7 +125,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def by_question_alone(training: Iterable[Question], held_out: Iterable[Question]) -> dict[str, float]:
-    """How many of each kind are right who know no picture: who say what training answered most to the very same words.
+    """How many of each kind are right who know no image: who say what training answered most to the very same words.
 
     A question that training has not asked is answered by its commonest answer. Shares by kind, and of all as "".
     """

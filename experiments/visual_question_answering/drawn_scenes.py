@@ -85,8 +85,8 @@ class SceneQuestions(Config, path="scenes"):
         def draw(random: np.random.Generator) -> Batch:
             drawn = [self.draw(random, each) for _ in range(-(-rows // each))]
             questions = [question for _, asked in drawn for question in asked]
-            pictures = np.repeat(paint(kind, [items for items, _ in drawn], random), each, axis=0)
-            return terms.batch(questions[:rows], pictures[:rows])
+            images = np.repeat(paint(kind, [items for items, _ in drawn], random), each, axis=0)
+            return terms.batch(questions[:rows], images[:rows])
 
         return GeneratedBatches(draw, seed)
 
@@ -95,17 +95,17 @@ class SceneQuestions(Config, path="scenes"):
         return _HeldOut(self, split, rows)
 
     def asked(self, split: str) -> list[Question]:
-        """The questions of a split without their pictures; of training as many as tell what their words alone do."""
+        """The questions of a split without their images; of training as many as tell what their words alone do."""
         return [self.numbered(split, number)[1] for number in range(_COUNTED if split == "train" else self.size(split))]
 
-    def picture(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
+    def image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
         """The scene of a question of the test split, its items drawn anew.
 
         Raises:
             UserError: For a number that none has.
         """
         if not 0 <= number < self.test:
-            raise UserError(f"picture {number}: the test split has pictures 0 to {self.test - 1}")
+            raise UserError(f"image {number}: the test split has images 0 to {self.test - 1}")
         items, _ = self.numbered("test", number)
         return paint(self.kind, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
 
@@ -156,8 +156,8 @@ class _HeldOut(Sequence[Batch]):
         last = min(first + self.rows, self.questions.size(self.split))
         drawn = [self.questions.numbered(self.split, each) for each in range(first, last)]
         random = np.random.default_rng((_SEEDS[self.split], 1, number))
-        pictures = paint(self.questions.kind, [items for items, _ in drawn], random)
-        return self.questions.terms.batch([question for _, question in drawn], pictures, self.rows)
+        images = paint(self.questions.kind, [items for items, _ in drawn], random)
+        return self.questions.terms.batch([question for _, question in drawn], images, self.rows)
 
 
 def ask(kind: SceneKind, items: Sequence[Item]) -> Iterator[Question]:

@@ -1,4 +1,4 @@
-"""easy-VQA (Zhou 2019): questions about pictures of one colored shape, from files that their user already has."""
+"""easy-VQA (Zhou 2019): questions about images of one colored shape, from files that their user already has."""
 
 import dataclasses
 import pathlib
@@ -21,7 +21,7 @@ _SHAPES = ("circle", "rectangle", "triangle")
 _KINDS = {"yes_no": ("no", "yes"), "color": _COLORS, "shape": _SHAPES}
 _SPOKEN = words_of("what color is the shape ? does the image not contain a there present in no of")
 _LONGEST, _SIZE = 10, 64
-# The last tenth of the pictures for training validate, with all that is asked about them.
+# The last tenth of the images for training validate, with all that is asked about them.
 _HELD_OUT = 10
 TERMS = Terms(
     tuple(sorted({*_SPOKEN, *_COLORS, *_SHAPES})),
@@ -38,17 +38,17 @@ _HOW = (
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Questions in the order of their file, and of each the number of its picture among `pictures`."""
+    """Questions in the order of their file, and of each the number of its image among `images`."""
 
     questions: Sequence[Question]
     about: np.ndarray
-    pictures: UInt8[np.ndarray, "P 64 64 3"]
+    images: UInt8[np.ndarray, "P 64 64 3"]
 
     def part(self, first: int, last: int) -> "Split":
-        """What is asked about the pictures from `first` until `last`."""
+        """What is asked about the images from `first` until `last`."""
         (kept,) = np.nonzero((self.about >= first) & (self.about < last))
         questions = [self.questions[int(number)] for number in kept]
-        return Split(questions, self.about[kept] - first, self.pictures[first:last])
+        return Split(questions, self.about[kept] - first, self.images[first:last])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class EasyVqa:
         """How many questions each split has."""
         sizes = ", ".join(f"{len(split.questions):,} {name}" for name, split in self.splits.items())
         return (
-            f"data easy_vqa: {sizes} questions; a tenth of the pictures for training, with all questions about them, "
+            f"data easy_vqa: {sizes} questions; a tenth of the images for training, with all questions about them, "
             "validates"
         )
 
@@ -79,27 +79,27 @@ class EasyVqa:
         """The questions of a split."""
         return self.splits[split].questions
 
-    def picture(self, number: int) -> UInt8[np.ndarray, "64 64 3"]:
-        """A picture of the test split.
+    def image(self, number: int) -> UInt8[np.ndarray, "64 64 3"]:
+        """An image of the test split.
 
         Raises:
             UserError: For a number that none has.
         """
-        pictures = self.splits["test"].pictures
-        if not 0 <= number < len(pictures):
-            raise UserError(f"picture {number}: the test split has pictures 0 to {len(pictures) - 1}")
-        return pictures[number]
+        images = self.splits["test"].images
+        if not 0 <= number < len(images):
+            raise UserError(f"image {number}: the test split has images 0 to {len(images) - 1}")
+        return images[number]
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split's questions, answers and pictures."""
+        """That of every split's questions, answers and images."""
         return {
-            name: fingerprint([*(" ".join((*each.words, each.answer)) for each in split.questions), split.pictures])
+            name: fingerprint([*(" ".join((*each.words, each.answer)) for each in split.questions), split.images])
             for name, split in self.splits.items()
         }
 
 
 class QuestionBatches:
-    """Endless batches of `rows` questions with their pictures, epoch after epoch, in an order drawn from (seed, epoch).
+    """Endless batches of `rows` questions with their images, epoch after epoch, in an order drawn from (seed, epoch).
 
     Without a seed the order is that of the split; rows that fill up the last batch have the index -1.
     """
@@ -114,12 +114,12 @@ class QuestionBatches:
         bucket, chosen = self._plan[step]
         split = self._split
         return TERMS.batch(
-            [split.questions[int(number)] for number in chosen], split.pictures[split.about[chosen]], bucket.rows
+            [split.questions[int(number)] for number in chosen], split.images[split.about[chosen]], bucket.rows
         )
 
 
 def easy_vqa(data_dir: str | None) -> EasyVqa:
-    """The questions and pictures of data.zip in `data_dir`, or of the folders train/ and test/ there.
+    """The questions and images of data.zip in `data_dir`, or of the folders train/ and test/ there.
 
     Raises:
         UserError: For files that are missing or not as published, and where Pillow is not installed.
@@ -133,8 +133,8 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
             train, test = _train_and_test(zipfile.Path(zipfile.ZipFile(archive)))
     else:
         train, test = _train_and_test(folder)
-    cut = len(train.pictures) - max(len(train.pictures) // _HELD_OUT, 1)
-    parts = {"train": train.part(0, cut), "validation": train.part(cut, len(train.pictures)), "test": test}
+    cut = len(train.images) - max(len(train.images) // _HELD_OUT, 1)
+    parts = {"train": train.part(0, cut), "validation": train.part(cut, len(train.images)), "test": test}
     for name, split in parts.items():
         if not split.questions:
             raise UserError(f"easy_vqa: {folder} has no questions for {name}: {_HOW}")
@@ -142,7 +142,7 @@ def easy_vqa(data_dir: str | None) -> EasyVqa:
 
 
 def made_up() -> EasyVqa:
-    """One question about one gray picture in every split: the shapes of the set without its files."""
+    """One question about one gray image in every split: the shapes of the set without its files."""
     question = Question(words_of("what color is the shape?"), "gray", "color")
     split = Split([question], np.zeros(1, int), np.full((1, _SIZE, _SIZE, 3), 128, np.uint8))
     return EasyVqa(dict.fromkeys(("train", "validation", "test"), split))
@@ -161,12 +161,12 @@ def _split(folder: Any) -> Split:
         asked = [_question(*row) for row in rows]
         about = np.array([number for *_, number in rows], int)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise UserError(f"easy_vqa: {file} is not a list of [question, answer, picture]: {error}") from None
+        raise UserError(f"easy_vqa: {file} is not a list of [question, answer, image]: {error}") from None
     if len(about) and (about.min() < 0 or about.max() >= 10**6):
-        raise UserError(f"easy_vqa: {file} names picture {about.min()} or {about.max()}: they are counted from 0")
+        raise UserError(f"easy_vqa: {file} names image {about.min()} or {about.max()}: they are counted from 0")
     count = int(about.max()) + 1 if len(about) else 0
-    pictures = [_picture(folder / "images" / f"{number}.png") for number in range(count)]
-    return Split(asked, about, np.stack(pictures) if pictures else np.zeros((0, _SIZE, _SIZE, 3), np.uint8))
+    images = [_image(folder / "images" / f"{number}.png") for number in range(count)]
+    return Split(asked, about, np.stack(images) if images else np.zeros((0, _SIZE, _SIZE, 3), np.uint8))
 
 
 def _question(text: str, answer: str, _: int) -> Question:
@@ -178,7 +178,7 @@ def _question(text: str, answer: str, _: int) -> Question:
     raise ValueError(f"{answer!r} is no answer of the set")
 
 
-def _picture(file: Any) -> UInt8[np.ndarray, "64 64 3"]:
+def _image(file: Any) -> UInt8[np.ndarray, "64 64 3"]:
     if not file.is_file():
         raise UserError(f"easy_vqa: no file {file}: {_HOW}")
     pixels = decode(file.read_bytes(), str(file))

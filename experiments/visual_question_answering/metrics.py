@@ -15,7 +15,7 @@ from transformer.tasks.attention_mass import cells_of
 from transformer.tasks.contract import Batch, Report, View
 from transformer.tasks.plain import real_rows
 
-# The axes of maps of an answer over the places of a picture.
+# The axes of maps of an answer over the places of an image.
 AXES = ("answer", "grid")
 # The cells that a batch names, the first and the last to look at, and the kinds of questions that are told apart.
 CELLS, GROUPS = ("named", "answer"), ("one_hop", "relational")
@@ -52,7 +52,7 @@ def looks(view: View, batch: Batch, terms: Terms) -> dict[str, Array]:
     Columns are the questions that are not relational, and those that are.
     """
     site = between(view.model.sites, *AXES)[0]
-    inputs = {name: jnp.asarray(batch[name]) for name in ("picture", "tokens", "lengths")}
+    inputs = {name: jnp.asarray(batch[name]) for name in ("image", "tokens", "lengths")}
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture((site.name,)))
     weights_HxBxK = aux.maps[site.name].weights[:, :, 0, 0]  # type: ignore[index]
     cells_Bx2, places_CxK = jnp.asarray(batch["cells"]), jnp.asarray(places_of(site.key, terms), weights_HxBxK.dtype)

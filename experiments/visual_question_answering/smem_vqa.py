@@ -1,4 +1,4 @@
-"""A spatial memory that answers questions about pictures in hops (Xu and Saenko 2016, Ask, attend and answer)."""
+"""A spatial memory that answers questions about images in hops (Xu and Saenko 2016, Ask, attend and answer)."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ SITE = "answer/hops"
 
 @dataclasses.dataclass(frozen=True)
 class SpatialMemoryConfig(Config, path="config.model"):
-    """Words and places of `width` features, and so many `hops` to places of the grid that `picture` makes.
+    """Words and places of `width` features, and so many `hops` to places of the grid that `image` makes.
 
     `positions` tell the places apart. `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout`
     acts on what the classes are scored from. `word_dropout`: the probability with which, in training, a word may not
@@ -34,7 +34,7 @@ class SpatialMemoryConfig(Config, path="config.model"):
 
     width: Positive = 128
     hops: Hops = 2
-    picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    image: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     look: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
@@ -43,7 +43,7 @@ class SpatialMemoryConfig(Config, path="config.model"):
 
 
 class SpatialMemory(StatelessModule):
-    """Hops to the places S of a picture, of a question whose words have the vectors V (section 3.1 and 3.2).
+    """Hops to the places S of an image, of a question whose words have the vectors V (section 3.1 and 3.2).
 
     The question is the sum Q = W_Q V + b_Q of its words, weighted by where they stand; O_0 = Q. The first hop is guided
     by single words: C = V (S W_A + b_A)', and a place weighs as the word that fits it best, softmax(max over words of
@@ -51,7 +51,7 @@ class SpatialMemory(StatelessModule):
     hop adds what it sees, O_k = O_(k-1) + w_k (S W_Ek + b_Ek), and the class is scored from the last,
     W_P relu(O) + b_P.
 
-    inputs: `picture` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
+    inputs: `image` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
     Outputs: logits [B, C].
     """
 
@@ -64,7 +64,7 @@ class SpatialMemory(StatelessModule):
         self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
         self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
         if config.look is not ImageReadout.NOTHING:
-            self.places = GridFeatures(config.picture, config.positions, picture_of(interface), builder=builder)
+            self.places = GridFeatures(config.image, config.positions, image_of(interface), builder=builder)
             for hop in range(config.hops):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
         if config.look is ImageReadout.ATTENTION:
@@ -73,7 +73,7 @@ class SpatialMemory(StatelessModule):
         self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
 
     def _embedding_of_places(self, builder: Builder) -> Linear:
-        inputs, outputs = (("features", self.config.picture.width),), (("embed", self.config.width),)
+        inputs, outputs = (("features", self.config.image.width),), (("embed", self.config.width),)
         return Linear(inputs, outputs, bias=True, builder=builder)
 
     def forward(
@@ -94,7 +94,7 @@ class SpatialMemory(StatelessModule):
         known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)[None]
         looks: list[Captured | None] = []
         if self.config.look is not ImageReadout.NOTHING:
-            places_BxLxC = self.places(jnp.asarray(inputs["picture"], self.dtype))
+            places_BxLxC = self.places(jnp.asarray(inputs["image"], self.dtype))
             guides_BxT = guides(real_BxT, self.config.word_dropout, keys[1])
             known_BxN, looks = self.hop(known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_at(SITE, capture))
         known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
@@ -150,15 +150,15 @@ def best_word(
     return jnp.where(jnp.any(guides_BxT, axis=1, keepdims=True), best_BxL, 0)
 
 
-def picture_of(interface: TaskInterface) -> tuple[int, ...]:
-    """The height, width and channels of the pictures."""
-    return interface.inputs["picture"].shape[1:]
+def image_of(interface: TaskInterface) -> tuple[int, ...]:
+    """The height, width and channels of the images."""
+    return interface.inputs["image"].shape[1:]
 
 
 def build(config: SpatialMemoryConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task of pictures, questions and classes; without attention it has no maps."""
+    """The model for a task of images, questions and classes; without attention it has no maps."""
     attends = config.look is ImageReadout.ATTENTION
-    sites = (grid_site(SITE, config.picture, picture_of(interface), config.hops),) if attends else ()
+    sites = (grid_site(SITE, config.image, image_of(interface), config.hops),) if attends else ()
     return Model(Functional(lambda builder: SpatialMemory(config, interface, builder), precision), sites)
 
 

@@ -1,4 +1,4 @@
-"""Glimpses at a picture by two convolutions over it and the question (Kazemi and Elqursh 2017)."""
+"""Glimpses at an image by two convolutions over it and the question (Kazemi and Elqursh 2017)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _SHORTEST = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class StackedGlimpsesConfig(Config, path="config.model"):
-    """Words of `embedding` features, read by `encoder`, and `glimpses` at the grid that `picture` makes.
+    """Words of `embedding` features, read by `encoder`, and `glimpses` at the grid that `image` makes.
 
     `hidden`: the features of the first convolution, and of the classifier's first layer. `positions` tell the places
     apart. `look`: mean is one glimpse at all places alike, nothing none. `dropout` acts on word vectors, on what the
@@ -40,7 +40,7 @@ class StackedGlimpsesConfig(Config, path="config.model"):
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
     glimpses: Hops = 2
     hidden: Positive = 128
-    picture: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    image: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     look: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
@@ -48,14 +48,14 @@ class StackedGlimpsesConfig(Config, path="config.model"):
 
     @property
     def seen_width(self) -> int:
-        """The features of what is seen of a picture."""
+        """The features of what is seen of an image."""
         return {ImageReadout.ATTENTION: self.glimpses, ImageReadout.MEAN: 1, ImageReadout.NOTHING: 0}[
             self.look
-        ] * self.picture.width
+        ] * self.image.width
 
 
 class StackedGlimpses(StatelessModule):
-    """Weighted sums of the places of a picture, each place phi_l of Euclidean length 1, and the class (section 3).
+    """Weighted sums of the places of an image, each place phi_l of Euclidean length 1, and the class (section 3).
 
     s is the state of the recurrent layers behind the question's last word. Two convolutions of 1 x 1 over phi_l and s
     side by side weigh the places: a_g = softmax over l of (W_2 relu(W_1 [phi_l ; s] + b_1))_g, where another bias would
@@ -63,7 +63,7 @@ class StackedGlimpses(StatelessModule):
     W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) + b_4. W_1 is here a matrix of phi and one of s, so that s is multiplied
     once for all places.
 
-    inputs: `picture` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
+    inputs: `image` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
     Outputs: logits [B, C].
     """
 
@@ -75,10 +75,10 @@ class StackedGlimpses(StatelessModule):
         state = config.encoder.output_width
         if config.look is not ImageReadout.NOTHING:
             self.places = GridFeatures(
-                config.picture, config.positions, interface.inputs["picture"].shape[1:], builder=builder
+                config.image, config.positions, interface.inputs["image"].shape[1:], builder=builder
             )
         if config.look is ImageReadout.ATTENTION:
-            features, inner = (("features", config.picture.width),), (("embed", hidden),)
+            features, inner = (("features", config.image.width),), (("embed", hidden),)
             self.of_place = Linear(features, inner, bias=True, builder=builder)
             self.of_question = Linear((("features", state),), inner, bias=False, builder=builder)
             self.glimpse = Linear(inner, (("features", config.glimpses),), bias=False, builder=builder)
@@ -106,7 +106,7 @@ class StackedGlimpses(StatelessModule):
         seen = [question_BxS]
         looks: list[Captured | None] = []
         if self.config.look is not ImageReadout.NOTHING:
-            places_BxLxC = unit(self.places(jnp.asarray(inputs["picture"], self.dtype)))
+            places_BxLxC = unit(self.places(jnp.asarray(inputs["image"], self.dtype)))
             glimpsed_BxF, looks = self.look(places_BxLxC, question_BxS, tuple(keys[4:]), capture_at(SITE, capture))
             seen = [glimpsed_BxF, question_BxS]
         read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
@@ -142,9 +142,9 @@ def unit(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
 
 
 def build(config: StackedGlimpsesConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task of pictures, questions and classes; without attention it has no maps."""
-    attends, picture = config.look is ImageReadout.ATTENTION, interface.inputs["picture"].shape[1:]
-    sites = (grid_site(SITE, config.picture, picture, config.glimpses),) if attends else ()
+    """The model for a task of images, questions and classes; without attention it has no maps."""
+    attends, image = config.look is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
+    sites = (grid_site(SITE, config.image, image, config.glimpses),) if attends else ()
     return Model(Functional(lambda builder: StackedGlimpses(config, interface, builder), precision), sites)
 
 

@@ -1,4 +1,4 @@
-"""Questions about pictures: an answer out of a list, and where the model looked for it."""
+"""Questions about images: an answer out of a list, and where the model looked for it."""
 
 import dataclasses
 import re
@@ -29,7 +29,7 @@ KNOWN = ("scenes", "easy_vqa")
 
 
 def open_questions(name: str, *, data_dir: str | None = None) -> QuestionSet:
-    """Open a set of questions about pictures.
+    """Open a set of questions about images.
 
     `name` is one of: "scenes" or "scenes/fewest=4,test=500", drawn here
     (experiments.visual_question_answering.drawn_scenes); "easy_vqa", whose files lie in `data_dir`
@@ -56,13 +56,13 @@ def check_name(name: str) -> None:
         raise UserError(f"config.task.dataset={name!r}: easy_vqa has no options")
 
 
-# What launch.generate is asked: the number of a picture of the test split, and a question about it.
+# What launch.generate is asked: the number of an image of the test split, and a question about it.
 _ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
 class QuestionsConfig(Config, path="config.task"):
-    """Questions about pictures, and the rows of a batch of them.
+    """Questions about images, and the rows of a batch of them.
 
     `dataset`: "scenes" (colored shapes in three by three cells, drawn and asked about here; "scenes/fewest=4,test=500"
     says of what sizes), or "easy_vqa", whose files lie in `data_dir`. Of the validation questions the first
@@ -89,7 +89,7 @@ class Questions(PlainTask):
         self.config, self.questions, self.terms = config, questions, questions.terms
         rows, terms = config.batch_size, self.terms
         inputs = {
-            "picture": InputSpec((rows, terms.size, terms.size, 3), jnp.float32, Modality.PICTURE),
+            "image": InputSpec((rows, terms.size, terms.size, 3), jnp.float32, Modality.IMAGE),
             "tokens": InputSpec((rows, terms.longest)),
             "lengths": InputSpec((rows,)),
         }
@@ -160,7 +160,7 @@ class Questions(PlainTask):
         return looks(view, batch, self.terms), None
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        """The pictures and questions of the probe with their answers, and the cells to look at."""
+        """The images and questions of the probe with their answers, and the cells to look at."""
         shown = self._shown
         questions = [
             " ".join(self.terms.words[token - 1] for token in tokens[:length])
@@ -168,41 +168,41 @@ class Questions(PlainTask):
         ]
         answers = [self.terms.answers[label] for label in shown["labels"]]
         titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
-        return describe(self.terms, sites, shown["picture"], titles, shown["cells"])
+        return describe(self.terms, sites, shown["image"], titles, shown["cells"])
 
     def answer(self, view: View, request: Request) -> Answers:
         """The most probable answer to each question, and how probable it is.
 
-        A text is a question, behind the number of the picture of the test split that it is about: "3: where is the
+        A text is a question, behind the number of the image of the test split that it is about: "3: where is the
         star ?". Without one it is about the first.
 
         Raises:
-            UserError: For a language, for a way of decoding, for pictures that there are not, and for words that no
+            UserError: For a language, for a way of decoding, for images that there are not, and for words that no
                 question has.
         """
-        refuse_decoding(request, "answers questions about pictures")
+        refuse_decoding(request, "answers questions about images")
         asked = []
         for text in request.texts:
             number, question = _ASKED.fullmatch(text).groups()  # type: ignore[union-attr]
-            asked.append((self.questions.picture(int(number or 0)), words_of(question)))
+            asked.append((self.questions.image(int(number or 0)), words_of(question)))
         unknown = [Question(words, self.terms.answers[0], self.terms.kinds[0]) for _, words in asked]
-        batch = self.terms.batch(unknown, np.stack([picture for picture, _ in asked]))
+        batch = self.terms.batch(unknown, np.stack([image for image, _ in asked]))
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = most_probable(logits_BxC, self.terms.answers)
         titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
-        labels = describe(self.terms, view.model.sites, batch["picture"], titles, None)
+        labels = describe(self.terms, view.model.sites, batch["image"], titles, None)
         return Answers(lines, labels, look_over(view, inputs))
 
 
 def describe(
     terms: Terms,
     sites: Sequence[Site],
-    picture_BxYxXx3: Float[np.ndarray, "B Y X 3"],
+    image_BxYxXx3: Float[np.ndarray, "B Y X 3"],
     titles: Sequence[str],
     cells_Bx2: Int[np.ndarray, "B 2"] | None,
 ) -> Labels:
-    """The pictures, and the places that lie in the cells to look at.
+    """The images, and the places that lie in the cells to look at.
 
     The last cell is a sure link of the answer; those that lead there are possible ones.
     """
@@ -210,8 +210,8 @@ def describe(
     links = {}
     if cells_Bx2 is not None and terms.side:
         links = {site.name: tuple(_links(places_of(site.key, terms), cells) for cells in cells_Bx2) for site in looking}
-    pictures = {"grid": unscaled(np.asarray(picture_BxYxXx3))} if looking else {}
-    return Labels({}, tuple(titles), links or None, pictures=pictures)
+    images = {"grid": unscaled(np.asarray(image_BxYxXx3))} if looking else {}
+    return Labels({}, tuple(titles), links or None, images=images)
 
 
 def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[Link, ...]:

@@ -152,7 +152,7 @@ CLASSIFICATION = {
     },
 }
 
-PICTURES = {
+IMAGES = {
     "name": "contract",
     "task": {
         "name": "image_classification",
@@ -690,7 +690,7 @@ CASES = (
     ),
     Case(
         "image_classification x vit",
-        PICTURES
+        IMAGES
         | {
             "model": {
                 "family": "vit",
@@ -711,7 +711,7 @@ CASES = (
     ),
     Case(
         "image_classification x convolutional_classifier",
-        PICTURES
+        IMAGES
         | {
             "model": {
                 "family": "convolutional_classifier",
@@ -915,7 +915,7 @@ CASES = (
             "model": {
                 "family": "experiments.visual_question_answering.smem_vqa",
                 "width": 16,
-                "picture": PLACES,
+                "image": PLACES,
                 "embedding_rows": 32,
             }
         },
@@ -933,7 +933,7 @@ CASES = (
                 "embedding": 8,
                 "encoder": {"width": 8},
                 "hidden": 16,
-                "picture": PLACES,
+                "image": PLACES,
                 "embedding_rows": 32,
             }
         },
@@ -990,7 +990,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "text_pictures x text_reader",
+        "text_images x text_reader",
         {
             "name": "contract",
             # Strings of at most three glyphs have four steps: two devices can share them.

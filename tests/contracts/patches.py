@@ -1,4 +1,4 @@
-"""Like a ViT: a picture cut into a grid of patches behind a class token, one layer of self-attention."""
+"""Like a ViT: an image cut into a grid of patches behind a class token, one layer of self-attention."""
 
 import dataclasses
 
@@ -22,8 +22,8 @@ from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.labels import Labels, Link
 from transformer.tasks.losses import token_loss
 
-SIDE, PATCH, WIDTH, HEADS, SITE = 2, 4, 8, 2, "picture/self"
-SERVES = signature("picture", output="class")
+SIDE, PATCH, WIDTH, HEADS, SITE = 2, 4, 8, 2, "image/self"
+SERVES = signature("image", output="class")
 
 
 class Patches(StatelessModule):
@@ -36,7 +36,7 @@ class Patches(StatelessModule):
         self.head = Linear((("embed", WIDTH),), (("features", SIDE**2),), bias=True, builder=builder)
 
     def forward(self, state, inputs, *, train, key=None, capture=None):
-        cut = jnp.asarray(inputs["picture"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)
+        cut = jnp.asarray(inputs["image"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)
         patches = self.embed(jnp.swapaxes(cut, 2, 3).reshape(-1, SIDE**2, PATCH * PATCH))
         x = jnp.pad(patches, ((0, 0), (1, 0), (0, 0))) + self.places(jnp.arange(SIDE**2 + 1), jnp.float32)[None]
         y, captured = self.attention(x, x, mask=Mask(), capture=capture_at(SITE, capture))
@@ -44,18 +44,18 @@ class Patches(StatelessModule):
 
 
 class WhereIsTheBlob(Toy):
-    """Which quarter of the picture is bright."""
+    """Which quarter of the image is bright."""
 
     interface = TaskInterface(
-        {"picture": InputSpec((32, SIDE * PATCH, SIDE * PATCH, 1), jnp.float32, Modality.PICTURE)}, {}, output="class"
+        {"image": InputSpec((32, SIDE * PATCH, SIDE * PATCH, 1), jnp.float32, Modality.IMAGE)}, {}, output="class"
     )
     objectives = property(lambda self: (Objective("classify", self.loss),))
 
     def draw(self, random):
         where = random.integers(0, SIDE**2, 32)
         bright = np.kron(np.eye(SIDE**2).reshape(-1, SIDE, SIDE), np.ones((PATCH, PATCH)))[where]
-        picture = bright + 0.3 * random.normal(size=bright.shape)
-        return {"picture": picture[..., None].astype(np.float32), "label": where}
+        image = bright + 0.3 * random.normal(size=bright.shape)
+        return {"image": image[..., None].astype(np.float32), "label": where}
 
     def loss(self, view, batch, totals, key):
         logits, aux = view.model.apply(view.variables, batch, train=view.train, key=key, capture=view.capture)
@@ -65,10 +65,10 @@ class WhereIsTheBlob(Toy):
         return means["loss"], LossAux.of(aux, view.extra, means)
 
     def labels(self, sites):
-        pictures = np.repeat((255 * self.probe_batch["picture"].clip(0, 1)).astype(np.uint8), 3, axis=-1)
+        images = np.repeat((255 * self.probe_batch["image"].clip(0, 1)).astype(np.uint8), 3, axis=-1)
         links = tuple((Link(0, 1 + int(where), True),) for where in self.probe_batch["label"])
-        labels = Labels({}, tuple(f"picture {n}" for n in range(len(links))), {SITE: links})
-        return dataclasses.replace(labels, pictures={"patches": pictures})
+        labels = Labels({}, tuple(f"image {n}" for n in range(len(links))), {SITE: links})
+        return dataclasses.replace(labels, images={"patches": images})
 
 
 def build(config, interface, precision):

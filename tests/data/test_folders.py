@@ -15,7 +15,7 @@ from experiments.speech.data import open_spoken
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
 from transformer.data.datasets.classification import open_labeled
-from transformer.data.datasets.images import PictureSet, open_pictures
+from transformer.data.datasets.images import ImageDataset, open_images
 from transformer.data.datasets.text import TextSet, open_text
 from transformer.data.datasets.translation import open_translation
 from transformer.data.datasets.user_files import HeldOut, canonical_split_names, split_in_name
@@ -180,7 +180,7 @@ def test_examples_in_two_splits_are_told(tmp_path: Path) -> None:
 PLAIN = {(split, label): 10 * number for number, (split, label) in enumerate((s, c) for s in "tv" for c in "ab")}
 
 
-def pictures(root: Path, *changes: Mapping[str, str | bytes]) -> PictureSet:
+def images(root: Path, *changes: Mapping[str, str | bytes]) -> ImageDataset:
     """A set of two classes in two splits, and what else is put into its folder."""
     for split, name in (("t", "train"), ("v", "val")):
         for label in "ab":
@@ -188,15 +188,15 @@ def pictures(root: Path, *changes: Mapping[str, str | bytes]) -> PictureSet:
             write(root / "pets" / name / label, {f"{v}.png": png(np.full((4, 4), v, np.uint8)) for v in values})
     for files in changes:
         write(root / "pets", files)
-    return open_pictures("pets", data_dir=str(root))
+    return open_images("pets", data_dir=str(root))
 
 
-PICTURE = png(np.full((4, 4), 200, np.uint8))
+IMAGE = png(np.full((4, 4), 200, np.uint8))
 
 
 def test_hidden_files_and_folders_are_no_classes(tmp_path: Path) -> None:
     files = (".ipynb_checkpoints/a/0.png", "train/.ipynb_checkpoints/0.png", "train/a/._0.png", "val/Thumbs.db")
-    opened = pictures(tmp_path, dict.fromkeys((*files, "train/README", "LICENSE"), PICTURE))
+    opened = images(tmp_path, dict.fromkeys((*files, "train/README", "LICENSE"), IMAGE))
     assert opened.classes == ("a", "b")
     assert {split: len(each.labels) for split, each in opened.splits.items()} == {"train": 6, "validation": 6}
     assert opened.cut == (
@@ -205,17 +205,17 @@ def test_hidden_files_and_folders_are_no_classes(tmp_path: Path) -> None:
     )
 
 
-def test_pictures_in_two_splits_are_told(tmp_path: Path) -> None:
-    opened = pictures(tmp_path, {"test/a/x.png": PICTURE, "val/a/y.png": PICTURE, "test/b/z.PNG": PICTURE})
-    assert opened.cut == "2 of 2 test pictures are in validation as well"
+def test_images_in_two_splits_are_told(tmp_path: Path) -> None:
+    opened = images(tmp_path, {"test/a/x.png": IMAGE, "val/a/y.png": IMAGE, "test/b/z.PNG": IMAGE})
+    assert opened.cut == "2 of 2 test images are in validation as well"
 
 
 def test_further_splits_are_told(tmp_path: Path) -> None:
-    pictures(tmp_path, {"test/a/0.png": PICTURE, "extra/b/0.png": png(np.full((4, 4), 9, np.uint8))})
+    images(tmp_path, {"test/a/0.png": IMAGE, "extra/b/0.png": png(np.full((4, 4), 9, np.uint8))})
     (tmp_path / "run").mkdir()
     values = {"name": "image_classification", "dataset": "pets", "data_dir": str(tmp_path)}
     assert build(task_config(values), tmp_path / "run").said == (
-        "data pets: 6 train, 6 validation, 1 test pictures; splits that are not used: extra",
+        "data pets: 6 train, 6 validation, 1 test images; splits that are not used: extra",
     )
 
 
@@ -224,23 +224,23 @@ def test_further_splits_are_told(tmp_path: Path) -> None:
     [
         ("train/a/0.webp", r"train holds 1 file of other kinds than .jpg, .jpeg, .png \(1 .webp\): a/0.webp; convert"),
         ("train/a/0.txt", r"train holds 1 file of other kinds"),
-        ("train/a/more/0.png", "more is a folder within that of a class: put its pictures into"),
+        ("train/a/more/0.png", "more is a folder within that of a class: put its images into"),
         ("train/0.png", "0.png lies in no folder of a class: put it into .*train/CLASS"),
-        ("train/c/README.md", "c holds no pictures: put .jpg or .png files into it, or remove it"),
+        ("train/c/README.md", "c holds no images: put .jpg or .png files into it, or remove it"),
         ("test.zip", r"pets holds 1 file of other kinds than .tar.gz, .tgz, .tar \(1 .zip\): test.zip"),
         ("labels.csv", r"pets holds 1 file of other kinds"),
         ("validation/a/0.png", "pets has both val and validation for validation: remove one of them"),
         ("val.tgz", "has both val and val.tgz for validation"),
     ],
 )
-def test_what_would_be_left_out_of_pictures_is_refused(file: str, says: str, tmp_path: Path) -> None:
+def test_what_would_be_left_out_of_images_is_refused(file: str, says: str, tmp_path: Path) -> None:
     write(tmp_path / "pets", {"train/c/x": b""} if file.startswith("train/c") else {})
     (tmp_path / "pets" / "train" / "c" / "x").unlink(missing_ok=True)
-    refused(lambda: pictures(tmp_path, {file: b"" if file.startswith("train/c") else PICTURE}), says)
+    refused(lambda: images(tmp_path, {file: b"" if file.startswith("train/c") else IMAGE}), says)
 
 
-def packed(root: Path, names: Mapping[str, bytes | None]) -> PictureSet:
-    """A set whose training pictures are in an archive: files, and folders where there is no content."""
+def packed(root: Path, names: Mapping[str, bytes | None]) -> ImageDataset:
+    """A set whose training images are in an archive: files, and folders where there is no content."""
     (root / "pets").mkdir()
     with tarfile.open(root / "pets" / "train.tar.gz", "w:gz") as archive:
         for name, content in names.items():
@@ -254,14 +254,14 @@ def packed(root: Path, names: Mapping[str, bytes | None]) -> PictureSet:
             else:
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-    return open_pictures("pets", data_dir=str(root))
+    return open_images("pets", data_dir=str(root))
 
 
-TWO = {f"set/{label}/{number}.png": PICTURE for label in "ab" for number in range(20)}
+TWO = {f"set/{label}/{number}.png": IMAGE for label in "ab" for number in range(20)}
 
 
 def test_what_is_hidden_in_an_archive_is_not_read_and_said(tmp_path: Path) -> None:
-    opened = packed(tmp_path, {**TWO, "__MACOSX/set/a/._0.png": PICTURE, "set/README": b"about", "set/a": None})
+    opened = packed(tmp_path, {**TWO, "__MACOSX/set/a/._0.png": IMAGE, "set/README": b"about", "set/a": None})
     assert opened.classes == ("a", "b")
     assert "; not read: train.tar.gz/__MACOSX/set/a/._0.png, train.tar.gz/set/README" in opened.cut
 
@@ -269,14 +269,14 @@ def test_what_is_hidden_in_an_archive_is_not_read_and_said(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        ({"set/a/0.webp": PICTURE}, r"train.tar.gz holds 1 file of other kinds .*\(1 .webp\): set/a/0.webp"),
-        ({"0.png": PICTURE}, "0.png lies in no folder of a class: put it into CLASS/0.png"),
+        ({"set/a/0.webp": IMAGE}, r"train.tar.gz holds 1 file of other kinds .*\(1 .webp\): set/a/0.webp"),
+        ({"0.png": IMAGE}, "0.png lies in no folder of a class: put it into CLASS/0.png"),
         (
-            {"set/a/more/0.png": PICTURE},
+            {"set/a/more/0.png": IMAGE},
             "has set/a/0.png and set/a/more/0.png: let the folders of all classes stand in",
         ),
-        ({"test/a/0.png": PICTURE}, "has set/a/0.png and test/a/0.png"),
-        ({"set/c": None}, "set/c holds no pictures"),
+        ({"test/a/0.png": IMAGE}, "has set/a/0.png and test/a/0.png"),
+        ({"set/c": None}, "set/c holds no images"),
         ({"set/a/l.png": b"link"}, "set/a/l.png is a link or a device"),
     ],
 )
@@ -302,12 +302,12 @@ def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) ->
     write_omniglot(path, "Greek", 2)
     assert (
         "not read: images_background.zip/images_background/Greek/notes.txt"
-        in open_pictures("omniglot", data_dir=str(tmp_path)).cut
+        in open_images("omniglot", data_dir=str(tmp_path)).cut
     )
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("images_background/Greek/alpha.png", PICTURE)
+        archive.writestr("images_background/Greek/alpha.png", IMAGE)
     for act in (
-        lambda: open_pictures("omniglot", data_dir=str(tmp_path)),
+        lambda: open_images("omniglot", data_dir=str(tmp_path)),
         lambda: open_characters("omniglot_characters/validation=1,test=1", data_dir=str(tmp_path), side=4),
     ):
         refused(act, "alpha.png is not named as .png files of this set are")
@@ -328,8 +328,8 @@ def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest
     assert sum(map(len, open_labeled("labeled/a.tsv", classes=("x", "y")).splits.values())) == 101
     # What asks whether a run's config names files sees the same names.
     refused(lambda: open_translation("pairs/train.en, pairs/train.de", prepared_dir="none"), "no file  pairs/train.de")
-    pictures(tmp_path / "folder")
-    assert open_pictures("folder/pets").classes == ("a", "b")
+    images(tmp_path / "folder")
+    assert open_images("folder/pets").classes == ("a", "b")
 
 
 def test_a_folder_of_data_that_is_missing_is_refused(tmp_path: Path) -> None:

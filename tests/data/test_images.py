@@ -1,4 +1,4 @@
-"""Pictures in files and as drawn, what is done to those that train, and batches of them."""
+"""Images in files and as drawn, what is done to those that train, and batches of them."""
 
 import io
 import os
@@ -15,13 +15,13 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.image_files import Resample, Resizing, decode
-from transformer.data.datasets.images import made_up, open_pictures
+from transformer.data.datasets.images import made_up, open_images
 from transformer.data.images import (
     Augmentation,
+    ImageBatches,
+    ImageSpec,
+    LabeledImages,
     Normalization,
-    PictureBatches,
-    PictureFacts,
-    Pictures,
     augment,
     scaled,
     shuffled,
@@ -31,35 +31,35 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint
 
 
 def changed(seed: int = 0, **how: float) -> np.ndarray:
-    return augment(PIXELS, Augmentation(**how), np.random.default_rng(seed)).pictures
+    return augment(PIXELS, Augmentation(**how), np.random.default_rng(seed)).images
 
 
 def test_nothing_is_done_by_default() -> None:
     mixed = augment(PIXELS, Augmentation(), np.random.default_rng(0))
-    np.testing.assert_allclose(mixed.pictures, PIXELS / 127.5 - 1, atol=1e-6)
-    np.testing.assert_array_equal(mixed.pictures, scaled(PIXELS))
+    np.testing.assert_allclose(mixed.images, PIXELS / 127.5 - 1, atol=1e-6)
+    np.testing.assert_array_equal(mixed.images, scaled(PIXELS))
     assert mixed.shares.tolist() == [1] * 6
 
 
 def test_normalization_is_by_channel() -> None:
     how = Normalization(mean=(0.4, 0.5, 0.6), deviation=(0.2,))
     np.testing.assert_allclose(how(PIXELS), (PIXELS / 255 - [0.4, 0.5, 0.6]) / 0.2, atol=1e-5)
-    with pytest.raises(UserError, match="has 2 numbers, the pictures have 3 channels"):
+    with pytest.raises(UserError, match="has 2 numbers, the images have 3 channels"):
         Normalization(mean=(0.4, 0.5))(PIXELS)
     with pytest.raises(UserError, match=r"deviation\[0\]=0.0 must be above 0"):
         Normalization(deviation=(0.0,))
 
 
-def test_a_run_keeps_what_its_pictures_are(tmp_path: Path) -> None:
-    facts = PictureFacts((8, 10, 3), ("cat", "dog"))
+def test_a_run_keeps_what_its_images_are(tmp_path: Path) -> None:
+    facts = ImageSpec((8, 10, 3), ("cat", "dog"))
     facts.save(tmp_path)
-    assert PictureFacts.load(tmp_path) == facts
-    (tmp_path / "pictures.json").write_text('{"shape": [8, 10], "classes": ["cat"]}')
+    assert ImageSpec.load(tmp_path) == facts
+    (tmp_path / "images.json").write_text('{"shape": [8, 10], "classes": ["cat"]}')
     with pytest.raises(UserError, match="does not say the shape"):
-        PictureFacts.load(tmp_path)
+        ImageSpec.load(tmp_path)
 
 
-def test_a_crop_is_a_window_of_the_picture_among_gray() -> None:
+def test_a_crop_is_a_window_of_the_image_among_gray() -> None:
     around = np.pad(PIXELS, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=128)
     places = set()
     for seed in range(12):
@@ -99,20 +99,20 @@ def test_cutout_empties_a_square_that_may_reach_over_the_edge(side: int) -> None
     assert min(sizes)[0] == -(-side // 2)
 
 
-def test_mixup_mixes_pictures_with_their_partners_by_shares_of_beta() -> None:
+def test_mixup_mixes_images_with_their_partners_by_shares_of_beta() -> None:
     shares = []
     for seed in range(200):
         mixed = augment(PIXELS, Augmentation(mixup=0.4), np.random.default_rng(seed))
         share = mixed.shares[:, None, None, None]
         expected = share * scaled(PIXELS) + (1 - share) * scaled(PIXELS)[mixed.partners]
-        np.testing.assert_allclose(mixed.pictures, expected, atol=1e-6)
+        np.testing.assert_allclose(mixed.images, expected, atol=1e-6)
         shares.extend(mixed.shares)
     assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
     # Beta(a, a) has the variance 1 / (4 (2 a + 1)).
     assert np.var(shares) == pytest.approx(1 / (4 * 1.8), abs=0.01)
 
 
-def test_shuffling_exchanges_squares_in_all_pictures_alike() -> None:
+def test_shuffling_exchanges_squares_in_all_images_alike() -> None:
     numbered = np.repeat(np.repeat(np.arange(20, dtype=np.uint8).reshape(1, 4, 5, 1), 2, 1), 2, 2)
     first, second = shuffled(np.concatenate([numbered, numbered + 100]), 2)
     np.testing.assert_array_equal(second, first + 100)
@@ -126,10 +126,13 @@ def test_shuffling_exchanges_squares_in_all_pictures_alike() -> None:
 
 
 def test_squares_are_exchanged_behind_augmentation() -> None:
-    """Cropped and mirrored pictures are those of a run without the exchange, square by square."""
-    pictures, how = Pictures(PIXELS, np.arange(len(PIXELS), dtype=np.int32)), Augmentation(crop=2, flip=0.5, cutout=3)
+    """Cropped and mirrored images are those of a run without the exchange, square by square."""
+    images, how = (
+        LabeledImages(PIXELS, np.arange(len(PIXELS), dtype=np.int32)),
+        Augmentation(crop=2, flip=0.5, cutout=3),
+    )
     plain, exchanged = (
-        PictureBatches(pictures, rows=2, seed=3, augmentation=how, shuffled_by=patch)[1]["picture"] for patch in (0, 2)
+        ImageBatches(images, rows=2, seed=3, augmentation=how, shuffled_by=patch)[1]["image"] for patch in (0, 2)
     )
     assert not np.array_equal(exchanged, plain)
     np.testing.assert_array_equal(exchanged, shuffled(plain, 2))
@@ -141,23 +144,23 @@ def test_unfit_augmentation_is_refused(wrong: dict) -> None:
         Augmentation(**wrong)
 
 
-def test_an_epoch_has_every_picture_once_and_a_batch_is_that_of_its_step() -> None:
-    pictures = Pictures(PIXELS, np.arange(6, dtype=np.int32) % 2)
+def test_an_epoch_has_every_image_once_and_a_batch_is_that_of_its_step() -> None:
+    images = LabeledImages(PIXELS, np.arange(6, dtype=np.int32) % 2)
     how = Augmentation(crop=1, mixup=0.2)
-    batches = PictureBatches(pictures, rows=4, seed=3, augmentation=how)
+    batches = ImageBatches(images, rows=4, seed=3, augmentation=how)
     epoch = [batches[step] for step in range(batches.batches_per_epoch)]
     assert sorted(np.concatenate([batch["index"] for batch in epoch])) == [-1, -1, 0, 1, 2, 3, 4, 5]
-    again = PictureBatches(pictures, rows=4, seed=3, augmentation=how)[1]
+    again = ImageBatches(images, rows=4, seed=3, augmentation=how)[1]
     for name, values in epoch[1].items():
         np.testing.assert_array_equal(again[name], values)
-    plain = PictureBatches(pictures, rows=4, seed=None, augmentation=how)
-    np.testing.assert_array_equal(plain[0]["picture"], scaled(PIXELS[:4]))
+    plain = ImageBatches(images, rows=4, seed=None, augmentation=how)
+    np.testing.assert_array_equal(plain[0]["image"], scaled(PIXELS[:4]))
     np.testing.assert_array_equal(plain[1]["index"], [4, 5, -1, -1])
 
 
 def test_drawn_digits_are_the_same_each_time_and_differ_between_splits() -> None:
-    opened = open_pictures("digits/size=12,train=30,validation=10,test=10")
-    again = open_pictures("digits/size=12,train=30,validation=10,test=10")
+    opened = open_images("digits/size=12,train=30,validation=10,test=10")
+    again = open_images("digits/size=12,train=30,validation=10,test=10")
     assert opened.classes == tuple("0123456789")
     train, test = opened.split("train"), opened.split("test")
     assert train.pixels.shape == (30, 12, 12, 1)
@@ -183,7 +186,7 @@ def write(root: Path, split: str, count: int, first: int = 0) -> None:
             (root / split / label / f"{number:03}.png").write_bytes(png_of(pixels))
 
 
-def test_folders_and_archives_hold_the_same_pictures(tmp_path: Path) -> None:
+def test_folders_and_archives_hold_the_same_images(tmp_path: Path) -> None:
     write(tmp_path / "pets", "train", 40)
     write(tmp_path / "pets", "test", 2, first=50)
     packed = tmp_path / "packed"
@@ -191,9 +194,9 @@ def test_folders_and_archives_hold_the_same_pictures(tmp_path: Path) -> None:
     for split in ("train", "test"):
         with tarfile.open(packed / f"{split}.tar.gz", "w:gz") as archive:
             archive.add(tmp_path / "pets" / split, split)
-    plain, archived = (open_pictures(f"{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
+    plain, archived = (open_images(f"{name}", data_dir=str(tmp_path)) for name in ("pets", "packed"))
     assert plain.classes == archived.classes == ("cat", "dog")
-    assert plain.cut == "every 20th training picture of a class validates"
+    assert plain.cut == "every 20th training image of a class validates"
     for split, count in (("train", 76), ("validation", 4), ("test", 4)):
         assert len(plain.split(split).labels) == count
         for one, other in zip(plain.split(split), archived.split(split), strict=True):
@@ -201,7 +204,7 @@ def test_folders_and_archives_hold_the_same_pictures(tmp_path: Path) -> None:
     held = plain.split("validation")
     assert held.pixels[:, 0, 0, 0].tolist() == [19, 39, 119, 139]
     assert held.labels.tolist() == [0, 0, 1, 1]
-    assert open_pictures("pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
+    assert open_images("pets", data_dir=str(tmp_path), resizing=Resizing(4)).split("test").pixels.shape == (
         4,
         4,
         4,
@@ -215,17 +218,17 @@ def test_unfit_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
     def refused(message: str, name: str = "pets", **given: Any) -> None:
         with pytest.raises(UserError, match=message) as caught:
-            open_pictures(name, data_dir=str(tmp_path), **given)
+            open_images(name, data_dir=str(tmp_path), **given)
         assert "\n" not in str(caught.value)
 
     refused("there is no folder .*nothing: give one that holds train/CLASS", "nothing")
     refused("is unknown", "digit")
     refused("size=4 must be at least 8", "digits/size=4")
-    refused("say the size of drawn pictures by digits/size=20", "digits", resizing=Resizing(20))
+    refused("say the size of drawn images by digits/size=20", "digits", resizing=Resizing(20))
     (root / "train" / "dog" / "000.png").write_bytes(png_of(np.zeros((7, 6, 3), np.uint8)))
-    refused("has pictures of 6 x 6 and of 6 x 7 pixels: give config.task.side")
+    refused("has images of 6 x 6 and of 6 x 7 pixels: give config.task.side")
     (root / "train" / "dog" / "000.png").write_bytes(b"GIF89a")
-    refused("dog/000.png is no JPEG or PNG picture")
+    refused("dog/000.png is no JPEG or PNG image")
     (root / "train" / "dog" / "000.png").unlink()
     os.symlink("/etc", root / "outside")
     refused("leads out of")
@@ -274,7 +277,7 @@ UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_a_picture_is_turned_as_its_exif_data_say(orientation: int, kind: str) -> None:
+def test_a_image_is_turned_as_its_exif_data_say(orientation: int, kind: str) -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     stored, exif = np.random.default_rng(0).integers(0, 256, (16, 8, 3)).astype(np.uint8), image.Exif()
     exif[0x0112] = orientation
@@ -285,7 +288,7 @@ def test_a_picture_is_turned_as_its_exif_data_say(orientation: int, kind: str) -
     np.testing.assert_array_equal(decode(turned.getvalue(), "x"), UPRIGHT[orientation](as_stored))
 
 
-def test_the_middle_of_a_resized_picture_is_kept() -> None:
+def test_the_middle_of_a_resized_image_is_kept() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3)).astype(np.uint8)
     whole = np.asarray(image.fromarray(pixels).resize((16, 16), 3))

@@ -50,9 +50,9 @@ def test_scenes_hold_different_items_in_different_cells() -> None:
 
 def test_an_item_is_painted_in_its_cell_in_its_color() -> None:
     kind, items = SceneKind(), (Item(5, "circle", "red"), Item(6, "square", "blue"))
-    (picture,) = paint(kind, [items], np.random.default_rng(0), NO_VARIATION)
-    assert picture.shape == (48, 48, 3)
-    means = picture.reshape(3, 16, 3, 16, 3).astype(float)[:, 4:12, :, 4:12].mean(axis=(1, 3)).reshape(9, 3)
+    (image,) = paint(kind, [items], np.random.default_rng(0), NO_VARIATION)
+    assert image.shape == (48, 48, 3)
+    means = image.reshape(3, 16, 3, 16, 3).astype(float)[:, 4:12, :, 4:12].mean(axis=(1, 3)).reshape(9, 3)
     for item in items:
         assert np.abs(means[item.cell] - COLORS[item.color]).max() < 20
     empty = np.delete(means, [5, 6], axis=0)

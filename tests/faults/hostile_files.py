@@ -138,7 +138,7 @@ KINDS = (
     Kind("translation", "maps/zarr.json", StoreFile, ("attributes",), _sealed_attributes, ("maps", "train")),
     Kind("translation", "maps/written-1.json", WrittenFile, (), _sealed, ("maps", "train")),
     Kind("translation", "maps/encoder/self/full/codes/zarr.json", ArrayFile, (), _same, ("maps", "train")),
-    Kind("translation", "maps/labels/*/picture/zarr.json", ArrayFile, (), _same, ("maps", "train")),
+    Kind("translation", "maps/labels/*/image/zarr.json", ArrayFile, (), _same, ("maps", "train")),
     Kind("translation", "maps/decoder/cross/statistics/zarr.json", ArrayFile, (), _same, ("maps", "train")),
     Kind("translation", "metrics.jsonl", None, (), _same, ("maps", "scaling", "train"), lines=True),
     Kind("translation", "samples.jsonl", None, (), _same, ("maps", "train"), lines=True),

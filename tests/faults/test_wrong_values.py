@@ -85,7 +85,7 @@ def _checkpoint(directory: RunDirectory, config: Mapping[str, Any]) -> None:
 
 
 def _maps(directory: RunDirectory) -> None:
-    labels = dataclasses.replace(LABELS, pictures={"source": np.zeros((2, 4, 4, 3), np.uint8)})
+    labels = dataclasses.replace(LABELS, images={"source": np.zeros((2, 4, 4, 3), np.uint8)})
     store = open_store(directory.maps, labels=labels)
     store.write(1, some_maps(1, store))
     completed(directory.path)

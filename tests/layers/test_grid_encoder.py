@@ -1,4 +1,4 @@
-"""The convolutions beneath attention over pictures, against loops of NumPy in float64."""
+"""The convolutions beneath attention over images, against loops of NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -36,11 +36,11 @@ def test_encoder_against_numpy() -> None:
     params = programs.initial(functional.init)
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), params)
-    picture = rng.normal(size=(2, 12, 18, 3)).astype(np.float32)
-    got = functional.bind(params)(jnp.asarray(picture))
+    image = rng.normal(size=(2, 12, 18, 3)).astype(np.float32)
+    got = functional.bind(params)(jnp.asarray(image))
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     for number in range(2):
-        x = picture[number].astype(np.float64)
+        x = image[number].astype(np.float64)
         for stage, stride in ((wide["stage_0"], 2), (wide["stage_1"], 3)):
             x = np.maximum(normed(convolved(x, stage["convolution"]["kernel"], stride), stage["norm"]), 0)
             block, y = stage["block_0"], x
@@ -56,8 +56,8 @@ def test_axis_and_flops() -> None:
     assert (axis.kind, axis.shape, axis.stride) == (AxisKind.GRID, (2, 3), 6.0)
     first, second = 2 * 6 * 9 * 9 * 4 * (3 + 2 * 4), 2 * 2 * 3 * 9 * 6 * (4 + 2 * 6)
     functional = Functional(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
-    picture = jax.ShapeDtypeStruct((1, 12, 18, 3), jnp.float32)
-    program = jax.make_jaxpr(lambda params, picture: functional.bind(params)(picture))(functional.shapes(), picture)
+    image = jax.ShapeDtypeStruct((1, 12, 18, 3), jnp.float32)
+    program = jax.make_jaxpr(lambda params, image: functional.bind(params)(image))(functional.shapes(), image)
     assert count_products(program.jaxpr) == first + second
     with pytest.raises(UserError, match="are not divided by 6"):
         CONFIG.axis("grid", 12, 16)

@@ -36,8 +36,8 @@ def test_it_is_the_papers_equations() -> None:
         y, captured = functional.bind(params)(jnp.asarray(x), kernels=kernels, capture=Capture(sites=("any",)))
         w = {name: np.asarray(params[name]["kernel"], np.float64) for name in ("query", "key", "value", "output")}
         w |= {name: np.asarray(kernel, np.float64) for name, kernel in kernels.items()}
-        for number, picture in enumerate(x.astype(np.float64)):
-            places = picture.reshape(-1, CHANNELS)
+        for number, image in enumerate(x.astype(np.float64)):
+            places = image.reshape(-1, CHANNELS)
             g, f, h = (places @ w[name].reshape(CHANNELS, 2) for name in ("query", "key", "value"))
             s = f @ g.T  # s_ij = f(x_i)' g(x_j)
             beta = np.exp(s) / np.exp(s).sum(0)

@@ -232,17 +232,15 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
-def write_picture_run(directory: Path) -> Run:
-    """Two small pictures in four by four patches behind a class token: heads look at a bright disc, or nearby."""
+def write_image_run(directory: Path) -> Run:
+    """Two small images in four by four patches behind a class token: heads look at a bright disc, or nearby."""
     patches = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, leading=1)
     site = Site("encoder/self", patches, patches, ("0", "1"), ("0", "1", "2"))
     y, x = np.mgrid[:32, :32]
     discs = [np.exp(-(np.square(x - a) + np.square(y - b)) / 60) for a, b in ((9, 20), (22, 8))]
-    pictures = np.stack([np.stack([40 + 200 * disc, 30 + 6 * x, 50 + 5 * y], axis=-1) for disc in discs])
+    images = np.stack([np.stack([40 + 200 * disc, 30 + 6 * x, 50 + 5 * y], axis=-1) for disc in discs])
     names = ("[CLS]", *(f"patch {row + 1},{column + 1}" for row in range(4) for column in range(4)))
-    labels = Labels(
-        {"patches": (names,) * 2}, ("disc left", "disc right"), pictures={"patches": pictures.astype(np.uint8)}
-    )
+    labels = Labels({"patches": (names,) * 2}, ("disc left", "disc right"), images={"patches": images.astype(np.uint8)})
     light = np.stack([disc.reshape(4, 8, 4, 8).mean(axis=(1, 3)).reshape(16) for disc in discs])
     places = np.array([(index // 4, index % 4) for index in range(16)])
     near = -np.square(places[:, None] - places[None]).sum(axis=-1) / 2
@@ -255,18 +253,18 @@ def write_picture_run(directory: Path) -> Run:
         logits[:, :, 2, :, 0] += step / 20
         maps[step] = {site.name: softmax(logits)}
         store.write(step, make_kept(store, maps[step]))
-    write_record(directory, "pictures")
+    write_record(directory, "images")
     return Run(directory, (site,), labels, maps)
 
 
 def write_agent_run(directory: Path) -> Run:
-    """Two episodes of at most three steps, each step with a picture of its own in two by two regions."""
+    """Two episodes of at most three steps, each step with an image of its own in two by two regions."""
     region = Axis("region", AxisKind.GRID, shape=(2, 2), stride=3.0)
     site = Site("agent/attention", Axis("step", AxisKind.STEPS), region, ("0",), ("0",))
-    pictures = np.random.default_rng(0).integers(0, 255, (2, 3, 6, 6, 3), np.uint8)
+    images = np.random.default_rng(0).integers(0, 255, (2, 3, 6, 6, 3), np.uint8)
     steps = (("1 look", "2 wave", "3 wait"), ("1 look", "2 wave"))
     names = {"step": steps, "region": (region.names() or (),) * 2}
-    labels = Labels(names, ("a handshake", "no handshake"), pictures={"region": pictures})
+    labels = Labels(names, ("a handshake", "no handshake"), images={"region": images})
     maps = {1: {site.name: np.full((1, 2, 1, 3, 4), 0.25, np.float32)}}
     store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32)
     store.write(1, make_kept(store, maps[1]))
@@ -400,8 +398,8 @@ def agent_run(tmp_path_factory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def picture_run(tmp_path_factory) -> Run:
-    return write_picture_run(tmp_path_factory.mktemp("pictures"))
+def image_run(tmp_path_factory) -> Run:
+    return write_image_run(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="module")

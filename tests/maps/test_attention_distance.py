@@ -1,4 +1,4 @@
-"""How far heads look on a picture, in pixels, against NumPy in float64 over the stored maps."""
+"""How far heads look on an image, in pixels, against NumPy in float64 over the stored maps."""
 
 import itertools
 import math
@@ -13,8 +13,8 @@ from transformer.maps.store import MapStore, Statistics
 
 
 @pytest.fixture(scope="module")
-def store(picture_run) -> MapStore:
-    return MapStore.existing(picture_run.directory / "maps")
+def store(image_run) -> MapStore:
+    return MapStore.existing(image_run.directory / "maps")
 
 
 def apart(first: int, second: int, axis: Axis) -> float:

@@ -392,20 +392,20 @@ def test_a_pooled_map_says_what_its_cells_are(long_run, visit):
     wait_for(page, "row", "171")
 
 
-def test_each_row_lies_over_the_picture_of_its_own_step(agent_run, visit):
+def test_each_row_lies_over_the_image_of_its_own_step(agent_run, visit):
     page = visit(write_report(agent_run.directory), "#example=2&layer=0&head=0&step=1&row=1")
-    pictures = agent_run.labels.pictures["region"][1]
+    images = agent_run.labels.images["region"][1]
     page.locator(".picture-figure .note", has_text="the clearest patch").wait_for()
     for row, key in ((0, None), (1, "j")):
         if key:
             page.keyboard.press(key)
         wait_for(page, "row", str(row + 1))
         # Weights are even: no patch is dimmed.
-        assert corner_of(page.locator("#picture canvas")) == pictures[row, 0, 0].tolist()
+        assert corner_of(page.locator("#picture canvas")) == images[row, 0, 0].tolist()
 
 
-def test_a_patch_of_the_picture_is_a_query(picture_run, visit):
-    page = visit(write_report(picture_run.directory), "#example=1&layer=0&head=0&step=40")
+def test_a_patch_of_the_image_is_a_query(image_run, visit):
+    page = visit(write_report(image_run.directory), "#example=1&layer=0&head=0&step=40")
     frame = page.locator("#picture svg")
     frame.scroll_into_view_if_needed()
     box = frame.bounding_box()
@@ -414,7 +414,7 @@ def test_a_patch_of_the_picture_is_a_query(picture_run, visit):
     wait_for(page, "row", "4")
     page.mouse.move(5, 5)
     assert "“patch 1,3” attends to “patch 3,2”" in page.locator("#reading").inner_text()
-    weights = picture_run.maps[40]["encoder/self"][0, 0, 0, 3]
+    weights = image_run.maps[40]["encoder/self"][0, 0, 0, 3]
     caption = page.locator(".picture-figure .note").inner_text()
     assert f"the clearest patch has weight {weights[1:].max():.3f}"[:-1] in caption
     assert page.locator("#picture canvas").evaluate("canvas => canvas.toDataURL()") != unheld

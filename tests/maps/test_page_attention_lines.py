@@ -135,9 +135,9 @@ def test_the_lines_are_saved_as_they_are_seen(run, report, visit, tmp_path):  # 
         where = 26 + 24 * (np.arange(len(row)) + 0.5)
         assert [where[key] in ends for key in sure] == [bool(row[key] > 0.03) for key in sure]
         assert max(ends, key=ends.get) == where[row.argmax()]
-    picture = downloaded(page, lambda: page.keyboard.press("p"), tmp_path).read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    image = downloaded(page, lambda: page.keyboard.press("p"), tmp_path).read_bytes()
+    assert image.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(image[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == tuple(round(2 * float(drawing.get(side))) for side in ("width", "height"))
     table = downloaded(page, lambda: page.keyboard.press("c"), tmp_path).read_text("utf-8-sig")
     cells = list(csv.DictReader(io.StringIO(table, newline="")))

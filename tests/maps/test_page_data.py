@@ -144,19 +144,19 @@ def test_indices_spread_from_the_last():
     assert set(spread_order(9)[:3]) == {8, 0, 4}
 
 
-def test_each_query_may_have_a_picture_of_its_own(agent_run):
+def test_each_query_may_have_a_image_of_its_own(agent_run):
     page = Page(write_report(agent_run.directory).read_text())
-    assert page.data()["axes"]["region"]["picture"] == [6, 6, 6, 6]
-    packed = gzip.decompress(base64.b64decode(blocks_of(page)["picture-1-1"]))
-    assert packed == agent_run.labels.pictures["region"][1].tobytes()
+    assert page.data()["axes"]["region"]["image"] == [6, 6, 6, 6]
+    packed = gzip.decompress(base64.b64decode(blocks_of(page)["image-1-1"]))
+    assert packed == agent_run.labels.images["region"][1].tobytes()
 
 
-def test_pictures_and_spectrograms_are_packed(picture_run, speech_run):
-    page = Page(write_report(picture_run.directory).read_text())
+def test_images_and_spectrograms_are_packed(image_run, speech_run):
+    page = Page(write_report(image_run.directory).read_text())
     axis = page.data()["axes"]["patches"]
-    assert (axis["kind"], axis["shape"], axis["leading"], axis["picture"]) == ("grid", [4, 4], 1, [32, 32, 32, 32])
-    packed = gzip.decompress(base64.b64decode(blocks_of(page)["picture-0-1"]))
-    assert packed == picture_run.labels.pictures["patches"][1].tobytes()
+    assert (axis["kind"], axis["shape"], axis["leading"], axis["image"]) == ("grid", [4, 4], 1, [32, 32, 32, 32])
+    packed = gzip.decompress(base64.b64decode(blocks_of(page)["image-0-1"]))
+    assert packed == image_run.labels.images["patches"][1].tobytes()
     large = np.arange(500 * 300 * 3, dtype=np.uint32).astype(np.uint8).reshape(500, 300, 3)
     small = shrink(large, 320)
     assert small.shape == (250, 150, 3)
@@ -333,25 +333,25 @@ def test_samples_and_environment_may_be_absent(run, tmp_path):
     assert data["title"] == "demo"
 
 
-def test_a_picture_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path):
+def test_a_image_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path):
     directory = tmp_path / "copy"
     shutil.copytree(run.directory, directory)
     (directory / "samples").mkdir()
-    picture = png(np.uint8([[0, 255], [128, 64]]))
-    named = {"made.png": picture, "words.png": b"no picture", "large.png": picture + bytes(2**20)}
-    for name, content in (*named.items(), ("../outside.png", picture)):
+    image = png(np.uint8([[0, 255], [128, 64]]))
+    named = {"made.png": image, "words.png": b"no image", "large.png": image + bytes(2**20)}
+    for name, content in (*named.items(), ("../outside.png", image)):
         (directory / "samples" / name).write_bytes(content)
     others = ["words.png", "large.png", "absent.png", "../outside.png"]
     paths = ["samples/made.png", *(f"samples/{name}" for name in others)]
     lines = [
-        {"step": step, "split": "test", "source": f"sample {number}", "target": "1", "output": "1", "picture": path}
+        {"step": step, "split": "test", "source": f"sample {number}", "target": "1", "output": "1", "image": path}
         for step, path in enumerate(paths)
         for number in range(2)
     ]
     (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     groups = Page(write_report(directory).read_text()).data()["samples"]
-    shown = [group["pictures"] for group in groups]
-    assert shown == [[f"data:image/png;base64,{base64.b64encode(picture).decode()}"], *[[]] * len(others)]
+    shown = [group["images"] for group in groups]
+    assert shown == [[f"data:image/png;base64,{base64.b64encode(image).decode()}"], *[[]] * len(others)]
     assert all(set(row) == {"source", "target", "output"} for group in groups for row in group["rows"])
 
 

@@ -112,9 +112,9 @@ def test_what_is_seen_can_be_saved(run, report, visit, scheme, tmp_path):  # noq
     brightness = [sum(map(int, re.findall(r"\d+", cells[index].get("fill")))) for index in order]
     assert (np.diff(brightness) * (-1 if scheme == "light" else 1) >= -3).all()
 
-    picture = saved(page, "png", tmp_path).read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    image = saved(page, "png", tmp_path).read_bytes()
+    assert image.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(image[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == tuple(round(2 * float(drawing.get(side))) for side in ("width", "height"))
 
 

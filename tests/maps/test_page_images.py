@@ -1,4 +1,4 @@
-"""The panel over the picture, in a real browser: strips of queries, layers and heads, gold cells, distances."""
+"""The panel over the image, in a real browser: strips of queries, layers and heads, gold cells, distances."""
 
 import json
 import shutil
@@ -25,19 +25,19 @@ GOLD = {2: (Link(2, 5, True), Link(2, 6, False)), 8: (Link(8, 11, True),)}
 
 
 def write_gaze_run(directory: Path) -> Run:
-    """Twelve words that read a picture of four by four patches in two layers of two heads; an answer in three hops."""
+    """Twelve words that read an image of four by four patches in two layers of two heads; an answer in three hops."""
     words, grid = Axis("words"), Axis("grid", AxisKind.GRID, shape=(4, 4), stride=8.0)
     answer = Axis("answer", AxisKind.SLOTS, size=1)
     sites = (
         Site("decoder/cross", words, grid, ("0", "1"), ("0", "1")),
         Site("answer/hops", answer, grid, ("0", "1", "2"), ("0",)),
     )
-    pictures = np.random.default_rng(0).integers(0, 40, (1, 32, 32, 3)).astype(np.uint8)
+    images = np.random.default_rng(0).integers(0, 40, (1, 32, 32, 3)).astype(np.uint8)
     labels = Labels(
         {"words": (WORDS,), "grid": (grid.names(),), "answer": (answer.names(),)},
         ("a scene",),
         {"decoder/cross": (tuple(link for links in GOLD.values() for link in links),)},
-        pictures={"grid": pictures},
+        images={"grid": images},
     )
     store = MapStore.open(directory / "maps", sites, labels, "0f" * 32)
     maps = {}
@@ -63,8 +63,8 @@ def gazes(gaze_run):
 
 
 @pytest.fixture(scope="module")
-def patches(picture_run):
-    return write_report(picture_run.directory)
+def patches(image_run):
+    return write_report(image_run.directory)
 
 
 def strip_of(page, number: int = 0):
@@ -72,10 +72,10 @@ def strip_of(page, number: int = 0):
 
 
 def assert_drawn_over(item, row: np.ndarray) -> None:
-    """The weights of one row lie over a picture: the largest in no fog, its number beneath it."""
+    """The weights of one row lie over an image: the largest in no fog, its number beneath it."""
     gray, _ = gray_of(item.locator("canvas"), 4)
     assert int(np.argmin(gray)) == int(row.argmax())
-    # The weaker a patch is read, the nearer it is to gray; a picture's own shades make ties of what is alike.
+    # The weaker a patch is read, the nearer it is to gray; an image's own shades make ties of what is alike.
     assert np.corrcoef(gray, -np.sqrt(row))[0, 1] > 0.9
     assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(row.max(), abs=0.012)
 
@@ -88,7 +88,7 @@ def gold_of(item) -> list[int]:
     return [round(y / side) * 4 + round(x / side) for x, y, side in boxes]
 
 
-def test_every_word_has_its_picture_and_follows_the_step(gaze_run, gazes, visit):  # noqa: F811
+def test_every_word_has_its_image_and_follows_the_step(gaze_run, gazes, visit):  # noqa: F811
     page = visit(gazes, "#site=decoder/cross&layer=1&head=0&step=10")
     items = strip_of(page)
     assert items.count() == len(WORDS)
@@ -163,11 +163,11 @@ def test_where_a_layer_has_one_query_the_strip_is_of_layers(gaze_run, gazes, vis
     assert items.nth(2).get_attribute("aria-pressed") == "true"
 
 
-def test_the_class_token_is_shown_until_a_patch_is_held(picture_run, patches, visit):  # noqa: F811
+def test_the_class_token_is_shown_until_a_patch_is_held(image_run, patches, visit):  # noqa: F811
     page = visit(patches, "#example=2&layer=0&head=0&step=40")
     items = strip_of(page)
     assert page.locator(".strips .note").all_inner_texts() == ["What “[CLS]” reads (the class token), all heads"]
-    weights = picture_run.maps[40]["encoder/self"][:, 1]
+    weights = image_run.maps[40]["encoder/self"][:, 1]
     for number, (layer, head) in enumerate(np.ndindex(2, 3)):
         item = items.nth(number)
         assert float(item.locator(".strip-weight").inner_text()) == pytest.approx(
@@ -195,14 +195,14 @@ def test_the_class_token_is_shown_until_a_patch_is_held(picture_run, patches, vi
     assert [round(place[0] / place[2]), round(place[1] / place[2])] == [3, 1]
 
 
-def test_rollout_is_drawn_over_the_picture_layer_after_layer(picture_run, patches, visit):  # noqa: F811
+def test_rollout_is_drawn_over_the_image_layer_after_layer(image_run, patches, visit):  # noqa: F811
     page = visit(patches, "#example=1&layer=1&head=0&step=40&view=rollout")
     items = strip_of(page)
     assert items.locator(".strip-name").all_inner_texts() == ["layer 0", "layer 1"]
     assert page.locator(".strips .note").all_inner_texts() == [
         "What “[CLS]” mixes in (the class token), layer after layer, all heads"
     ]
-    mixed = rollout_of(MapStore.existing(picture_run.directory / "maps"), "encoder/self", 40)
+    mixed = rollout_of(MapStore.existing(image_run.directory / "maps"), "encoder/self", 40)
     for layer in range(2):
         weight = items.nth(layer).locator(".strip-weight").inner_text()
         assert float(weight) == pytest.approx(mixed[0, layer, 0, 1:].max(), abs=0.012)
@@ -214,7 +214,7 @@ def test_rollout_is_drawn_over_the_picture_layer_after_layer(picture_run, patche
     wait_until(page, "document.querySelectorAll('.strip-item').length === 6")
 
 
-def test_how_far_heads_look_is_drawn_told_and_a_measure(picture_run, patches, visit):  # noqa: F811
+def test_how_far_heads_look_is_drawn_told_and_a_measure(image_run, patches, visit):  # noqa: F811
     page = visit(patches, "#example=1&layer=0&head=0&step=40&statistic=distance_in_pixels")
     chart, told = page.locator("#distance-by-layer"), page.locator(".told-head[aria-pressed=true]")
     wait_until(page, "document.querySelectorAll('#distance-by-layer .marker').length === 6")
@@ -259,11 +259,11 @@ def test_on_a_narrow_page_the_strip_alone_scrolls_sideways(gazes, visit, scheme)
     assert sides[1]["x"] + sides[1]["width"] <= sides[0]["x"] + sides[0]["width"] + 1
 
 
-def test_a_pooled_map_over_a_picture_is_called_one(visit, tmp_path):  # noqa: F811
+def test_a_pooled_map_over_a_image_is_called_one(visit, tmp_path):  # noqa: F811
     grid = Axis("patches", AxisKind.GRID, shape=(4, 4), stride=8.0, leading=1)
     site = Site("encoder/self", grid, grid, ("0",), ("0", "1"))
-    pictures = {"patches": np.zeros((1, 32, 32, 3), np.uint8)}
-    labels = Labels({"patches": (grid.names(),)}, ("dark",), pictures=pictures)
+    images = {"patches": np.zeros((1, 32, 32, 3), np.uint8)}
+    labels = Labels({"patches": (grid.names(),)}, ("dark",), images=images)
     store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32, Tiers((8,), rows=4, top=5))
     weights = softmax(np.random.default_rng(0).normal(size=(1, 1, 2, 17, 17)))
     store.write(10, make_kept(store, {site.name: weights}))
@@ -274,12 +274,12 @@ def test_a_pooled_map_over_a_picture_is_called_one(visit, tmp_path):  # noqa: F8
     assert pooled in page.locator(".strips .note").inner_text()
 
 
-def test_each_query_has_a_picture_of_its_own_beside_a_map_of_words(visit, tmp_path):  # noqa: F811
+def test_each_query_has_a_image_of_its_own_beside_a_map_of_words(visit, tmp_path):  # noqa: F811
     """As who walks has one at each step, whose keys are the words of an instruction: no fog lies on these."""
     site = Site("decoder/attention", Axis("target"), Axis("source"), ("0",), ("0",))
-    pictures = np.random.default_rng(0).integers(0, 255, (2, 3, 1, 1, 3), np.uint8).repeat(8, 2).repeat(8, 3)
+    images = np.random.default_rng(0).integers(0, 255, (2, 3, 1, 1, 3), np.uint8).repeat(8, 2).repeat(8, 3)
     steps, words = (("forward", "left", "<end>"), ("left", "<end>")), (("turn", "left", "."),) * 2
-    labels = Labels({"target": steps, "source": words}, ("first", "second"), pictures={"target": pictures})
+    labels = Labels({"target": steps, "source": words}, ("first", "second"), images={"target": images})
     weights = softmax(np.random.default_rng(1).normal(size=(1, 2, 1, 3, 3)))
     store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32)
     store.write(10, make_kept(store, {site.name: weights}))
@@ -292,32 +292,32 @@ def test_each_query_has_a_picture_of_its_own_beside_a_map_of_words(visit, tmp_pa
     for number in range(3):
         row = weights[0, 0, 0, number]
         assert items.nth(number).locator(".strip-name").inner_text() == steps[0][number]
-        assert corner_of(items.nth(number).locator("canvas")) == pictures[0, number, 0, 0].tolist()
+        assert corner_of(items.nth(number).locator("canvas")) == images[0, number, 0, 0].tolist()
         word, weight = items.nth(number).locator(".strip-weight").inner_text().split()
         assert word == words[0][row.argmax()]
         assert float(weight) == pytest.approx(row.max(), abs=0.012)
     large = page.locator("#picture canvas")
-    assert corner_of(large) == pictures[0, 2, 0, 0].tolist()
+    assert corner_of(large) == images[0, 2, 0, 0].tolist()
     items.nth(1).click()
     wait_for(page, "row", "2")
     assert page.locator(".picture-figure .note").inner_text() == "“left”, 2 of 3"
-    assert corner_of(large) == pictures[0, 1, 0, 0].tolist()
+    assert corner_of(large) == images[0, 1, 0, 0].tolist()
     assert page.locator("#picture-title").inner_text() == "Picture by picture"
 
 
-def test_a_run_without_pictures_has_no_such_panel(run, visit):  # noqa: F811
+def test_a_run_without_images_has_no_such_panel(run, visit):  # noqa: F811
     page = visit(write_report(run.directory))
     assert page.locator("#picture-panel").is_hidden()
 
 
-def test_the_picture_of_the_samples_follows_the_step(run, visit, tmp_path):  # noqa: F811
+def test_the_image_of_the_samples_follows_the_step(run, visit, tmp_path):  # noqa: F811
     directory = tmp_path / "copy"
     shutil.copytree(run.directory, directory)
     (directory / "samples").mkdir()
     lines = []
     for step, width in ((200, 3), (1600, 5)):
         (directory / f"samples/test_{step}.png").write_bytes(png(np.full((2, width), 200, np.uint8)))
-        said = {"source": "sample 1", "target": "4", "output": "4", "picture": f"samples/test_{step}.png"}
+        said = {"source": "sample 1", "target": "4", "output": "4", "image": f"samples/test_{step}.png"}
         lines.append({"step": step, "split": "test", **said})
     (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = visit(write_report(directory))

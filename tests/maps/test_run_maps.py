@@ -1,4 +1,4 @@
-"""Named arrays of a run's maps against the store, and pictures that hold no live markup."""
+"""Named arrays of a run's maps against the store, and images that hold no live markup."""
 
 import html.parser
 
@@ -38,7 +38,7 @@ def test_statistics_have_theirs(opened):
     np.testing.assert_array_equal(found.sel(statistic="entropy"), values[..., names.index("entropy")])
 
 
-def test_a_picture_has_a_slider_over_the_steps(opened, monkeypatch):
+def test_a_image_has_a_slider_over_the_steps(opened, monkeypatch):
     treescope = pytest.importorskip("treescope")
     given = {}
     draw = treescope.render_array

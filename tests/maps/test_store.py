@@ -479,7 +479,7 @@ def half(array, writer: int):
     return (slice(writer, writer + 1),) + (slice(None),) * (array.ndim - 1), np.asarray(array)[writer : writer + 1]
 
 
-def test_pictures_and_spectrograms_come_back(tmp_path):
+def test_images_and_spectrograms_come_back(tmp_path):
     rng = np.random.default_rng(0)
     patches = Axis("patches", AxisKind.GRID, shape=(2, 2), stride=8.0, leading=1)
     frames = Axis("frames", AxisKind.FRAMES, stride=0.02, offset=0.01)
@@ -489,9 +489,9 @@ def test_pictures_and_spectrograms_come_back(tmp_path):
     )
     labels = Labels(
         {"patches": (("class", "a", "b", "c", "d"),), "frames": (("0.0", "0.02"),)},
-        ("picture",),
+        ("image",),
         periods=(None,),
-        pictures={"patches": rng.integers(0, 255, (1, 16, 16, 3), np.uint8)},
+        images={"patches": rng.integers(0, 255, (1, 16, 16, 3), np.uint8)},
         spectrograms={"frames": rng.random((1, 5, 7)).astype(np.float32)},
         sounds={"frames": (wav(rng.random(9)),)},
     )
@@ -499,7 +499,7 @@ def test_pictures_and_spectrograms_come_back(tmp_path):
     reader = MapStore.existing(tmp_path / "maps")
     assert reader.sites == sites
     assert reader.labels.periods == (None,)
-    np.testing.assert_array_equal(reader.labels.pictures["patches"], labels.pictures["patches"])
+    np.testing.assert_array_equal(reader.labels.images["patches"], labels.images["patches"])
     np.testing.assert_array_equal(reader.labels.spectrograms["frames"], labels.spectrograms["frames"])
     assert reader.labels.sounds == labels.sounds
     longer = dataclasses.replace(
@@ -507,13 +507,13 @@ def test_pictures_and_spectrograms_come_back(tmp_path):
         **{name: {axis: (*of, *of) for axis, of in getattr(labels, name).items()} for name in ("tokens",)},
         titles=("one", "two"),
         periods=None,
-        pictures={},
+        images={},
         spectrograms={},
         sounds={"frames": (wav(rng.random(5)), wav(rng.random(50)))},
     )
     open_store(tmp_path / "longer", sites=sites, labels=longer)
     assert MapStore.existing(tmp_path / "longer").labels.sounds == longer.sounds
-    other = dataclasses.replace(labels, pictures={"patches": labels.pictures["patches"] // 2})
+    other = dataclasses.replace(labels, images={"patches": labels.images["patches"] // 2})
     with pytest.raises(UserError, match="other labels"):
         open_store(tmp_path / "maps", sites=sites, labels=other)
 

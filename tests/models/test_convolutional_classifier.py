@@ -1,4 +1,4 @@
-"""The residual network over pictures: its readout, its maps, its FLOPs, what it refuses."""
+"""The residual network over images: its readout, its maps, its FLOPs, what it refuses."""
 
 from typing import Any
 
@@ -16,15 +16,15 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models import registry
 from transformer.models.convolutional_classifier import ConvolutionalClassifierConfig, site_name
 from transformer.models.model import Model
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 
 CONFIG = ConvolutionalClassifierConfig(GridEncoderConfig((4, 6), (2, 2), blocks=1), attention=(0,), reduction=2)
-PICTURE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)
+IMAGE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)
 
 
 def model_of(config: ConvolutionalClassifierConfig) -> Model:
-    inputs = {"picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE)}
-    interface = TaskInterface(inputs, {"classes": 5}, output=PICTURE_CLASSIFICATION.output)
+    inputs = {"image": InputSpec(IMAGE.shape, jnp.float32, Modality.IMAGE)}
+    interface = TaskInterface(inputs, {"classes": 5}, output=IMAGE_CLASSIFICATION.output)
     return registry.build(config, interface, Precision())
 
 
@@ -35,8 +35,8 @@ def test_without_gamma_the_attention_changes_nothing_and_shows_its_map() -> None
     variables = programs.initial(attending.init)
     params = {name: leaf for name, leaf in variables.params.items() if name != "attention_0"}
     capture = Capture(sites=(site_name(0),))
-    logits, aux = attending.apply(variables, {"picture": PICTURE}, train=False, capture=capture)
-    expected, _ = plain.apply(variables._replace(params=params), {"picture": PICTURE}, train=False)
+    logits, aux = attending.apply(variables, {"image": IMAGE}, train=False, capture=capture)
+    expected, _ = plain.apply(variables._replace(params=params), {"image": IMAGE}, train=False)
     np.testing.assert_array_equal(logits, expected)
     weights = aux.maps[site_name(0)].weights
     assert weights is not None
@@ -46,7 +46,7 @@ def test_without_gamma_the_attention_changes_nothing_and_shows_its_map() -> None
 
 
 def test_flops_count_every_product() -> None:
-    batch = {"picture": jax.ShapeDtypeStruct((3, 8, 12, 3), jnp.float32)}
+    batch = {"image": jax.ShapeDtypeStruct((3, 8, 12, 3), jnp.float32)}
     first, second = 2 * 24 * 9 * 4 * (3 + 2 * 4), 2 * 6 * 9 * 6 * (4 + 2 * 6)
     attention = 2 * 24 * (3 * 4 * 2 + 2 * 4) + 4 * 24 * 24 * 2
     assert forward_flops(model_of(CONFIG), batch) == 3 * (first + second + attention + 2 * 6 * 5)

@@ -27,7 +27,7 @@ from transformer.models.task_interface import (
 
 RANDOM = np.random.default_rng(0)
 WAYS, STEPS = 3, 6
-PICTURES = RANDOM.random((2, STEPS, 9, 8, 1)).astype(np.float32)
+IMAGES = RANDOM.random((2, STEPS, 9, 8, 1)).astype(np.float32)
 SHOWN = np.array([[1, 3, 2, 2, 1, 0], [3, 1, 1, 2, 3, 0]], np.int32)
 VECTORS = RANDOM.standard_normal((2, STEPS, 4)).astype(np.float32)
 SMALL: dict[str, Any] = {
@@ -39,8 +39,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def of_pictures(shape: tuple[int, ...] = PICTURES.shape, ways: int = WAYS, **changes: Any) -> Model:
-    inputs = {"pictures": InputSpec(shape, jnp.float32, Modality.PICTURE), "shown": InputSpec(shape[:2])}
+def of_images(shape: tuple[int, ...] = IMAGES.shape, ways: int = WAYS, **changes: Any) -> Model:
+    inputs = {"images": InputSpec(shape, jnp.float32, Modality.IMAGE), "shown": InputSpec(shape[:2])}
     interface = TaskInterface(inputs, {"classes": ways}, output=FEW_SHOT_CLASSIFICATION.output)
     return registry.build(SnailConfig(**changes), interface, Precision())
 
@@ -64,15 +64,15 @@ def with_statistics(model: Model) -> Variables:
     return lively(model)._replace(state=state)
 
 
-def test_it_is_its_equations_over_pictures() -> None:
-    model = of_pictures(**SMALL)
+def test_it_is_its_equations_over_images() -> None:
+    model = of_images(**SMALL)
     variables = with_statistics(model)
     capture = Capture(sites=(SITE,))
     apply = jax.jit(lambda inputs: model.apply(variables, inputs, train=False, capture=capture))
-    got, aux = apply({"pictures": PICTURES, "shown": SHOWN})
+    got, aux = apply({"images": IMAGES, "shown": SHOWN})
 
     weights, told = exact(variables.params), np.eye(WAYS + 1)[SHOWN][..., 1:]
-    flat = PICTURES.reshape(-1, *PICTURES.shape[2:]).astype(np.float64)
+    flat = IMAGES.reshape(-1, *IMAGES.shape[2:]).astype(np.float64)
     embedded = oracle.embed(weights["embedding"], variables.state, flat).reshape(2, STEPS, -1)
     assert embedded.std(axis=(0, 1)).min() > 0.01
     blocks = ("attention", "convolutions", "attention", "convolutions", "attention")
@@ -83,13 +83,13 @@ def test_it_is_its_equations_over_pictures() -> None:
 
 
 @pytest.mark.slow
-def test_in_training_pictures_are_normed_by_their_own_statistics() -> None:
-    model = of_pictures(**SMALL)
+def test_in_training_images_are_normed_by_their_own_statistics() -> None:
+    model = of_images(**SMALL)
     variables = with_statistics(model)
     apply = jax.jit(lambda inputs: model.apply(variables, inputs, train=True)[1].state)
-    state = apply({"pictures": PICTURES, "shown": SHOWN})
+    state = apply({"images": IMAGES, "shown": SHOWN})
     first = exact(variables.params)["embedding"]["convolution_0"]["kernel"]
-    flat = np.pad(PICTURES.reshape(-1, *PICTURES.shape[2:]).astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    flat = np.pad(IMAGES.reshape(-1, *IMAGES.shape[2:]).astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
     sums = sum(flat[:, y : y + 9, x : x + 8] @ first[y, x] for y in range(3) for x in range(3))
     np.testing.assert_allclose(
         state["norm_0"].mean, 0.9 * variables.state["norm_0"].mean + 0.1 * sums.mean(axis=(0, 1, 2)), atol=1e-6
@@ -119,14 +119,14 @@ def test_no_gradient_comes_from_a_later_step_and_all_earlier_ones_have_some(part
 
 
 @pytest.mark.slow
-def test_no_gradient_comes_from_a_later_picture() -> None:
-    model = of_pictures(**SMALL)
+def test_no_gradient_comes_from_a_later_image() -> None:
+    model = of_images(**SMALL)
     variables = with_statistics(model)
 
-    def of_third(pictures: jax.Array) -> jax.Array:
-        return jnp.sum(model.apply(variables, {"pictures": pictures, "shown": SHOWN}, train=False)[0][:, 2])
+    def of_third(images: jax.Array) -> jax.Array:
+        return jnp.sum(model.apply(variables, {"images": images, "shown": SHOWN}, train=False)[0][:, 2])
 
-    gradient = np.asarray(jax.jit(jax.grad(of_third))(PICTURES))
+    gradient = np.asarray(jax.jit(jax.grad(of_third))(IMAGES))
     assert not gradient[:, 3:].any()
     assert gradient[:, :3].any(axis=(0, 2, 3, 4)).all()
 
@@ -140,7 +140,7 @@ def test_dilations_reach_the_first_step_from_the_last(length: int, expected: tup
 
 
 def test_the_papers_network_for_omniglot_has_its_sizes() -> None:
-    model = of_pictures((2, 6, 28, 28, 1), 5)
+    model = of_images((2, 6, 28, 28, 1), 5)
     convolutions = 9 * 64 * (1 + 3 * 64) + 4 * 2 * 64
     blocks, width = 0, 64 + 5
     for kind, *sizes in (("a", 64, 32), ("c", 128), ("a", 256, 128), ("c", 128), ("a", 512, 256)):
@@ -157,14 +157,14 @@ def test_the_papers_network_for_omniglot_has_its_sizes() -> None:
 
 
 @pytest.mark.parametrize("length", [2, 6, 21, 26, 101])
-def test_pictures_lie_in_a_grid_that_has_room_for_them_and_no_empty_row(length: int) -> None:
+def test_images_lie_in_a_grid_that_has_room_for_them_and_no_empty_row(length: int) -> None:
     rows, columns = laid_out(length)
     assert rows * columns >= length > (rows - 1) * columns
     assert rows <= columns <= rows + 2
 
 
 def test_flops_count_every_product() -> None:
-    counted = forward_flops(of_pictures(**SMALL), {"pictures": PICTURES, "shown": SHOWN})
+    counted = forward_flops(of_images(**SMALL), {"images": IMAGES, "shown": SHOWN})
     each = 2 * 9 * (9 * 8 * 1 * 2 + 4 * 4 * 2 * 3) + 2 * (2 * 2 * 3) * 5
     stack = 0
     for width, key, value in ((8, 4, 2), (19, 3, 4), (29, 2, 3)):
@@ -190,7 +190,7 @@ def test_flops_count_every_product() -> None:
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=rf"config\.model\.{next(iter(wrong))}"):
-        of_pictures(**SMALL | wrong)
+        of_images(**SMALL | wrong)
 
 
 def test_parts_that_leave_nothing_are_refused() -> None:

@@ -15,7 +15,7 @@ from transformer.layers.grid_positions import GridPositions, GridTable
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
 from transformer.models.model_family import PublishedSize
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.models.vit import SIZES, STACK, Readout, VitConfig
 
 CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
@@ -24,9 +24,9 @@ CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
 def vit(**changes: Any) -> tuple[VitConfig, Model]:
     values = {"patch": PATCH, "layers": 2, "width": WIDTH, "heads": HEADS, "feed_forward": 12, "dropout": 0.0} | changes
     shape = (2, ROWS * PATCH, COLUMNS * PATCH, CHANNELS)
-    inputs = {"picture": InputSpec(shape, jnp.float32, Modality.PICTURE)}
+    inputs = {"image": InputSpec(shape, jnp.float32, Modality.IMAGE)}
     config = VitConfig(**values)
-    interface = TaskInterface(inputs, {"classes": CLASSES}, output=PICTURE_CLASSIFICATION.output)
+    interface = TaskInterface(inputs, {"classes": CLASSES}, output=IMAGE_CLASSIFICATION.output)
     return config, registry.build(config, interface, Precision())
 
 
@@ -36,7 +36,7 @@ def scattered(params: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf + 0.2 * rng.normal(size=leaf.shape).astype(np.float32), params)
 
 
-def picture(rows: int = 2) -> np.ndarray:
+def image(rows: int = 2) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, ROWS * PATCH, COLUMNS * PATCH, CHANNELS)).astype(np.float32)
 
 
@@ -78,9 +78,9 @@ def test_logits_are_those_of_the_equations(readout: Readout) -> None:
     config, model = vit(readout=readout)
     variables = model.init(jax.random.key(0))
     variables = variables._replace(params=scattered(variables.params))
-    got, _ = model.apply(variables, {"picture": picture()}, train=False)
+    got, _ = model.apply(variables, {"image": image()}, train=False)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables.params)
-    for one, logits in zip(picture().astype(np.float64), got, strict=True):
+    for one, logits in zip(image().astype(np.float64), got, strict=True):
         cuts = [
             one[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH]
             for row in range(ROWS)
@@ -114,20 +114,20 @@ def test_sites_have_the_grid_and_the_token_in_front() -> None:
     assert (site.key.kind, site.key.shape, site.key.stride, site.key.leading) == (AxisKind.GRID, (2, 3), 4.0, 1)
     variables = model.init(jax.random.key(0))
     capture = Capture(sites=(f"{STACK}/self",))
-    _, aux = model.apply(variables, {"picture": picture()}, train=False, capture=capture)
+    _, aux = model.apply(variables, {"image": image()}, train=False, capture=capture)
     maps = aux.maps[f"{STACK}/self"].weights
     assert maps.shape == (2, 2, HEADS, 7, 7)
     np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", GridPositions)
-def test_only_without_positions_is_a_picture_a_set_of_patches(kind: GridPositions) -> None:
+def test_only_without_positions_is_a_image_a_set_of_patches(kind: GridPositions) -> None:
     _, model = vit(positions=kind)
     variables = model.init(jax.random.key(0))
     variables = variables._replace(params=scattered(variables.params))
-    given = picture()
+    given = image()
     turned = np.concatenate([given[:, PATCH:], given[:, :PATCH]], axis=1)
-    first, second = (model.apply(variables, {"picture": each}, train=False)[0] for each in (given, turned))
+    first, second = (model.apply(variables, {"image": each}, train=False)[0] for each in (given, turned))
     same = np.abs(first - second).max() < 1e-5
     assert same == (kind is GridPositions.NONE)
 
@@ -188,7 +188,7 @@ def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: in
 
 def test_flops_count_every_product() -> None:
     _, model = vit()
-    counted = forward_flops(model, {"picture": jax.ShapeDtypeStruct((4, 8, 12, 3), jnp.float32)})
+    counted = forward_flops(model, {"image": jax.ShapeDtypeStruct((4, 8, 12, 3), jnp.float32)})
     embedding, head = 2 * 6 * 4 * 4 * 3 * 8, 2 * 8 * CLASSES
     layer = 2 * 7 * (4 * 8**2 + 2 * 8 * 12) + 4 * 7 * 7 * 8
     assert counted == 4 * (embedding + head + 2 * layer)

@@ -1,4 +1,4 @@
-"""The places of a picture in NumPy float64, one after another from the equations: convolutions, norms, a vector.
+"""The places of an image in NumPy float64, one after another from the equations: convolutions, norms, a vector.
 
 Weights are nested dicts as the package names them; nothing else is shared with it.
 """
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 
-def places(weights: dict[str, Any], picture: np.ndarray, strides: Sequence[int]) -> np.ndarray:
-    """The features [L, C] of all places of one picture, row by row, of stages without residual blocks."""
-    x = picture.astype(np.float64)
+def places(weights: dict[str, Any], image: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+    """The features [L, C] of all places of one image, row by row, of stages without residual blocks."""
+    x = image.astype(np.float64)
     for number, stride in enumerate(strides):
         stage = weights["encoder"][f"stage_{number}"]
         padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))

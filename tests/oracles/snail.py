@@ -39,9 +39,9 @@ def attention_block(weights: Weights, x: np.ndarray) -> tuple[np.ndarray, np.nda
     return np.concatenate([x, np.einsum("bts,bsv->btv", maps, v)], axis=-1), maps
 
 
-def embed(weights: Weights, state: Mapping[str, Any], pictures: np.ndarray) -> np.ndarray:
-    """Pictures [N, Y, X, C] as evaluation embeds them."""
-    x, number = pictures, 0
+def embed(weights: Weights, state: Mapping[str, Any], images: np.ndarray) -> np.ndarray:
+    """Images [N, Y, X, C] as evaluation embeds them."""
+    x, number = images, 0
     while f"convolution_{number}" in weights:
         kernel, norm = weights[f"convolution_{number}"]["kernel"], weights[f"norm_{number}"]
         padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))

@@ -69,14 +69,14 @@ def test_every_figure_can_be_saved(page_file, visit, scheme, tmp_path):
         inks = {element.get("stroke") for element in drawing.iter() if element.tag.endswith(("line", "path"))}
         assert len(inks) >= 5
     path = downloaded(page, page.locator("#differences [data-save=png]").click, tmp_path)
-    picture = path.read_bytes()
+    image = path.read_bytes()
     drawing = xml.etree.ElementTree.parse(
         downloaded(page, page.locator("#differences [data-save=svg]").click, tmp_path)
     ).getroot()
     assert path.name == "norm-placement_differences.png"
-    size = tuple(int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    size = tuple(int.from_bytes(image[at : at + 4], "big") for at in (16, 20))
     assert size == tuple(2 * int(drawing.get(side)) for side in ("width", "height"))
-    assert len(picture) > 10_000
+    assert len(image) > 10_000
 
 
 @pytest.fixture(scope="module")

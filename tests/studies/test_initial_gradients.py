@@ -1,4 +1,4 @@
-"""Gradients at initialization: those of a run's own first step, and the picture that Xiong et al. 2020 draw of them."""
+"""Gradients at initialization: those of a run's own first step, and the image that Xiong et al. 2020 draw of them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

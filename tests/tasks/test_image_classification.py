@@ -1,4 +1,4 @@
-"""Picture classification: loss and metrics against NumPy, labels, answers from files, refusals."""
+"""Image classification: loss and metrics against NumPy, labels, answers from files, refusals."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.contract import Request, View
-from transformer.tasks.image_classification import PictureClassification
+from transformer.tasks.image_classification import ImageClassification
 from transformer.tasks.registry import build, synthetic, task_config
 
 SMALL = {
@@ -29,15 +29,15 @@ VIT = {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_f
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task says in its directory, which is the working one of these tests, what its pictures are."""
+    """The task says in its directory, which is the working one of these tests, what its images are."""
     monkeypatch.chdir(tmp_path)
 
 
-def task_of(**values: Any) -> PictureClassification:
+def task_of(**values: Any) -> ImageClassification:
     return build(task_config({**SMALL, **values}), Path())
 
 
-def view_of(task: PictureClassification, *, train: bool = False) -> View:
+def view_of(task: ImageClassification, *, train: bool = False) -> View:
     model = build_model(model_config(VIT), task.interface, Precision())
     return View(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=train)
 
@@ -46,7 +46,7 @@ def test_loss_is_that_of_both_classes_by_their_shares_and_smoothed() -> None:
     task = task_of(augmentation={"mixup": 0.5}, label_smoothing=0.1)
     view, batch = view_of(task), dict(task.source(0)[0])
     batch["index"] = np.array([0, 1, -1, 2])
-    logits, _ = view.model.apply(view.variables, {"picture": batch["picture"]}, train=False)
+    logits, _ = view.model.apply(view.variables, {"image": batch["image"]}, train=False)
     wide = np.asarray(logits, np.float64)
     log = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
     nats, right = [], []
@@ -62,29 +62,27 @@ def test_loss_is_that_of_both_classes_by_their_shares_and_smoothed() -> None:
     assert float(aux.metrics["accuracy"]) == pytest.approx(np.mean(right))
 
 
-def test_evaluation_counts_every_picture_once() -> None:
+def test_evaluation_counts_every_image_once() -> None:
     task = task_of(batch_size=4)
     view = view_of(task)
     (evaluation,) = [each for each in task.evaluations if each.split == "test"]
     results = [evaluation.step(view, batch, jax.random.key(0)) for batch in evaluation.batches]
     sums = {name: sum(float(one[name]) for one, _ in results) for name in results[0][0]}
     report = evaluation.finish(sums, None)
-    pictures = task.splits["test"]
-    logits, _ = view.model.apply(view.variables, {"picture": pictures.pixels / np.float32(127.5) - 1}, train=False)
-    assert len(pictures.labels) == 10
-    assert report.scalars["accuracy"] == pytest.approx(np.mean(np.argmax(logits, -1) == pictures.labels))
+    images = task.splits["test"]
+    logits, _ = view.model.apply(view.variables, {"image": images.pixels / np.float32(127.5) - 1}, train=False)
+    assert len(images.labels) == 10
+    assert report.scalars["accuracy"] == pytest.approx(np.mean(np.argmax(logits, -1) == images.labels))
     log = jax.nn.log_softmax(logits)
-    assert report.scalars["loss"] == pytest.approx(-float(np.mean(log[np.arange(10), pictures.labels])), rel=1e-5)
+    assert report.scalars["loss"] == pytest.approx(-float(np.mean(log[np.arange(10), images.labels])), rel=1e-5)
 
 
-def test_the_probe_shows_its_pictures_in_color() -> None:
+def test_the_probe_shows_its_images_in_color() -> None:
     task = task_of()
     view = view_of(task)
     labels = task.labels(view.model.sites)
-    assert labels.pictures["patches"].shape == (3, 8, 8, 3)
-    np.testing.assert_array_equal(
-        labels.pictures["patches"][..., 0], task.splits["validation"].pixels[[0, 4, 9], ..., 0]
-    )
+    assert labels.images["patches"].shape == (3, 8, 8, 3)
+    np.testing.assert_array_equal(labels.images["patches"][..., 0], task.splits["validation"].pixels[[0, 4, 9], ..., 0])
     assert labels.titles == ("0 1", "4 2", "9 3")
 
 
@@ -96,11 +94,11 @@ def test_a_file_is_answered_by_its_class(tmp_path: Path) -> None:
     (tmp_path / "gray.png").write_bytes(stream.getvalue())
     answers = task.answer(view, Request([str(tmp_path / "gray.png")], None, {}))
     logits, _ = view.model.apply(
-        view.variables, {"picture": np.full((1, 8, 8, 1), 200 / 127.5 - 1, np.float32)}, train=False
+        view.variables, {"image": np.full((1, 8, 8, 1), 200 / 127.5 - 1, np.float32)}, train=False
     )
     chances = np.asarray(jax.nn.softmax(logits))[0]
     assert answers.lines == [f"{chances.argmax()} {chances.max():.3f}"]
-    assert answers.labels.pictures["patches"].shape == (1, 8, 8, 3)
+    assert answers.labels.images["patches"].shape == (1, 8, 8, 3)
     assert "encoder/self" in answers.look(Capture(sites=("encoder/self",)))
     (tmp_path / "no.png").write_bytes(b"text")
     for text, message in (("nothing.png", "is no file"), (str(tmp_path / "no.png"), "is no JPEG or PNG")):
@@ -125,7 +123,7 @@ def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
         task_of(**wrong)
 
 
-def test_made_up_pictures_have_the_sets_size() -> None:
+def test_made_up_images_have_the_sets_size() -> None:
     for dataset, shape in (("digits/size=12", (12, 12, 1)), ("any", (24, 24, 3))):
         values = {**SMALL, "dataset": dataset} | ({"side": 24} if dataset.startswith("any") else {})
-        assert synthetic(task_config(values)).interface.inputs["picture"].shape == (4, *shape)
+        assert synthetic(task_config(values)).interface.inputs["image"].shape == (4, *shape)

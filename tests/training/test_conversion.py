@@ -61,7 +61,7 @@ def test_a_family_that_hugging_face_lacks_is_refused_by_name(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_over_pictures_that_are_not_square_is_refused(tmp_path: Path) -> None:
+def test_a_run_over_images_that_are_not_square_is_refused(tmp_path: Path) -> None:
     for number, split in enumerate(("train", "test")):
         for name in ("flat", "steep"):
             for count in range(20):
@@ -82,6 +82,6 @@ def test_a_run_over_pictures_that_are_not_square_is_refused(tmp_path: Path) -> N
         "optimizer": {},
     }
     run = write_run(tmp_path / "run", config, lambda state: state)
-    with pytest.raises(UserError, match="has pictures of 16 x 8 pixels: Hugging Face's are square"):
+    with pytest.raises(UserError, match="has images of 16 x 8 pixels: Hugging Face's are square"):
         export_run(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()

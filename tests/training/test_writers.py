@@ -418,7 +418,7 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     assert len(rows) == 64
 
 
-def test_a_wall_of_odd_values_is_still_a_picture():
+def test_a_wall_of_odd_values_is_still_a_image():
     weights = np.array([np.nan, np.inf, -np.inf, 2.0, -1.0, 0.5], np.float32).reshape(1, 1, 2, 3)
     assert _gray_pixels(png(wall(weights))).shape == wall(weights).shape == (2 * 16 + 4, 3 * 16 + 4)
 

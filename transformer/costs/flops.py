@@ -78,7 +78,7 @@ def training_flops_a_token(config: Any, size: PublishedSize) -> float:
 
     6 N + 12 L H D T for N weights that meet every token, L layers, H heads of depth D and the context T (Chowdhery et
     al. 2022, appendix B). An encoder-decoder's row is a source and a target of that length, and its token a pair of
-    both. What a batch computes once, Transformer-XL's projection of distances, is left out. A picture's tokens are its
+    both. What a batch computes once, Transformer-XL's projection of distances, is left out. An image's tokens are its
     patches, and those in front of them.
     """
     model = build(config, size.interface, Precision())

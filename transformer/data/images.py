@@ -1,4 +1,4 @@
-"""Labeled pictures in memory, and batches of them that are changed a little each time they are seen."""
+"""Labeled images in memory, and batches of them that are changed a little each time they are seen."""
 
 import dataclasses
 import json
@@ -14,12 +14,12 @@ from transformer.json_files import read_object
 from transformer.storage.paths import storage_of
 
 _MIDDLE, _WHITE = 127.5, 255
-FILE = "pictures.json"
-"""Where a run directory says what its pictures are."""
+FILE = "images.json"
+"""Where a run directory says what its images are."""
 
 
-class Pictures(NamedTuple):
-    """Pictures of one size and the numbers of their classes."""
+class LabeledImages(NamedTuple):
+    """Images of one size and the numbers of their classes."""
 
     pixels: UInt8[np.ndarray, "N height width channels"]
     labels: Int[np.ndarray, " N"]
@@ -27,12 +27,12 @@ class Pictures(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation(Config, path="config.task.augmentation"):
-    """What is done to training pictures, each a value of its own; the defaults do nothing.
+    """What is done to training images, each a value of its own; the defaults do nothing.
 
-    `crop`: so many pixels of middle gray around a picture, of which a part of the old size is cut at random. `flip`:
-    the share of pictures that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that
+    `crop`: so many pixels of middle gray around an image, of which a part of the old size is cut at random. `flip`:
+    the share of images that are mirrored left to right. `cutout`: the side of a square, put somewhere at random, that
     becomes zero in normalized pixels (DeVries and Taylor 2017); where it reaches beyond the edge less does. `mixup`:
-    alpha of the shares Beta(alpha, alpha) in which a picture and its classes are mixed with another of the batch (Zhang
+    alpha of the shares Beta(alpha, alpha) in which an image and its classes are mixed with another of the batch (Zhang
     et al. 2018).
 
     Raises:
@@ -70,7 +70,7 @@ class Normalization(Config, path="config.task.normalization"):
         for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
             if len(numbers) not in (1, pixels.shape[-1]):
                 raise UserError(
-                    f"config.task.normalization.{name}={numbers} has {len(numbers)} numbers, the pictures have "
+                    f"config.task.normalization.{name}={numbers} has {len(numbers)} numbers, the images have "
                     f"{pixels.shape[-1]} channels: give one, or as many"
                 )
         mean, deviation = np.asarray(self.mean, np.float32), np.asarray(self.deviation, np.float32)
@@ -85,13 +85,13 @@ def scaled(pixels: UInt8[np.ndarray, "*B C"]) -> Float[np.ndarray, "*B C"]:
     return NORMALIZATION(pixels)
 
 
-def unscaled(pictures: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
+def unscaled(images: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
     """Pixels as they were before `scaled`."""
-    return np.clip(np.round((pictures + 1) * _MIDDLE), 0, _WHITE).astype(np.uint8)
+    return np.clip(np.round((images + 1) * _MIDDLE), 0, _WHITE).astype(np.uint8)
 
 
-class PictureFacts(NamedTuple):
-    """What a run directory says of its pictures: their shape [height, width, channels] and the names of the classes."""
+class ImageSpec(NamedTuple):
+    """What a run directory says of its images: their shape [height, width, channels] and the names of the classes."""
 
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
@@ -102,7 +102,7 @@ class PictureFacts(NamedTuple):
         storage_of(directory).replace(directory / FILE, f"{content}\n".encode())
 
     @classmethod
-    def load(cls, directory: Path) -> "PictureFacts":
+    def load(cls, directory: Path) -> "ImageSpec":
         """Read it.
 
         Raises:
@@ -113,15 +113,15 @@ class PictureFacts(NamedTuple):
         sizes = [size for size in shape if type(size) is int and size > 0] if isinstance(shape, list) else []
         names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
         if len(sizes) != 3 or sizes != shape or not names or names != classes:
-            raise UserError(f"{directory / FILE} does not say the shape of three sizes and the classes of the pictures")
+            raise UserError(f"{directory / FILE} does not say the shape of three sizes and the classes of the images")
         height, width, channels = sizes
         return cls((height, width, channels), tuple(names))
 
 
 class Mixed(NamedTuple):
-    """Normalized pictures, and of which other row of the batch each holds how much beside its own."""
+    """Normalized images, and of which other row of the batch each holds how much beside its own."""
 
-    pictures: Float[np.ndarray, "B height width channels"]
+    images: Float[np.ndarray, "B height width channels"]
     partners: Int[np.ndarray, " B"]
     shares: Float[np.ndarray, " B"]
 
@@ -132,7 +132,7 @@ def augment(
     random: np.random.Generator,
     normalize: Normalization = NORMALIZATION,
 ) -> Mixed:
-    """Pictures cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own picture."""
+    """Images cropped, mirrored, cut out and mixed, in this order; `shares` are those of the row's own image."""
     count, height, width, _ = pixels_BxYxXxC.shape
     if how.crop:
         around = ((0, 0), (how.crop, how.crop), (how.crop, how.crop), (0, 0))
@@ -145,35 +145,35 @@ def augment(
         flipped_B = np.less(random.random(count), how.flip)
         mirrored = pixels_BxYxXxC[:, :, ::-1]
         pixels_BxYxXxC = np.where(flipped_B[:, None, None, None], mirrored, pixels_BxYxXxC)
-    pictures = normalize(pixels_BxYxXxC)
+    images = normalize(pixels_BxYxXxC)
     if how.cutout:
         first_Bx2 = random.integers(0, (height, width), (count, 2)) - how.cutout // 2
         behind_y, behind_x = np.arange(height) - first_Bx2[:, :1], np.arange(width) - first_Bx2[:, 1:]
         inside_y, inside_x = ((behind >= 0) & (behind < how.cutout) for behind in (behind_y, behind_x))
-        pictures[inside_y[:, :, None] & inside_x[:, None, :]] = 0
+        images[inside_y[:, :, None] & inside_x[:, None, :]] = 0
     partners_B, shares_B = np.arange(count), np.ones(count, np.float32)
     if how.mixup:
         partners_B = random.permutation(count)
         shares_B = np.asarray(random.beta(how.mixup, how.mixup, count), np.float32)
         shares = shares_B[:, None, None, None]
-        pictures = shares * pictures + (1 - shares) * pictures[partners_B]
-    return Mixed(pictures, partners_B, shares_B)
+        images = shares * images + (1 - shares) * images[partners_B]
+    return Mixed(images, partners_B, shares_B)
 
 
-class PictureBatches:
-    """Endless batches of `rows` pictures, epoch after epoch; what is done to them is a function of (seed, step).
+class ImageBatches:
+    """Endless batches of `rows` images, epoch after epoch; what is done to them is a function of (seed, step).
 
-    An epoch holds every picture once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
-    they are. Behind all that squares of `shuffled_by` pixels change places (`shuffled`). A last batch that pictures do
+    An epoch holds every image once, in an order drawn from (seed, epoch); without a seed, in that of the data and as
+    they are. Behind all that squares of `shuffled_by` pixels change places (`shuffled`). A last batch that images do
     not fill has rows whose `index` is -1.
 
-    Each batch has `picture` [B, height, width, channels], normalized, `labels` [B], `index` [B], the number of the
-    picture, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
+    Each batch has `image` [B, height, width, channels], normalized, `labels` [B], `index` [B], the number of the
+    image, and `others` [B] and `share` [B]: a row counts by its share as its label, by the rest as the other.
     """
 
     def __init__(
         self,
-        pictures: Pictures,
+        images: LabeledImages,
         *,
         rows: int,
         seed: int | None,
@@ -181,9 +181,9 @@ class PictureBatches:
         normalize: Normalization = NORMALIZATION,
         shuffled_by: int = 0,
     ):
-        self._pictures, self._seed, self._augmentation, self._normalize = pictures, seed, augmentation, normalize
+        self._images, self._seed, self._augmentation, self._normalize = images, seed, augmentation, normalize
         self._shuffled_by = shuffled_by
-        bucket = Bucket(1, rows, np.arange(len(pictures.labels)))
+        bucket = Bucket(1, rows, np.arange(len(images.labels)))
         self._plan = BucketPlan([bucket], seed)
         self.batches_per_epoch = self._plan.batches_per_epoch
 
@@ -192,15 +192,15 @@ class PictureBatches:
         bucket, chosen = self._plan[step]
         index = np.full(bucket.rows, -1, np.int32)
         index[: len(chosen)] = chosen
-        # The rows that fill up a batch repeat its first picture, and count for nothing.
+        # The rows that fill up a batch repeat its first image, and count for nothing.
         shown = np.where(index < 0, chosen[0], index)
-        labels = self._pictures.labels[shown].astype(np.int32)
+        labels = self._images.labels[shown].astype(np.int32)
         how = NO_AUGMENTATION if self._seed is None else self._augmentation
         # The order of an epoch is drawn from (seed, epoch): a third number keeps the two apart.
         random = np.random.default_rng((self._seed or 0, step, 1))
-        mixed = augment(self._pictures.pixels[shown], how, random, self._normalize)
+        mixed = augment(self._images.pixels[shown], how, random, self._normalize)
         return {
-            "picture": shuffled(mixed.pictures, self._shuffled_by),
+            "image": shuffled(mixed.images, self._shuffled_by),
             "labels": labels,
             "others": labels[mixed.partners],
             "share": mixed.shares,
@@ -209,17 +209,17 @@ class PictureBatches:
 
 
 def shuffled(pixels: Shaped[np.ndarray, "N Y X C"], patch: int) -> Shaped[np.ndarray, "N Y X C"]:
-    """Pictures whose squares of `patch` pixels are exchanged, in all pictures alike; 0: as they are.
+    """Images whose squares of `patch` pixels are exchanged, in all images alike; 0: as they are.
 
     Raises:
-        UserError: For squares that do not divide the pictures.
+        UserError: For squares that do not divide the images.
     """
     if not patch:
         return pixels
     count, height, width, channels = pixels.shape
     if height % patch or width % patch:
         raise UserError(
-            f"config.task.shuffled={patch} does not divide the pictures of {height} x {width} pixels into squares"
+            f"config.task.shuffled={patch} does not divide the images of {height} x {width} pixels into squares"
         )
     rows, columns = height // patch, width // patch
     cut = pixels.reshape(count, rows, patch, columns, patch, channels).swapaxes(2, 3)

@@ -1,4 +1,4 @@
-"""Gray pictures as PNG files, without a library."""
+"""Gray images as PNG files, without a library."""
 
 import struct
 import zlib
@@ -10,14 +10,14 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 """What every PNG file begins with."""
 
 
-def png(picture: UInt8[np.ndarray, "height width"]) -> bytes:
-    """The PNG file (ISO/IEC 15948) of a gray picture: 8 bits, filter 0."""
-    height, width = picture.shape
+def png(image: UInt8[np.ndarray, "height width"]) -> bytes:
+    """The PNG file (ISO/IEC 15948) of a gray image: 8 bits, filter 0."""
+    height, width = image.shape
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         checked = kind + content
         return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
 
-    rows = np.pad(picture, ((0, 0), (1, 0))).tobytes()  # each row starts with the number of its filter
+    rows = np.pad(image, ((0, 0), (1, 0))).tobytes()  # each row starts with the number of its filter
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return SIGNATURE + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")

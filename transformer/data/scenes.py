@@ -1,4 +1,4 @@
-"""Scenes: colored items in the cells of a square grid, drawn as small pictures whose every fact is known."""
+"""Scenes: colored items in the cells of a square grid, drawn as small images whose every fact is known."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class SceneKind:
 
     @property
     def size(self) -> int:
-        """The pixels of a side of the picture."""
+        """The pixels of a side of the image."""
         return self.side * self.pixels
 
     def draw(self, random: np.random.Generator) -> tuple[Item, ...]:
@@ -87,22 +87,22 @@ def paint(
     random: np.random.Generator,
     variation: Variation = VARIED,
 ) -> UInt8[np.ndarray, "B size size 3"]:
-    """Pictures of scenes: no two drawings of an item are alike, nor two grounds; every pixel has noise of its own."""
+    """Images of scenes: no two drawings of an item are alike, nor two grounds; every pixel has noise of its own."""
     names = [item.shape for items in scenes for item in items]
     colors = np.array([COLORS[item.color] for items in scenes for item in items], np.float32).reshape(-1, 3)
     colors += random.uniform(-_COLOR_SPREAD, _COLOR_SPREAD, colors.shape).astype(np.float32)
     shares = draw_glyphs(names, kind.pixels, random, variation)
     ground = _GROUND + random.uniform(-_GROUND_SPREAD, _GROUND_SPREAD, (len(scenes), 1, 1, 3))
-    pictures = np.broadcast_to(ground, (len(scenes), kind.size, kind.size, 3)).astype(np.float32)
+    images = np.broadcast_to(ground, (len(scenes), kind.size, kind.size, 3)).astype(np.float32)
     number = 0
-    for picture, items in zip(pictures, scenes, strict=True):
+    for image, items in zip(images, scenes, strict=True):
         for item in items:
             row, column = (kind.pixels * place for place in divmod(item.cell, kind.side))
-            cell = picture[row : row + kind.pixels, column : column + kind.pixels]
+            cell = image[row : row + kind.pixels, column : column + kind.pixels]
             cell += shares[number][..., None] * (colors[number] - cell)
             number += 1
-    return _pixels(pictures + random.normal(0, _NOISE, pictures.shape).astype(np.float32))
+    return _pixels(images + random.normal(0, _NOISE, images.shape).astype(np.float32))
 
 
-def _pixels(pictures: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
-    return np.clip(np.round(pictures), 0, 255).astype(np.uint8)
+def _pixels(images: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
+    return np.clip(np.round(images), 0, 255).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Pictures without files: digits, letters and shapes as lines in the unit square, drawn at any size.
+"""Images without files: digits, letters and shapes as lines in the unit square, drawn at any size.
 
 A glyph is a few polylines, x to the right and y downwards; a shape is one closed line whose inside is filled.
 """

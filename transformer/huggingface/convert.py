@@ -42,7 +42,7 @@ class Foreign(NamedTuple):
     """A model that was read.
 
     Its config.json, our model section and what a task asks of it, the parameters, notes for the user, and of a model of
-    pictures the values of our task that its preprocessor_config.json stands for.
+    images the values of our task that its preprocessor_config.json stands for.
     """
 
     config: Config
@@ -50,7 +50,7 @@ class Foreign(NamedTuple):
     interface: TaskInterface
     params: PyTree
     notes: list[str]
-    pictures: Config
+    images: Config
 
 
 class Published(NamedTuple):
@@ -61,7 +61,7 @@ class Published(NamedTuple):
     interface: TaskInterface
     shapes: PyTree
     notes: list[str]
-    pictures: Config
+    images: Config
     read: Callable[[], PyTree]
 
 
@@ -82,16 +82,16 @@ def open_folder(folder: Path, dtype: str = "float32") -> Published:
         names = sort_names(family, headers, slots)
         _check(slots, names, headers)
         _check_aliases(family, names, headers)
-        pictures = _pictures(folder, family, interface)
+        images = _images(folder, family, interface)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     notes = _notes(names, headers, dtype)
     if unread := family.unread(config):
         notes.append(f"keys of config.json that are not read: {', '.join(unread)}")
-    if pictures and not (folder / preprocessor.FILE).is_file():
-        notes.append(f"no {preprocessor.FILE}: pictures are resized and normalized as its defaults would have it")
+    if images and not (folder / preprocessor.FILE).is_file():
+        notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
     read = functools.partial(_read, slots, names, headers, dtype)
-    return Published(config, section, interface, shapes, notes, pictures, read)
+    return Published(config, section, interface, shapes, notes, images, read)
 
 
 def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
@@ -100,8 +100,8 @@ def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
     Raises:
         UserError: As `open_folder`.
     """
-    config, model, interface, _, notes, pictures, read = open_folder(folder, dtype)
-    return Foreign(config, model, interface, read(), notes, pictures)
+    config, model, interface, _, notes, images, read = open_folder(folder, dtype)
+    return Foreign(config, model, interface, read(), notes, images)
 
 
 def write_folder(
@@ -181,12 +181,12 @@ def claim_folder(folder: Path, flag: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _pictures(folder: Path, family: Family, interface: TaskInterface) -> Config:
-    """The values of the task for a model of pictures."""
-    if "picture" not in interface.inputs:
+def _images(folder: Path, family: Family, interface: TaskInterface) -> Config:
+    """The values of the task for a model of images."""
+    if "image" not in interface.inputs:
         return {}
     file = folder / preprocessor.FILE
-    side = interface.inputs["picture"].shape[1]
+    side = interface.inputs["image"].shape[1]
     return preprocessor.read_preprocessor(read_object(file) if file.is_file() else {}, family.model_type, side)
 
 

@@ -1,4 +1,4 @@
-"""preprocessor_config.json: how a picture in a file becomes what a published model reads."""
+"""preprocessor_config.json: how an image in a file becomes what a published model reads."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _READ = {
     "image_mean",
     "image_std",
 }
-# Pictures are read in color, and these say how arrays are handed about.
+# Images are read in color, and these say how arrays are handed about.
 _WITHOUT_EFFECT = {
     "do_convert_rgb",
     "processor_class",
@@ -50,7 +50,7 @@ def read_preprocessor(said: Mapping[str, Any], model_type: str, side: int) -> di
     """What the keys of the file are as values of the task, for a model that reads `side` x `side` pixels.
 
     Raises:
-        UserError: Naming a key, and its value, that our reading of pictures cannot express.
+        UserError: Naming a key, and its value, that our reading of images cannot express.
     """
     kind = _kind_of(said, _KINDS[model_type])
     values = {**_DEFAULTS[kind], **{key: value for key, value in said.items() if value is not None}}

@@ -50,19 +50,19 @@ def _simplify(config: Config, names: Names) -> Config:
     """The config with the number of its classes, which the names of the classes say where they stand in it."""
     for key in ("image_size", "patch_size"):
         if isinstance(config.get(key), list):
-            raise UserError(f"config.json has {key}={config[key]}; only square pictures and patches can be read")
+            raise UserError(f"config.json has {key}={config[key]}; only square images and patches can be read")
     named = config.get("id2label")
     return {**config, "num_labels": len(named)} if isinstance(named, dict) else config
 
 
 def _interface(section: Config) -> TaskInterface:
     side, channels = section["side"], section["channels"]
-    picture = InputSpec((1, side, side, channels), jnp.float32, Modality.PICTURE)
-    return TaskInterface({"picture": picture}, {"classes": section["classes"]})
+    image = InputSpec((1, side, side, channels), jnp.float32, Modality.IMAGE)
+    return TaskInterface({"image": image}, {"classes": section["classes"]})
 
 
 def _told(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
-    """The pictures' size and the number of classes, from the tables of positions and of the head."""
+    """The images' size and the number of classes, from the tables of positions and of the head."""
     patches = shapes["positions/table"][0] - model.readout.tokens if "positions/table" in shapes else 0
     return {
         "side": math.isqrt(patches) * model.patch,

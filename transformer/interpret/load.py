@@ -42,7 +42,7 @@ TITLE = 200  # characters
 class Loaded:
     """A model as `transformer.load` returns it: `look` at a sentence, or `run_with_maps`.
 
-    `kept` is what it reads sentences by, its tokenizer; a model of pictures, which reads the files that the sentences
+    `kept` is what it reads sentences by, its tokenizer; a model of images, which reads the files that the sentences
     name, has their size and classes. `config` is what the page shows of it, a run's config or a published model's;
     `step` the checkpoint's; `notes` say what of a published model was passed over or read in another type.
     """

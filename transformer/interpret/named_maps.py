@@ -20,7 +20,7 @@ from transformer.tasks.labels import Labels
 if TYPE_CHECKING:
     import xarray
 
-_DRAWN = 64  # positions a side: of a longer map the picture shows the first ones
+_DRAWN = 64  # positions a side: of a longer map the image shows the first ones
 _DRAWN_HEADS = 64
 
 Tokens = tuple[tuple[str, ...], ...]
@@ -55,7 +55,7 @@ class LayerMaps:
         return f"LayerMaps({self.site!r}, layer={self.layer!r}, shape={self.shape})"
 
     def _repr_html_(self) -> str:
-        """A picture of every head on the first example, as notebooks show it."""
+        """An image of every head on the first example, as notebooks show it."""
         return _drawn(f"{self.site}, layer {self.layer}", self.weights[None, 0], self.queries[0], self.keys[0])
 
     def to_xarray(self, example: int = 0) -> "xarray.DataArray":
@@ -111,7 +111,7 @@ class SiteMaps(Sequence[LayerMaps]):
         return f"SiteMaps({self.site.name!r}, layers={self.site.layers}, each {self.weights.shape[1:]})"
 
     def _repr_html_(self) -> str:
-        """A picture of every head on the first example, a row a layer."""
+        """An image of every head on the first example, a row a layer."""
         return _drawn(f"{self.site.name}, a row a layer", self.weights[:, 0], self.queries[0], self.keys[0])
 
 
@@ -136,7 +136,7 @@ class Maps(Mapping[str, SiteMaps]):
         return f"Maps({', '.join(map(repr, self.sites.values()))})"
 
     def _repr_html_(self) -> str:
-        """The pictures of all sites."""
+        """The images of all sites."""
         return "".join(maps._repr_html_() for maps in self.sites.values())
 
 
@@ -159,7 +159,7 @@ def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys
     layers, heads = weights_LxHxQxK.shape[:2]
     few = max(1, _DRAWN_HEADS // heads)
     shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]
-    picture = base64.b64encode(png(wall(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
+    image = base64.b64encode(png(wall(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
     said = [f"{heads} heads, rows are queries; darker is more"]
     said += [f"the first {few} of {layers} layers"] if few < layers else []
     said += [f"the first {_DRAWN} positions"] if max(len(queries), len(keys)) > _DRAWN else []
@@ -170,6 +170,6 @@ def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys
     )
     return (
         f"<figure><figcaption><b>{html.escape(title)}</b> ({'; '.join(said)})</figcaption>"
-        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{picture}" '
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{image}" '
         f'style="image-rendering:pixelated">{tokens}</figure>'
     )

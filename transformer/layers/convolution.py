@@ -121,7 +121,7 @@ class _Convolution(Module):
         name, size = outputs
         shape = tuple(window.size for window in windows)
         places = math.prod(shape)
-        # A picture has three channels, which no mesh divides.
+        # An image has three channels, which no mesh divides.
         axes = (*("features",) * len(windows), "features", name)
 
         def kernel() -> Any:

@@ -1,4 +1,4 @@
-"""A picture as a grid of features: the convolutions beneath every attention over pictures."""
+"""An image as a grid of features: the convolutions beneath every attention over images."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ class GridEncoderConfig(Config):
         return self.channels[-1]
 
     def stages(self, height: int, width: int) -> tuple[tuple[int, int], ...]:
-        """The rows and columns behind each stage, of a picture of so many pixels."""
+        """The rows and columns behind each stage, of an image of so many pixels."""
         sizes = []
         for stride in self.strides:
             height, width = -(-height // stride), -(-width // stride)
@@ -50,15 +50,15 @@ class GridEncoderConfig(Config):
         return tuple(sizes)
 
     def axis(self, name: str, height: int, width: int) -> Axis:
-        """The places of the grid as the axis of a map over such a picture.
+        """The places of the grid as the axis of a map over such an image.
 
         Raises:
-            UserError: For a picture that the strides do not divide.
+            UserError: For an image that the strides do not divide.
         """
         stride = math.prod(self.strides)
         if height % stride or width % stride:
             raise UserError(
-                f"pictures of {height} x {width} pixels are not divided by {stride}, the product of the strides "
+                f"images of {height} x {width} pixels are not divided by {stride}, the product of the strides "
                 f"{self.strides} of the convolutions"
             )
         return Axis(name, AxisKind.GRID, shape=(height // stride, width // stride), stride=float(stride))
@@ -104,7 +104,7 @@ class Stage(Module):
 
 
 class GridEncoder(Module):
-    """Stages of convolutions in a row, from pictures of `inputs` channels."""
+    """Stages of convolutions in a row, from images of `inputs` channels."""
 
     def __init__(self, config: GridEncoderConfig, inputs: int, *, builder: Builder):
         self.count = len(config.channels)
@@ -112,9 +112,9 @@ class GridEncoder(Module):
         for number, size in enumerate(sizes):
             setattr(self, f"stage_{number}", Stage(*size, config.blocks, builder=builder))
 
-    def __call__(self, picture_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B V W C"]:
+    def __call__(self, image_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B V W C"]:
         """The features of every place of the grid."""
-        y = picture_BxYxXxI
+        y = image_BxYxXxI
         for number in range(self.count):
             y = getattr(self, f"stage_{number}")(y)
         return y

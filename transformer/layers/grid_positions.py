@@ -1,4 +1,4 @@
-"""Where a patch stands in its picture, as a vector that is added to the patch's."""
+"""Where a patch stands in its image, as a vector that is added to the patch's."""
 
 import enum
 from typing import assert_never
@@ -13,9 +13,9 @@ from transformer.layers.initialization import Role
 
 
 class GridPositions(enum.Enum):
-    """How the patches of a picture are told where they stand.
+    """How the patches of an image are told where they stand.
 
-    none: not at all, so that a picture is a set of patches.
+    none: not at all, so that an image is a set of patches.
     learned: one vector for each place, class tokens included (Dosovitskiy et al. 2021, section 3.1).
     learned_2d: one vector of half the width for each row, one for each column, side by side; class tokens have none
       (appendix D.4).

@@ -22,10 +22,10 @@ _SPEC = AttentionSpec(INNER_PRODUCT)
 
 
 class ImageReadout(enum.Enum):
-    """What of a picture an answer is made from.
+    """What of an image an answer is made from.
 
     attention: sums of its places, each weighted by what the question makes of it. mean: their mean. nothing: the
-    question alone answers, and no picture is read.
+    question alone answers, and no image is read.
     """
 
     ATTENTION = "attention"
@@ -34,22 +34,20 @@ class ImageReadout(enum.Enum):
 
 
 class GridFeatures(Module):
-    """The features of every place of a picture's grid, row by row, with a vector that says where it stands.
+    """The features of every place of an image's grid, row by row, with a vector that says where it stands.
 
     Without such a vector neither a weighted sum nor a correlation could tell one place from another that looks alike.
     """
 
-    def __init__(
-        self, config: GridEncoderConfig, positions: GridPositions, picture: Sequence[int], *, builder: Builder
-    ):
-        """`picture`: its height, width and channels."""
-        height, width, channels = picture
+    def __init__(self, config: GridEncoderConfig, positions: GridPositions, image: Sequence[int], *, builder: Builder):
+        """`image`: its height, width and channels."""
+        height, width, channels = image
         self.encoder = GridEncoder(config, channels, builder=builder)
         self.positions = GridTable(positions, config.stages(height, width)[-1], config.width, builder=builder)
 
-    def __call__(self, picture_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B L C"]:
+    def __call__(self, image_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B L C"]:
         """All places of the grid."""
-        grid_BxRxWxC = self.encoder(picture_BxYxXxI)
+        grid_BxRxWxC = self.encoder(image_BxYxXxI)
         return self.positions(grid_BxRxWxC.reshape(grid_BxRxWxC.shape[0], -1, grid_BxRxWxC.shape[-1]))
 
 
@@ -63,18 +61,18 @@ def grid_softmax(logits_BxL: Float[Array, "B L"], asked: Capture | None) -> tupl
 
 
 def stack_glimpses(site: str, looks: Sequence[Captured | None]) -> dict[str, Captured]:
-    """`Aux.maps` of looks at one picture, one after another: a layer each; empty where nothing was asked for."""
+    """`Aux.maps` of looks at one image, one after another: a layer each; empty where nothing was asked for."""
     captured = [each for each in looks if each is not None]
     return {site: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)} if captured else {}
 
 
-def grid_site(name: str, config: GridEncoderConfig, picture: Sequence[int], looks: int) -> Site:
+def grid_site(name: str, config: GridEncoderConfig, image: Sequence[int], looks: int) -> Site:
     """The site of so many looks: the answer is the one query, the places are the keys.
 
     Raises:
-        UserError: For a picture that the strides of the convolutions do not divide.
+        UserError: For an image that the strides of the convolutions do not divide.
     """
-    query, key = Axis("answer", AxisKind.SLOTS, size=1), config.axis("grid", *picture[:2])
+    query, key = Axis("answer", AxisKind.SLOTS, size=1), config.axis("grid", *image[:2])
     return Site(name, query, key, layers=tuple(map(str, range(looks))), heads=("0",))
 
 

@@ -1,4 +1,4 @@
-"""How far the heads of a picture look, in pixels: what the stored distances between patches come to."""
+"""How far the heads of an image look, in pixels: what the stored distances between patches come to."""
 
 from typing import Any
 

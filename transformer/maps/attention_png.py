@@ -1,4 +1,4 @@
-"""Maps as pictures that need no page: a gray wall of every head."""
+"""Maps as images that need no page: a gray wall of every head."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -8,12 +8,12 @@ _GAP = 2  # pixels between two heads
 
 
 def wall(weights_LxHxQxK: Float[np.ndarray, "L H Q K"]) -> UInt8[np.ndarray, "height width"]:
-    """A gray picture of every head: a row a layer, a column a head, white for 0 and black for 1."""
+    """A gray image of every head: a row a layer, a column a head, white for 0 and black for 1."""
     layers, heads, queries, keys = weights_LxHxQxK.shape
     scale = max(1, _CELL // max(queries, keys))
     finite = np.nan_to_num(np.asarray(weights_LxHxQxK, np.float32), nan=0.0, posinf=1.0, neginf=0.0)
     gray = np.round(255 * (1 - np.clip(finite, 0, 1))).astype(np.uint8).repeat(scale, 2).repeat(scale, 3)
     padded = np.pad(gray, ((0, 0), (0, 0), (_GAP, 0), (_GAP, 0)), constant_values=128)
     height, width = padded.shape[2:]
-    picture = padded.transpose(0, 2, 1, 3).reshape(layers * height, heads * width)
-    return np.pad(picture, ((0, _GAP), (0, _GAP)), constant_values=128)
+    image = padded.transpose(0, 2, 1, 3).reshape(layers * height, heads * width)
+    return np.pad(image, ((0, _GAP), (0, _GAP)), constant_values=128)

@@ -145,7 +145,7 @@ def read_heads(rows: Rows, site: Site, labels: Labels) -> tuple[Reading, ...]:
     one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d; q itself; the first key;
-    - on a picture the patch of q and those that touch it;
+    - on an image the patch of q and those that touch it;
     - keys with the token of q at another place; keys behind an earlier such place (induction), or the key one period
       back and one on, on random tokens that repeat, where the labels have such examples;
     - keys at another place whose token occurs once in all examples, where such are at most `RARE` of an example; keys

@@ -1,4 +1,4 @@
-"""The maps of a run in a notebook: named arrays, and pictures of them."""
+"""The maps of a run in a notebook: named arrays, and images of them."""
 
 import html
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from transformer.storage.paths import parse_path
 if TYPE_CHECKING:
     import xarray
 
-SHOWN_STEPS = 40  # of a picture with a slider
+SHOWN_STEPS = 40  # of an image with a slider
 
 
 class RunMaps:
-    """The attention of every head of a run: `weights` and `statistics` as named arrays, `show` as a picture.
+    """The attention of every head of a run: `weights` and `statistics` as named arrays, `show` as an image.
 
     Open a run that is still training again to see its new steps.
     """
@@ -100,7 +100,7 @@ class RunMaps:
         )
 
     def show(self, site: str, *, example: int = 0) -> Any:
-        """A picture of every head on one example, a row a layer, with a slider over the steps (treescope).
+        """An image of every head on one example, a row a layer, with a slider over the steps (treescope).
 
         Raises:
             UserError: For a site or an example that is not stored.

@@ -1,7 +1,7 @@
 """The store of attention maps: zarr v3 under a run's `maps/`, one group a site, one shard a step.
 
     maps/zarr.json                       root group: format, config hash, sites, labels and THE list of steps
-    maps/labels/<axis>/picture           what a grid's positions were cut from; `spectrogram` and `sound` for frames
+    maps/labels/<axis>/image           what a grid's positions were cut from; `spectrogram` and `sound` for frames
     maps/decoder/cross/zarr.json         group of the site "decoder/cross" with its own description
     maps/decoder/cross/full/codes        uint8   [step, example, layer, head, query, key]
     maps/decoder/cross/full/scale, root  float32, uint8   [step, example, layer, head, query]
@@ -75,7 +75,7 @@ _PARTS = Quantized._fields
 
 
 _MOST_WRITERS = 1 << 16
-_SHOWN = {"picture": (4, "uint8"), "spectrogram": (3, "float32"), "sound": (2, "uint8")}
+_SHOWN = {"image": (4, "uint8"), "spectrogram": (3, "float32"), "sound": (2, "uint8")}
 """How many axes the arrays of labels have, and of what they are."""
 
 Positions = Annotated[int, Range(1, MOST_POSITIONS)]

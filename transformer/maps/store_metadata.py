@@ -18,7 +18,7 @@ _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
 StorePath = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]
 """The name of a site or an array, which is its folder in the store."""
 Shown = Annotated[
-    str, Matching(f"{_PART}(/{_PART})*/(picture|spectrogram|sound)", "AXIS/picture, AXIS/spectrogram or AXIS/sound")
+    str, Matching(f"{_PART}(/{_PART})*/(image|spectrogram|sound)", "AXIS/image, AXIS/spectrogram or AXIS/sound")
 ]
 MOST_POSITIONS = 2**24
 """Of an axis of a stored map."""
@@ -27,7 +27,7 @@ Period = Annotated[int, Range(2, MOST_POSITIONS)]
 
 @dataclasses.dataclass(frozen=True)
 class LabelsEntry:
-    """Labels in a description: `shown` are the SHA-256 of the arrays of pictures and sounds by their names."""
+    """Labels in a description: `shown` are the SHA-256 of the arrays of images and sounds by their names."""
 
     tokens: Mapping[str, tuple[tuple[Any, ...], ...]]
     titles: tuple[Any, ...]
@@ -107,15 +107,15 @@ def longest(site: Site, labels: Labels) -> tuple[int, int]:
 
 
 def shown(labels: Labels) -> dict[str, np.ndarray]:
-    """Pictures, spectrograms and sounds by the names of their arrays."""
-    pictures = {f"{axis}/picture": np.asarray(values, np.uint8) for axis, values in labels.pictures.items()}
+    """Images, spectrograms and sounds by the names of their arrays."""
+    images = {f"{axis}/image": np.asarray(values, np.uint8) for axis, values in labels.images.items()}
     sounds = {f"{axis}/sound": _beside(files) for axis, files in labels.sounds.items()}
     heard = {f"{axis}/spectrogram": np.asarray(v, np.float32) for axis, v in labels.spectrograms.items()}
-    return pictures | heard | sounds
+    return images | heard | sounds
 
 
 def labels_of(entry: LabelsEntry, read: Callable[[str], np.ndarray]) -> Labels:
-    """The labels of a description; `read` gives the array of a picture, spectrogram or sound.
+    """The labels of a description; `read` gives the array of an image, spectrogram or sound.
 
     Raises:
         ValueError: If the parts disagree on the number of examples.
@@ -127,7 +127,7 @@ def labels_of(entry: LabelsEntry, read: Callable[[str], np.ndarray]) -> Labels:
         links=entry.links,
         periods=entry.periods,
         linked=entry.linked,
-        pictures={name.removesuffix("/picture"): a for name, a in arrays.items() if name.endswith("/picture")},
+        images={name.removesuffix("/image"): a for name, a in arrays.items() if name.endswith("/image")},
         spectrograms={
             name.removesuffix("/spectrogram"): a for name, a in arrays.items() if name.endswith("/spectrogram")
         },

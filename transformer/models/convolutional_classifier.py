@@ -1,4 +1,4 @@
-"""A small residual network over pictures, with self-attention within its grids where asked for."""
+"""A small residual network over images, with self-attention within its grids where asked for."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, TaskInterface
+from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +47,12 @@ class ConvolutionalClassifierConfig(Config, path="config.model"):
 class ConvolutionalClassifier(StatelessModule):
     """Stage after stage, the norm and mean of the last grid, logits W m + b.
 
-    inputs: `picture` [B, height, width, channels]. Outputs: logits [B, C].
+    inputs: `image` [B, height, width, channels]. Outputs: logits [B, C].
     """
 
     def __init__(self, config: ConvolutionalClassifierConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, encoder = config, builder.dtype, config.encoder
-        inputs = interface.inputs["picture"].shape[-1]
+        inputs = interface.inputs["image"].shape[-1]
         for number, (outputs, stride) in enumerate(zip(encoder.channels, encoder.strides, strict=True)):
             setattr(self, f"stage_{number}", Stage(inputs, outputs, stride, encoder.blocks, builder=builder))
             if number in config.attention:
@@ -73,7 +73,7 @@ class ConvolutionalClassifier(StatelessModule):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B C"], Aux]:
         """The logits of the classes."""
-        mean_BxF, maps = self.features(jnp.asarray(inputs["picture"], self.dtype), capture)
+        mean_BxF, maps = self.features(jnp.asarray(inputs["image"], self.dtype), capture)
         logits_BxC = self.head(dropout(mean_BxF, self.config.dropout, key if train else None))
         return logits_BxC, Aux(maps, {}, state)
 
@@ -97,12 +97,12 @@ def site_name(stage: int) -> str:
 
 
 def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for pictures of the task's size; without attention it has no maps.
+    """The model for images of the task's size; without attention it has no maps.
 
     Raises:
-        UserError: For pictures that the strides before an attention do not divide.
+        UserError: For images that the strides before an attention do not divide.
     """
-    _, height, width, _ = interface.inputs["picture"].shape
+    _, height, width, _ = interface.inputs["image"].shape
     sites = []
     for number in sorted(config.attention):
         encoder, until = config.encoder, number + 1
@@ -113,4 +113,4 @@ def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, preci
     return Model(functional, tuple(sites))
 
 
-FAMILY = ModelFamily(ConvolutionalClassifierConfig, build, frozenset({PICTURE_CLASSIFICATION}))
+FAMILY = ModelFamily(ConvolutionalClassifierConfig, build, frozenset({IMAGE_CLASSIFICATION}))

@@ -32,7 +32,7 @@ class PublishedSize:
     `vocabulary` and `context` (positions) are those that its parameters and operations are counted with, and
     `counted` are further keys for the count alone, where the published number leaves a head out. `published` is the
     number of parameters that its source prints; `training_flops` and `training_tokens` likewise, None where it prints
-    none. `side` is that of the square color pictures that it reads, in pixels; `vocabulary` then counts their
+    none. `side` is that of the square color images that it reads, in pixels; `vocabulary` then counts their
     classes, and `context` the patches and tokens of one. `notes` say what differs from the source.
     """
 
@@ -50,19 +50,19 @@ class PublishedSize:
 
     @property
     def interface(self) -> TaskInterface:
-        """What a task of this vocabulary, or of pictures of this size, asks of the model."""
+        """What a task of this vocabulary, or of images of this size, asks of the model."""
         if self.side is not None:
-            picture = InputSpec(self._picture(1), jnp.float32, Modality.PICTURE)
-            return TaskInterface({"picture": picture}, {"classes": self.vocabulary})
+            image = InputSpec(self._image(1), jnp.float32, Modality.IMAGE)
+            return TaskInterface({"image": image}, {"classes": self.vocabulary})
         return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocabulary), pad=0, begin=1, end=2)
 
     def batch(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """So many examples of the whole context, or pictures, as shapes."""
+        """So many examples of the whole context, or images, as shapes."""
         if self.side is not None:
-            return {"picture": jax.ShapeDtypeStruct(self._picture(rows), jnp.float32)}
+            return {"image": jax.ShapeDtypeStruct(self._image(rows), jnp.float32)}
         return dict.fromkeys(("tokens", "source", "target"), jax.ShapeDtypeStruct((rows, self.context), jnp.int32))
 
-    def _picture(self, rows: int) -> tuple[int, ...]:
+    def _image(self, rows: int) -> tuple[int, ...]:
         assert self.side is not None
         return rows, self.side, self.side, 3
 

@@ -26,7 +26,7 @@ from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION, TaskInterface
 
 SITE = "episode/attention"
-_KERNEL, _POOL = 3, 2  # of the convolutions over pictures
+_KERNEL, _POOL = 3, 2  # of the convolutions over images
 
 
 class Block(enum.Enum):
@@ -56,7 +56,7 @@ class SnailConfig(Config, path="config.model"):
     """A step's features, a stack of `blocks` in their order, and a linear map at every step.
 
     `keys` and `values` are the sizes of the blocks of attention, `filters` those of the blocks of convolutions, one
-    after another; of `parts` that are left out the sizes stay unused. A picture becomes `embedding` features by
+    after another; of `parts` that are left out the sizes stay unused. An image becomes `embedding` features by
     convolutions of so many `channels`, a vector by a linear map. The defaults are the paper's for Omniglot.
 
     Raises:
@@ -101,17 +101,17 @@ class SnailConfig(Config, path="config.model"):
         return sum(block is Block.ATTENTION for block, _ in self.stack)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """The rows and columns that the convolutions leave of a picture.
+        """The rows and columns that the convolutions leave of an image.
 
         Raises:
-            UserError: For a picture of which nothing is left.
+            UserError: For an image of which nothing is left.
         """
         halved = _POOL ** len(self.channels)
         rows, columns = height // halved, width // halved
         if not rows or not columns:
             raise UserError(
-                f"config.model.channels={self.channels} halve pictures of {height} x {width} pixels "
-                f"{len(self.channels)} times, to nothing: give fewer, or larger pictures"
+                f"config.model.channels={self.channels} halve images of {height} x {width} pixels "
+                f"{len(self.channels)} times, to nothing: give fewer, or larger images"
             )
         return rows, columns
 
@@ -176,14 +176,14 @@ class AttentionBlock(Module):
         return jnp.concatenate([x_BxTxI, read_BxTx1xV[:, :, 0]], axis=-1), attended.captured
 
 
-class PictureEmbedding(Module):
+class ImageEmbedding(Module):
     """Convolutions of 3 x 3, each with a batch norm, a relu and the largest of each 2 x 2, and a linear map (appendix).
 
     What a grid of an odd side has in its last row and column is left out of the largest.
     """
 
-    def __init__(self, config: SnailConfig, picture: tuple[int, ...], *, builder: Builder):
-        height, width, inputs = picture
+    def __init__(self, config: SnailConfig, image: tuple[int, ...], *, builder: Builder):
+        height, width, inputs = image
         self.count = len(config.channels)
         windows = Window(_KERNEL), Window(_KERNEL)
         for number, (before, channels) in enumerate(zip((inputs, *config.channels), config.channels, strict=False)):
@@ -202,7 +202,7 @@ class PictureEmbedding(Module):
     def __call__(
         self, x: Float[Array, "N Y X C"], state: Mapping[str, BatchStatistics], *, train: bool
     ) -> tuple[Float[Array, "N E"], dict[str, BatchStatistics]]:
-        """The features of every picture, and the next statistics."""
+        """The features of every image, and the next statistics."""
         after = {}
         for number in range(self.count):
             name = f"norm_{number}"
@@ -226,20 +226,20 @@ def largest(x_NxYxXxC: Float[Array, "N Y X C"]) -> Float[Array, "N V U C"]:
 class Snail(Module):
     """Features of every step, the blocks, W x_t + b: an output of a step is of it and of those before alone.
 
-    In training a batch norm's statistics are those of all pictures of a batch, the only way from a later step to an
+    In training a batch norm's statistics are those of all images of a batch, the only way from a later step to an
     earlier one.
 
-    inputs: `pictures` [B, T, Y, X, C] and `shown` [B, T], the class of each picture plus 1, 0 where it is not told; or
+    inputs: `images` [B, T, Y, X, C] and `shown` [B, T], the class of each image plus 1, 0 where it is not told; or
     `vectors` [B, T, I]. Outputs: logits of the classes, or numbers, [B, T, O].
     """
 
     def __init__(self, config: SnailConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
-        self.of_pictures = "pictures" in interface.inputs
-        if self.of_pictures:
-            _, length, *picture = interface.inputs["pictures"].shape
+        self.of_images = "images" in interface.inputs
+        if self.of_images:
+            _, length, *image = interface.inputs["images"].shape
             self.outputs = interface.vocabularies["classes"]
-            self.embedding: Any = PictureEmbedding(config, tuple(picture), builder=builder)
+            self.embedding: Any = ImageEmbedding(config, tuple(image), builder=builder)
             width = config.embedding + self.outputs
         else:
             _, length, features = interface.inputs["vectors"].shape
@@ -259,16 +259,16 @@ class Snail(Module):
         self.head = Linear((("features", width),), (("features", self.outputs),), bias=True, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict[str, BatchStatistics]:
-        """The statistics of the pictures' norms; the key is not needed."""
-        return self.embedding.initial_state() if self.of_pictures else {}
+        """The statistics of the images' norms; the key is not needed."""
+        return self.embedding.initial_state() if self.of_images else {}
 
     def see(self, state: Any, inputs: Inputs, *, train: bool) -> tuple[Float[Array, "B T F"], Any]:
         """The features of every step, and the next state."""
-        if not self.of_pictures:
+        if not self.of_images:
             return self.embedding(jnp.asarray(inputs["vectors"], self.dtype)), state
-        pictures = jnp.asarray(inputs["pictures"], self.dtype)
-        rows, length = pictures.shape[:2]
-        flat = place(pictures.reshape(rows * length, *pictures.shape[2:]), "batch", None, None, None)
+        images = jnp.asarray(inputs["images"], self.dtype)
+        rows, length = images.shape[:2]
+        flat = place(images.reshape(rows * length, *images.shape[2:]), "batch", None, None, None)
         embedded_NxE, after = self.embedding(flat, state, train=train)
         shown_BxT: Int[Array, "B T"] = jnp.asarray(inputs["shown"])
         # Of a class that is not told the vector is zero.
@@ -305,7 +305,7 @@ def widened(width: int, block: Block, sizes: tuple[int, ...], length: int) -> in
 
 
 def laid_out(length: int) -> tuple[int, int]:
-    """Rows and columns of the smallest grid that is hardly higher than wide and has room for so many pictures."""
+    """Rows and columns of the smallest grid that is hardly higher than wide and has room for so many images."""
     rows = math.isqrt(length)
     return rows, -(-length // rows)
 
@@ -314,10 +314,10 @@ def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -
     """The model for episodes of a task's length; without attention it has no maps.
 
     Raises:
-        UserError: For pictures of which the convolutions leave nothing.
+        UserError: For images of which the convolutions leave nothing.
     """
-    if "pictures" in interface.inputs:
-        _, length, height, _, _ = interface.inputs["pictures"].shape
+    if "images" in interface.inputs:
+        _, length, height, _, _ = interface.inputs["images"].shape
         query: Axis = Axis("episode", AxisKind.STEPS)
         key = Axis("shot", AxisKind.GRID, shape=laid_out(length), stride=float(height))
     else:

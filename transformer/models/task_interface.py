@@ -14,7 +14,7 @@ class Modality(enum.Enum):
     """What an input is made of; tokens are numbers of a vocabulary, places those of positions."""
 
     TOKENS = "tokens"
-    PICTURE = "picture"
+    IMAGE = "image"
     SOUND = "sound"
     POINTS = "points"
     ACTIONS = "actions"
@@ -30,8 +30,8 @@ class InputSpec(NamedTuple):
 
     @property
     def positions(self) -> int | None:
-        """How many positions an example has; None for single values, and pictures and sound, which a model cuts."""
-        if self.modality in (Modality.PICTURE, Modality.SOUND) or len(self.shape) < 2:
+        """How many positions an example has; None for single values, and images and sound, which a model cuts."""
+        if self.modality in (Modality.IMAGE, Modality.SOUND) or len(self.shape) < 2:
             return None
         return self.shape[1]
 
@@ -77,24 +77,24 @@ BIT_SEQUENCE_PREDICTION = signature("vectors", "lengths", output="bits")
 # Vectors of numbers in their order; `TaskInterface.vocabularies["numbers"]` real numbers at every step, of it and the
 # past.
 VECTOR_REGRESSION = signature("vectors", output="numbers")
-# Pictures [B, height, width, channels], as a rule from -1 to 1; a logit for each of `vocabularies["classes"]`.
-PICTURE_CLASSIFICATION = signature("picture", output="class")
-# Pictures of an episode [B, T, height, width, channels], and `shown` [B, T], the class of each plus 1 (0: not told); a
+# Images [B, height, width, channels], as a rule from -1 to 1; a logit for each of `vocabularies["classes"]`.
+IMAGE_CLASSIFICATION = signature("image", output="class")
+# Images of an episode [B, T, height, width, channels], and `shown` [B, T], the class of each plus 1 (0: not told); a
 # logit for each of `vocabularies["classes"]` at every step.
-FEW_SHOT_CLASSIFICATION = signature("pictures", "shown", output="class at every step")
+FEW_SHOT_CLASSIFICATION = signature("images", "shown", output="class at every step")
 # `target` is the caption with the begin token in front; `vocabularies["target"]` logits at every step.
-IMAGE_CAPTIONING = signature("picture", "target", output="target tokens")
+IMAGE_CAPTIONING = signature("image", "target", output="target tokens")
 # Samples [B, N], 8000 a second, of each sound the first `lengths`; `target` is what is said in it with the begin token
 # in front; `vocabularies["joint"]` logits at every step.
 SPEECH_RECOGNITION = signature("sound", "lengths", "target", output="target tokens")
 # `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.
-VISUAL_QUESTION_ANSWERING = signature("picture", "tokens", "lengths", output="class")
-# From `noise` [B, features] pictures like `picture`, by two players: `forward` makes them, `score` tells them apart.
-IMAGE_GENERATION = signature("noise", "picture", output="pictures")
+VISUAL_QUESTION_ANSWERING = signature("image", "tokens", "lengths", output="class")
+# From `noise` [B, features] images like `image`, by two players: `forward` makes them, `score` tells them apart.
+IMAGE_GENERATION = signature("noise", "image", output="images")
 # Points [B, N, coordinates] in no order, the first `lengths` of them real; a logit for each class.
 POINT_CLASSIFICATION = signature("points", "lengths", output="class")
-# What a robot sees: gray and depth pictures [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,
-# and `actions`, each what was done before the picture of its step plus 1 (0: nothing yet). A value for each of
+# What a robot sees: gray and depth images [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,
+# and `actions`, each what was done before the image of its step plus 1 (0: nothing yet). A value for each of
 # `vocabularies["actions"]` at every step. A family that serves it takes single steps as well, by its methods `begin`
 # and `act`: models/recurrent_q_network.py has them.
 ACTION_VALUES = signature("gray", "depth", "actions", "lengths", output="action values")

@@ -1,4 +1,4 @@
-"""The vision Transformer: a picture is a sentence of patches (Dosovitskiy et al. 2021; DeiT, Touvron et al. 2021)."""
+"""The vision Transformer: an image is a sentence of patches (Dosovitskiy et al. 2021; DeiT, Touvron et al. 2021)."""
 
 import dataclasses
 import enum
@@ -27,7 +27,7 @@ from transformer.layers.transformer_config import Biases, Remat, TransformerConf
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily, PublishedSize
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, TaskInterface
+from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterface
 from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
 
 STACK = "encoder"
@@ -94,18 +94,18 @@ class VitConfig(Config, path="config.model"):
 
     @property
     def blocks(self) -> TransformerConfig:
-        """The blocks, which know nothing of pictures."""
+        """The blocks, which know nothing of images."""
         return blocks_of(self)
 
     def grid(self, height: int, width: int) -> Axis:
-        """The patches of pictures of so many pixels, behind the tokens in front, as the axis of a map.
+        """The patches of images of so many pixels, behind the tokens in front, as the axis of a map.
 
         Raises:
-            UserError: For pictures that the patches do not divide.
+            UserError: For images that the patches do not divide.
         """
         if height % self.patch or width % self.patch:
             raise UserError(
-                f"the task's pictures of {height} x {width} pixels are not divided by config.model.patch={self.patch}"
+                f"the task's images of {height} x {width} pixels are not divided by config.model.patch={self.patch}"
             )
         shape = (height // self.patch, width // self.patch)
         return Axis("patches", AxisKind.GRID, shape, stride=float(self.patch), leading=self.readout.tokens)
@@ -114,11 +114,11 @@ class VitConfig(Config, path="config.model"):
 class Vit(BlockStacks):
     """z_0 = [class; x_1 E; ... x_N E] + E_pos; blocks; y = norm(z_L) of the class token (equations 1 to 4).
 
-    inputs: `picture` [B, height, width, channels]. Outputs: logits [B, C].
+    inputs: `image` [B, height, width, channels]. Outputs: logits [B, C].
     """
 
     def __init__(self, config: VitConfig, interface: TaskInterface, builder: Builder):
-        _, height, width, channels = interface.inputs["picture"].shape
+        _, height, width, channels = interface.inputs["image"].shape
         grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
         assert grid.shape is not None
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
@@ -140,10 +140,10 @@ class Vit(BlockStacks):
         self.head = Linear(model, classes, bias=True, builder=builder)
         self.distilled = Linear(model, classes, bias=True, builder=builder) if distilled else None
 
-    def patches(self, picture_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B N E"]:
+    def patches(self, image_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B N E"]:
         """A vector of each patch, row by row."""
         (rows, columns), patch = self.shape, self.patch
-        cut = picture_BxYxXxC.reshape(len(picture_BxYxXxC), rows, patch, columns, patch, -1)
+        cut = image_BxYxXxC.reshape(len(image_BxYxXxC), rows, patch, columns, patch, -1)
         cut = jnp.swapaxes(cut, 2, 3).reshape(len(cut), rows * columns, patch, patch, -1)
         return self.embed(cut)
 
@@ -158,7 +158,7 @@ class Vit(BlockStacks):
     ) -> tuple[Float[Array, "B C"], Aux]:
         """The logits of the classes."""
         embedding_key, layers_key = split_key(key if train else None)
-        x_BxNxE = self.patches(jnp.asarray(inputs["picture"], self.dtype))
+        x_BxNxE = self.patches(jnp.asarray(inputs["image"], self.dtype))
         for token in (self.distillation_token, self.class_token):
             if token is not None:
                 first = jnp.asarray(token[...], self.dtype)
@@ -185,12 +185,12 @@ class Vit(BlockStacks):
 
 
 def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for pictures of the task's size.
+    """The model for images of the task's size.
 
     Raises:
-        UserError: For pictures that the patches do not divide.
+        UserError: For images that the patches do not divide.
     """
-    _, height, width, _ = interface.inputs["picture"].shape
+    _, height, width, _ = interface.inputs["image"].shape
     grid = config.grid(height, width)
     sites = stack_sites(STACK, config.blocks, config.layers, grid, grid)
     return Model(Functional(lambda builder: Vit(config, interface, builder), precision), sites)
@@ -208,7 +208,7 @@ def check_placement(config: VitConfig, placement: Placement) -> None:
 def _size(
     patch: int, layers: int, width: int, heads: int, citation: str, published: float, **others: Any
 ) -> PublishedSize:
-    """Pictures of 224 pixels a side and the thousand classes of ImageNet."""
+    """Images of 224 pixels a side and the thousand classes of ImageNet."""
     values = {
         "patch": patch,
         "layers": layers,
@@ -243,7 +243,7 @@ SIZES = {
 FAMILY = ModelFamily(
     VitConfig,
     build,
-    frozenset({PICTURE_CLASSIFICATION}),
+    frozenset({IMAGE_CLASSIFICATION}),
     sizes=SIZES,
     check_placement=check_placement,
     embedding_patterns=("embed/*", "class_token", "distillation_token", "positions/*"),

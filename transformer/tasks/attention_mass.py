@@ -1,4 +1,4 @@
-"""Where attention lies over a picture, beside the places where it should."""
+"""Where attention lies over an image, beside the places where it should."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
 from transformer.tasks.contract import Batch, View
 
-# The axes of maps of what is said, symbol by symbol, over the places of a picture.
+# The axes of maps of what is said, symbol by symbol, over the places of an image.
 LOOKED = ("target", "grid")
 # The cell of what lies in none.
 NO_CELL = -1
@@ -18,7 +18,7 @@ _MASS = "mass/"
 
 
 def middles_of(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray, " X"]]:
-    """The middles of the rows and of the columns of a grid, in pixels of its picture.
+    """The middles of the rows and of the columns of a grid, in pixels of its image.
 
     Raises:
         ValueError: For an axis that is no grid.
@@ -30,7 +30,7 @@ def middles_of(axis: Axis) -> tuple[Float[np.ndarray, " Y"], Float[np.ndarray, "
 
 
 def cells_of(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
-    """In which of `side` x `side` cells of a picture of `size` pixels the middle of each place of a grid lies.
+    """In which of `side` x `side` cells of an image of `size` pixels the middle of each place of a grid lies.
 
     `NO_CELL` for positions that are no place, such as a class token.
     """
@@ -40,7 +40,7 @@ def cells_of(axis: Axis, *, side: int, size: int) -> Int[np.ndarray, " K"]:
 
 
 def weights_over(view: View, inputs: Batch, axes: tuple[str, str] = LOOKED) -> dict[Site, Float[Array, "L B H T K"]]:
-    """All maps between these axes, by default over the places of pictures, while the true symbols are said."""
+    """All maps between these axes, by default over the places of images, while the true symbols are said."""
     sites = between(view.model.sites, *axes)
     capture = Capture(tuple(site.name for site in sites))
     _, aux = view.model.apply(view.variables, inputs, train=False, capture=capture)

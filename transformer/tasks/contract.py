@@ -89,7 +89,7 @@ class Objective:
 class Report(NamedTuple):
     """The result of an evaluation: numbers by name, samples to read, and a note on how they were measured.
 
-    The page shows "source", "target" and "output" of a sample, and the picture that "picture" names: a PNG file
+    The page shows "source", "target" and "output" of a sample, and the image that "image" names: a PNG file
     `samples/NAME.png` that the task has written into the run directory. Samples of one step can share it.
     """
 
@@ -178,7 +178,7 @@ def kept_tokenizer(directory: Path) -> Any:
 class Reader:
     """How a task reads new texts by what its run directory keeps alone, a tokenizer: none of its data are opened.
 
-    `kept(directory)` reads what a run keeps: of pictures, whose files the texts name, their size and classes.
+    `kept(directory)` reads what a run keeps: of images, whose files the texts name, their size and classes.
     `interface(config, kept)` is the task's; `read(config, view, kept, sentences)` raises UserError for texts that are
     empty or do not fit the model. A model of two sides that is given no targets answers itself.
     """

@@ -1,4 +1,4 @@
-"""Picture classification: what a picture shows, as one of a few classes."""
+"""Image classification: what an image shows, as one of a few classes."""
 
 import dataclasses
 import functools
@@ -15,10 +15,10 @@ from transformer.attention.sites import AxisKind, Site
 from transformer.config import BatchRows, Config, Count, Looked, Positive, Rate, SplitName, UserError
 from transformer.data.batches import OneEpoch, Source, fingerprint
 from transformer.data.datasets.image_files import Resample, Resizing, decode
-from transformer.data.datasets.images import PictureSet, made_up, open_pictures
+from transformer.data.datasets.images import ImageDataset, made_up, open_images
 from transformer.data.datasets.user_files import SPLITS, join_notes
-from transformer.data.images import FILE, Augmentation, Normalization, PictureBatches, PictureFacts, Pictures, shuffled
-from transformer.models.task_interface import PICTURE_CLASSIFICATION, InputSpec, Modality, TaskInterface
+from transformer.data.images import FILE, Augmentation, ImageBatches, ImageSpec, LabeledImages, Normalization, shuffled
+from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.contract import (
     Answers,
     Batch,
@@ -48,15 +48,15 @@ from transformer.tasks.plain import (
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureClassificationConfig(Config, path="config.task"):
-    """Labeled pictures, and what is done to those that train.
+class ImageClassificationConfig(Config, path="config.task"):
+    """Labeled images, and what is done to those that train.
 
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in `data_dir` or
     here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
     (transformer.data.datasets.images); these are resized to `side` pixels where that is given, or to `resize_side` and
     cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are exchanged, in all
-    pictures alike and behind their augmentation, so that what was near is far (0: none). `test_split` may be empty. Of
-    the validation pictures `num_probe_examples`, evenly spaced, are mapped.
+    images alike and behind their augmentation, so that what was near is far (0: none). `test_split` may be empty. Of
+    the validation images `num_probe_examples`, evenly spaced, are mapped.
 
     Raises:
         UserError: For values out of range.
@@ -82,7 +82,7 @@ class PictureClassificationConfig(Config, path="config.task"):
 
     @property
     def resizing(self) -> Resizing:
-        """What is done to pictures in files."""
+        """What is done to images in files."""
         return Resizing(self.side, self.resize_side, self.resample)
 
     @property
@@ -91,10 +91,10 @@ class PictureClassificationConfig(Config, path="config.task"):
         return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
 
-class PictureClassification(PlainTask):
+class ImageClassification(PlainTask):
     """The task: implements transformer.tasks.contract.Task."""
 
-    def __init__(self, config: PictureClassificationConfig, opened: PictureSet, rows_multiple: int = 1):
+    def __init__(self, config: ImageClassificationConfig, opened: ImageDataset, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.classes = config, opened.classes
         further = [split for split in opened.splits if split not in (*SPLITS, *config.eval_splits)]
@@ -106,8 +106,8 @@ class PictureClassification(PlainTask):
         held_out = self.splits[config.validation_split]
         count = min(config.num_probe_examples, len(held_out.labels))
         shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
-        self._shown = Pictures(shuffled(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
-        self.probe_batch = {"picture": config.normalization(self._shown.pixels)}
+        self._shown = LabeledImages(shuffled(held_out.pixels[shown], config.shuffled), held_out.labels[shown])
+        self.probe_batch = {"image": config.normalization(self._shown.pixels)}
 
     def fingerprint(self) -> dict[str, str]:
         """That of every split's pixels and classes."""
@@ -115,15 +115,15 @@ class PictureClassification(PlainTask):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """How many pictures each split has."""
+        """How many images each split has."""
         sizes = {name: len(split.labels) for name, split in self.splits.items()}
-        return (said_of(self.config.dataset, sizes, "pictures", self.cut),)
+        return (said_of(self.config.dataset, sizes, "images", self.cut),)
 
-    def _batches(self, split: str, seed: int | None) -> PictureBatches:
-        config, pictures = self.config, self.splits[split]
+    def _batches(self, split: str, seed: int | None) -> ImageBatches:
+        config, images = self.config, self.splits[split]
         how, normalize = config.augmentation, config.normalization
-        return PictureBatches(
-            pictures,
+        return ImageBatches(
+            images,
             rows=config.batch_size,
             seed=seed,
             augmentation=how,
@@ -132,19 +132,19 @@ class PictureClassification(PlainTask):
         )
 
     def source(self, seed: int) -> Source:
-        """The training pictures, epoch after epoch, each time changed a little."""
+        """The training images, epoch after epoch, each time changed a little."""
         return self._batches("train", seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The number of pictures, by which every sum is divided; rows that only fill a batch do not count."""
+        """The number of images, by which every sum is divided; rows that only fill a batch do not count."""
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def _loss(
         self, view: View, batch: Batch, totals: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """The mean over the pictures of -sum_c t_c log p(c), t the shares of their classes, in nats.
+        """The mean over the images of -sum_c t_c log p(c), t the shares of their classes, in nats.
 
-        `accuracy` is the share of pictures whose most probable class is that of their greater part.
+        `accuracy` is the share of images whose most probable class is that of their greater part.
         """
         logits_BxC, aux = self._logits(view, batch, key)
         labels_B, others_B = jnp.asarray(batch["labels"]), jnp.asarray(batch["others"])
@@ -161,7 +161,7 @@ class PictureClassification(PlainTask):
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
     def _logits(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
-        inputs = {"picture": jnp.asarray(batch["picture"])}
+        inputs = {"image": jnp.asarray(batch["image"])}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
     def _evaluation(self, split: str) -> Evaluation:
@@ -181,58 +181,58 @@ class PictureClassification(PlainTask):
         return {"loss": sums.cross_entropy, "accuracy": sums.correct, **self.totals(batch)}, None
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        """The probed pictures, each with its class."""
+        """The probed images, each with its class."""
         titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
         return shown_on(sites, self._shown.pixels, titles)
 
     def answer(self, view: View, request: Request) -> Answers:
-        """The most probable class of the picture in each file, and how probable it is.
+        """The most probable class of the image in each file, and how probable it is.
 
         Raises:
-            UserError: For a language, for a way of decoding, and for files that hold no picture.
+            UserError: For a language, for a way of decoding, and for files that hold no image.
         """
         refuse_decoding(request, "classifies")
-        pixels = read_files(self.config, self.interface.inputs["picture"].shape[1:], request.texts)
-        inputs = {"picture": jnp.asarray(self.config.normalization(pixels))}
+        pixels = read_files(self.config, self.interface.inputs["image"].shape[1:], request.texts)
+        inputs = {"image": jnp.asarray(self.config.normalization(pixels))}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = most_probable(logits_BxC, self.classes)
         titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
         return Answers(lines, shown_on(view.model.sites, pixels, titles), look_over(view, inputs))
 
 
-def interface_of(config: PictureClassificationConfig, facts: PictureFacts) -> TaskInterface:
-    """What the task asks of a model: a logit for each of the classes of such pictures."""
+def interface_of(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInterface:
+    """What the task asks of a model: a logit for each of the classes of such images."""
     return TaskInterface(
-        {"picture": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.PICTURE)},
+        {"image": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.IMAGE)},
         {"classes": len(facts.classes)},
-        output=PICTURE_CLASSIFICATION.output,
+        output=IMAGE_CLASSIFICATION.output,
     )
 
 
 def read_files(
-    config: PictureClassificationConfig, shape: tuple[int, ...], names: Sequence[str]
+    config: ImageClassificationConfig, shape: tuple[int, ...], names: Sequence[str]
 ) -> UInt8[np.ndarray, "B height width channels"]:
-    """The pictures in files as those of the task are: of their size, gray where they are, their squares exchanged.
+    """The images in files as those of the task are: of their size, gray where they are, their squares exchanged.
 
     Raises:
-        UserError: For a name that is no file, a file that is no picture, and a task whose pictures are not square.
+        UserError: For a name that is no file, a file that is no image, and a task whose images are not square.
     """
     height, width, channels = shape
     if height != width:
-        raise UserError(f"this run's pictures are {width} x {height} pixels: only square ones are read from files")
+        raise UserError(f"this run's images are {width} x {height} pixels: only square ones are read from files")
     resizing = dataclasses.replace(config.resizing, side=height)
     pixels = []
     for name in names:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG picture, which this model reads")
+            raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG image, which this model reads")
         pixels.append(decode(path.read_bytes(), str(path), resizing, gray=channels == 1))
     read = np.stack(pixels)
     return shuffled(read, config.shuffled)
 
 
-def read(config: PictureClassificationConfig, view: View, facts: PictureFacts, sentences: Sentences) -> Reading:
-    """The pictures in the files that the texts name.
+def read(config: ImageClassificationConfig, view: View, facts: ImageSpec, sentences: Sentences) -> Reading:
+    """The images in the files that the texts name.
 
     Raises:
         UserError: As `read_files`
@@ -241,7 +241,7 @@ def read(config: PictureClassificationConfig, view: View, facts: PictureFacts, s
     check_sentences(sentences)
     pixels = read_files(config, facts.shape, sentences.texts)
     titles = [Path(text).name for text in sentences.texts]
-    return Reading({"picture": config.normalization(pixels)}, "forward", shown_on(view.model.sites, pixels, titles))
+    return Reading({"image": config.normalization(pixels)}, "forward", shown_on(view.model.sites, pixels, titles))
 
 
 def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
@@ -249,13 +249,13 @@ def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
 
 
 def shown_on(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> Labels:
-    """Pictures beneath all maps over grids, in color."""
+    """Images beneath all maps over grids, in color."""
     grids = {axis.name for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.GRID}
     colored = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
-    return Labels({}, tuple(titles), pictures=dict.fromkeys(sorted(grids), colored))
+    return Labels({}, tuple(titles), images=dict.fromkeys(sorted(grids), colored))
 
 
-def build(config: PictureClassificationConfig, directory: Path, rows_multiple: int = 1) -> PictureClassification:
+def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int = 1) -> ImageClassification:
     """The task over its data, whose size and classes the run directory keeps.
 
     A batch's rows are a multiple of `rows_multiple` (devices x microbatches).
@@ -263,25 +263,25 @@ def build(config: PictureClassificationConfig, directory: Path, rows_multiple: i
     Raises:
         UserError: For data that have other classes than those that the run directory keeps.
     """
-    opened = open_pictures(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
+    opened = open_images(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
     if (directory / FILE).is_file():
-        kept = PictureFacts.load(directory)
+        kept = ImageSpec.load(directory)
         if kept != opened.facts:
             raise UserError(
-                f"{config.dataset} has pictures of {opened.facts.shape} in {len(opened.classes)} classes, but the run "
+                f"{config.dataset} has images of {opened.facts.shape} in {len(opened.classes)} classes, but the run "
                 f"began with {kept.shape} in {len(kept.classes)}, as its {FILE} says: give it its own data"
             )
     else:
         opened.facts.save(directory)
-    return PictureClassification(config, opened, rows_multiple)
+    return ImageClassification(config, opened, rows_multiple)
 
 
-def synthetic(config: PictureClassificationConfig, rows_multiple: int = 1) -> PictureClassification:
-    """The task over gray pictures of the set's size; those of files that no `side` is given for have 32 pixels."""
+def synthetic(config: ImageClassificationConfig, rows_multiple: int = 1) -> ImageClassification:
+    """The task over gray images of the set's size; those of files that no `side` is given for have 32 pixels."""
     opened = made_up(config.dataset, config.batch_size, resizing=config.resizing)
     splits = dict.fromkeys(("train", *config.eval_splits), opened.split("train"))
-    return PictureClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
+    return ImageClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
 
 
-READER = Reader(interface_of, read, PictureFacts.load)
-TASK = TaskSpec(PictureClassificationConfig, synthetic, build, READER)
+READER = Reader(interface_of, read, ImageSpec.load)
+TASK = TaskSpec(ImageClassificationConfig, synthetic, build, READER)

@@ -1,4 +1,4 @@
-"""Labels of the axes of maps: the names of a probe batch's positions, and the pictures or sounds that they show."""
+"""Labels of the axes of maps: the names of a probe batch's positions, and the images or sounds that they show."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Sized
@@ -28,10 +28,10 @@ class Labels:
     left out. `titles` names the examples. `links` maps a site name to each example's gold links, where they are known
     (transformer.attention.sites.between gives the sites of two axes); `linked` says what a head reads that follows
     them, as in "the antecedent". `periods` gives the period of each example of
-    repeated random tokens. `pictures` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
+    repeated random tokens. `images` maps the axis of a grid, and `spectrograms` (log magnitudes, low frequencies
     first) that of frames, to the examples that the positions were cut from; `sounds` has a WAV file of each example of
-    frames. Where every query sees a picture of its own, as an agent does at each step, pictures are
-    [B, queries, height, width, 3]; so are those of an axis of queries that is no grid, a picture for each of its
+    frames. Where every query sees an image of its own, as an agent does at each step, images are
+    [B, queries, height, width, 3]; so are those of an axis of queries that is no grid, an image for each of its
     positions, which the page shows as they are.
 
     Raises:
@@ -42,14 +42,14 @@ class Labels:
     titles: tuple[str, ...]
     links: Mapping[str, tuple[tuple[Link, ...], ...]] | None = None
     periods: tuple[int | None, ...] | None = None
-    pictures: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
+    images: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
     spectrograms: Mapping[str, Float[np.ndarray, "B bins time"]] = dataclasses.field(default_factory=dict)
     linked: str | None = None
     sounds: Mapping[str, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counted: dict[str, Sized] = {} if self.periods is None else {"periods": self.periods}
-        for part in ("tokens", "links", "pictures", "spectrograms", "sounds"):
+        for part in ("tokens", "links", "images", "spectrograms", "sounds"):
             counted |= {f"{part}[{name!r}]": examples for name, examples in (getattr(self, part) or {}).items()}
         for part, examples in counted.items():
             if len(examples) != len(self.titles):

@@ -198,9 +198,9 @@ def links_of_right(links: Sequence[tuple[Link, ...]], right_B: Bool[np.ndarray, 
 
 
 class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
-    """Pictures of `size` x `size` pixels in batches of `rows`, descriptions of at most `longest` of the `symbols`.
+    """Images of `size` x `size` pixels in batches of `rows`, descriptions of at most `longest` of the `symbols`.
 
-    A batch has `picture` and the sequences of transformer.tasks.symbol_sequences, and what `links` needs.
+    A batch has `image` and the sequences of transformer.tasks.symbol_sequences, and what `links` needs.
 
     A task adds `source`, `evaluations` and `links`, and calls `show` with the batch whose maps are stored.
     """
@@ -208,16 +208,16 @@ class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
     def __init__(
         self, name: str, symbols: Sequence[str], longest: int, *, size: int, rows: int, beams: int, separator: str
     ):
-        given = {"picture": InputSpec((rows, size, size, 3), jnp.float32, Modality.PICTURE)}
+        given = {"image": InputSpec((rows, size, size, 3), jnp.float32, Modality.IMAGE)}
         options: dict[str, Any] = {"rows": rows, "beams": beams, "separator": separator}
         super().__init__(name, symbols, longest, given, output=IMAGE_CAPTIONING.output, **options)
 
     @abc.abstractmethod
     def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[Link, ...], ...]:
-        """For each picture which places each symbol is about."""
+        """For each image which places each symbol is about."""
 
     def labels(self, sites: Sequence[Site]) -> Labels:
-        """The symbols and pictures of the probe, and the places that each symbol is about."""
+        """The symbols and images of the probe, and the places that each symbol is about."""
         return self._describe(self.shown, sites)
 
     def _describe(
@@ -225,15 +225,15 @@ class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
     ) -> Labels:
         """Of descriptions that are not `right` it is not known what their symbols are about."""
         steps = tuple(map(self.steps_of, batch["labels"]))
-        looked, pictures = between(sites, *LOOKED), unscaled(batch["picture"])
+        looked, images = between(sites, *LOOKED), unscaled(batch["image"])
         gold = {site.name: self.links(batch, site) for site in looked}
         if right_B is not None:
             gold = {name: links_of_right(links, right_B) for name, links in gold.items()}
-        grids = {site.key.name: pictures for site in looked}
-        return Labels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, pictures=grids)
+        grids = {site.key.name: images for site in looked}
+        return Labels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, images=grids)
 
     def answers(self, view: View, batch: Mapping[str, np.ndarray], decoding: Decoding) -> Answers:
-        """What the model says of the pictures of a batch, beside what is true of them."""
+        """What the model says of the images of a batch, beside what is true of them."""
         said = self.say(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
         labels = self._describe(said, view.model.sites, right_B)
@@ -242,4 +242,4 @@ class ImageDescriptionTask(SymbolSequenceTask, abc.ABC):
 
 def inputs_of(batch: Batch) -> dict[str, Any]:
     """What of a batch the model reads."""
-    return {name: batch[name] for name in ("picture", "target")}
+    return {name: batch[name] for name in ("image", "target")}

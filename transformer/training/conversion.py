@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from transformer.config import UserError
-from transformer.data.images import PictureFacts
+from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -36,8 +36,8 @@ TASKS = {
 }
 """What a model of a family is trained on further."""
 
-PICTURE_HEADS = ("head", "distilled")
-"""What of a model of pictures scores its classes."""
+IMAGE_HEADS = ("head", "distilled")
+"""What of a model of images scores its classes."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "source.spm", "target.spm", "vocab.json")
 _SPECIAL = {
@@ -93,14 +93,14 @@ def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converte
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
     foreign = read_folder(source)
     kept = kept_of(source, foreign)
-    if isinstance(kept, PictureFacts) and fine_tuning.dataset is None:
-        raise UserError("a model of pictures needs pictures: give --dataset=FOLDER, with pictures in train/CLASS/")
+    if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
+        raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
     experiment = resolve(config_of(foreign, kept, fine_tuning, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory:
         try:
             # First: without its checkpoint, whatever became of that, it is refused instead of trained from the start.
             directory.record(converted={"model_type": foreign.config["model_type"], "notes": foreign.notes})
-            if not isinstance(kept, PictureFacts):
+            if not isinstance(kept, ImageSpec):
                 kept.save(directory.path)
             parameters, begun = _save_start(experiment, directory, foreign.params, fine_tuning.seed, kept)
         except BaseException:
@@ -113,14 +113,14 @@ def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converte
     return Converted(TASKS[foreign.model["family"]], parameters, (*foreign.notes, *begun))
 
 
-def kept_of(source: Path, foreign: Foreign) -> AnyTokenizer | PictureFacts:
-    """What a published model reads texts by: its tokenizer, or of pictures their size and the names of its classes."""
-    if "picture" not in foreign.interface.inputs:
+def kept_of(source: Path, foreign: Foreign) -> AnyTokenizer | ImageSpec:
+    """What a published model reads texts by: its tokenizer, or of images their size and the names of its classes."""
+    if "image" not in foreign.interface.inputs:
         return from_huggingface(source)
-    _, height, width, channels = foreign.interface.inputs["picture"].shape
+    _, height, width, channels = foreign.interface.inputs["image"].shape
     named, count = foreign.config.get("id2label") or {}, foreign.interface.vocabularies["classes"]
     names = (str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
-    return PictureFacts((height, width, channels), tuple(names))
+    return ImageSpec((height, width, channels), tuple(names))
 
 
 def _save_start(
@@ -130,8 +130,8 @@ def _save_start(
     assembly = assemble(experiment, directory.path, one_device())
     state = assembly.initialize(jax.random.key(seed))
     begun: tuple[str, ...] = ()
-    if isinstance(kept, PictureFacts) and (own := PictureFacts.load(directory.path)).classes != kept.classes:
-        params = params | {name: state.variables.params[name] for name in PICTURE_HEADS if name in params}
+    if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
+        params = params | {name: state.variables.params[name] for name in IMAGE_HEADS if name in params}
         begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
     placed = jax.tree.map(
         lambda leaf, given: jax.device_put(given, leaf.sharding), assembly.abstract.variables.params, params
@@ -145,15 +145,15 @@ def _save_start(
 
 
 def config_of(
-    foreign: Foreign, kept: AnyTokenizer | PictureFacts, fine_tuning: FineTuning, *, name: str
+    foreign: Foreign, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuning, *, name: str
 ) -> dict[str, Any]:
     """The config of a run that trains a model further.
 
     Raises:
         UserError: For a tokenizer with more tokens than the model.
     """
-    if isinstance(kept, PictureFacts):
-        task = _picture_task(foreign, fine_tuning)
+    if isinstance(kept, ImageSpec):
+        task = _image_task(foreign, fine_tuning)
     else:
         task = _text_task(foreign, kept, fine_tuning)
     return {
@@ -181,12 +181,12 @@ def _given(foreign: Foreign, fine_tuning: FineTuning) -> dict[str, Any]:
     return {"name": TASKS[foreign.model["family"]]} | {key: value for key, value in given.items() if value is not None}
 
 
-def _picture_task(foreign: Foreign, fine_tuning: FineTuning) -> dict[str, Any]:
-    """The task over pictures, which are resized and normalized as preprocessor_config.json says it."""
+def _image_task(foreign: Foreign, fine_tuning: FineTuning) -> dict[str, Any]:
+    """The task over images, which are resized and normalized as preprocessor_config.json says it."""
     return {
-        "dataset": "pictures",
+        "dataset": "images",
         **_given(foreign, fine_tuning),
-        **foreign.pictures,
+        **foreign.images,
         "batch_size": fine_tuning.batch_size,
     }
 
@@ -227,10 +227,10 @@ def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Co
     model, params = without_lora(experiment.model, params)
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
-    if isinstance(kept, PictureFacts):
+    if isinstance(kept, ImageSpec):
         height, width, channels = kept.shape
         if height != width:
-            raise UserError(f"{workdir} has pictures of {width} x {height} pixels: Hugging Face's are square")
+            raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
         with claimed_folder(target, "--save_pretrained"):

@@ -411,7 +411,7 @@ def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _notes_of_folder(path: Path, published: Published, workdir: Path | None) -> tuple[str, ...]:
-    if workdir is None or "picture" in published.interface.inputs or not saved_in(workdir):
+    if workdir is None or "image" in published.interface.inputs or not saved_in(workdir):
         return ()
     theirs, ours = (
         (each.vocabulary, each.pieces(range(each.vocabulary)))

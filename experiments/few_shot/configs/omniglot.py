@@ -34,7 +34,7 @@ REDUCED = {"channels": (32,) * 4, "keys": (32, 64, 64), "values": (32, 32, 64), 
 
 
 def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "paper"] = "5x1") -> ConfigDict:
-    """40,000 batches of 16 episodes of five ways and one shot, in pictures of 20 pixels a side."""
+    """40,000 batches of 16 episodes of five ways and one shot, in images of 20 pixels a side."""
     config = ConfigDict(
         {
             "name": f"omniglot_{setting}",

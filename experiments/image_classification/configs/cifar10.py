@@ -13,10 +13,10 @@ r"""CIFAR-10 (as JPEG, quality 75) by a vision Transformer from scratch, with a 
         --workdir=runs/shuffled \
         --config.task.shuffled=4
 
-DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with pictures by class. `:attention` is the residual
+DIR holds cifar10-jpg/train.tar.gz and test.tar.gz, or folders, with images by class. `:attention` is the residual
 network with self-attention behind its second stage. The last two are controls: a Transformer that is not told where a
-patch stands, and one whose patches are exchanged in all pictures alike. Each takes 45 to 50 minutes of one core. Expect
-of the test pictures 0.630 right by the Transformer, in equal time 0.751 by the residual network and 0.748 with
+patch stands, and one whose patches are exchanged in all images alike. Each takes 45 to 50 minutes of one core. Expect
+of the test images 0.630 right by the Transformer, in equal time 0.751 by the residual network and 0.748 with
 self-attention, and by the Transformer 0.567 without positions and 0.632 with its patches exchanged: results/cifar10.md.
 """
 
@@ -29,7 +29,7 @@ STEPS = {"vit": 5000, "convolution": 4650, "attention": 4250}
 
 
 def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> ConfigDict:
-    """About ten epochs of 47,500 pictures, cropped and mirrored."""
+    """About ten epochs of 47,500 images, cropped and mirrored."""
     convolution = {
         "family": "convolutional_classifier",
         "encoder": {"strides": (1, 2, 2), "blocks": 1},

@@ -2,14 +2,14 @@
 
 python -m launch.train --config=experiments/image_classification/configs/synthetic_digits.py --workdir=runs/digits
 
-Takes four minutes on one core. Expect 0.999 of the 1,000 test pictures right: results/digits.md.
+Takes four minutes on one core. Expect 0.999 of the 1,000 test images right: results/digits.md.
 """
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """Pictures of 28 pixels a side in 49 patches, four layers of 64."""
+    """Images of 28 pixels a side in 49 patches, four layers of 64."""
     return ConfigDict(
         {
             "name": "synthetic_digits",

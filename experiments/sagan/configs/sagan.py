@@ -7,7 +7,7 @@ python -m launch.train --config=experiments/sagan/configs/sagan.py:convolutions 
     --config.initialize_from.run=runs/judge
 
 The judge is a classifier of single digits, trained first and in a run of its own: half a minute on a core, all of 1,000
-test pictures right. An arm takes a quarter of an hour on a core. Expect 0.91 of the samples consistent with attention
+test images right. An arm takes a quarter of an hour on a core. Expect 0.91 of the samples consistent with attention
 and 0.75 without, the means of three seeds, and a generator that loses digits, without attention all but 1 and 7:
 results/sagan.md.
 """

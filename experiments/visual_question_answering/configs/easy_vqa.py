@@ -1,9 +1,9 @@
-r"""Questions about pictures of one colored shape (easy-VQA, Zhou 2019), by two glimpses.
+r"""Questions about images of one colored shape (easy-VQA, Zhou 2019), by two glimpses.
 
 python -m launch.train --config=experiments/visual_question_answering/configs/easy_vqa.py --workdir=runs/easy_vqa \
         --data_dir=DIR
 
-DIR holds easy-VQA's data.zip. Needs Pillow, the extra `pictures`. Seven minutes on one core. Expect 0.996 of the test
+DIR holds easy-VQA's data.zip. Needs Pillow, the extra `images`. Seven minutes on one core. Expect 0.996 of the test
 questions right, the words alone 0.667: results/easy_vqa.md.
 """
 
@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
             "model": {
                 "family": "experiments.visual_question_answering.stacked_attention_vqa",
                 "encoder": {"width": 64},
-                "picture": {"channels": (8, 16, 32, 64), "strides": (2, 2, 2, 2)},
+                "image": {"channels": (8, 16, 32, 64), "strides": (2, 2, 2, 2)},
             },
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 100, "clip_norm": 1.0},
             "pod": "cpu:1",

@@ -8,7 +8,7 @@ r"""Questions about drawn scenes, answered in hops: "what color is the thing rig
 
 `:one_hop` in both commands takes one hop. In the first run some words may not guide the first hop; the second, with all
 words, learns to go from one cell to the next. The other arms, one run each, are glimpses, mean and question, which does
-not look at the picture. A run takes five minutes on one core. Expect all test questions about one cell right but by the
+not look at the image. A run takes five minutes on one core. Expect all test questions about one cell right but by the
 last two arms, and of relational ones 0.79 in two hops and 0.69 in one, the means of three seeds, 0.57 by glimpses, 0.40
 by mean and 0.16 by question, where the words alone have 0.14: results/questions.md.
 """
@@ -42,7 +42,7 @@ def get_config(arm: Literal["two_hops", "one_hop", "glimpses", "mean", "question
                 "dataset": "scenes/pixels=8",
                 "batch_size": 64,
             },
-            "model": {"picture": {"channels": (32, 64), "strides": (2, 2)}},
+            "model": {"image": {"channels": (32, 64), "strides": (2, 2)}},
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 100, "clip_norm": 1.0},
             "pod": "cpu:1",
         }

@@ -27,12 +27,12 @@ from transformer.tasks.reinforce import reinforce, token_log_likelihood
 
 PAD, BEGIN, WORDS = 0, 1, 7
 RNG = np.random.default_rng(0)
-PICTURE = RNG.normal(size=(3, 4, 6, 2)).astype(np.float32)
+IMAGE = RNG.normal(size=(3, 4, 6, 2)).astype(np.float32)
 TARGET = np.int32([[1, 4, 3, 5], [1, 6, 0, 0], [1, 2, 2, 0]])
 STEPS = (4, 2, 3)
-INPUTS = {"picture": PICTURE, "target": TARGET}
+INPUTS = {"image": IMAGE, "target": TARGET}
 INTERFACE = TaskInterface(
-    {"picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE), "target": InputSpec(TARGET.shape)},
+    {"image": InputSpec(IMAGE.shape, jnp.float32, Modality.IMAGE), "target": InputSpec(TARGET.shape)},
     {"target": WORDS},
     PAD,
     BEGIN,
@@ -100,7 +100,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         logits, aux = jax.device_get(found)
     penalty = 0.0
     for row, steps in enumerate(STEPS):
-        a, words = places(variables.params["places"], PICTURE[row], config.encoder.strides), TARGET[row, :steps]
+        a, words = places(variables.params["places"], IMAGE[row], config.encoder.strides), TARGET[row, :steps]
         draws = likeliest(config, variables.params, a, words) if name == "hard" else ()
         expected, seen = told(config, variables.params, a, words, draws)
         np.testing.assert_allclose(logits[row, :steps], expected, rtol=0, atol=1e-11)
@@ -115,12 +115,12 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     if aux.losses:
         total, denominator, weight = aux.losses["doubly_stochastic"]
         assert float(total) == pytest.approx(penalty, rel=1e-12)
-        assert (denominator, weight) == (len(PICTURE), config.doubly_stochastic)
+        assert (denominator, weight) == (len(IMAGE), config.doubly_stochastic)
 
 
 @pytest.mark.parametrize("name", ["soft", "hard", pytest.param("none", marks=pytest.mark.slow)])
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
-    """Two beams an example that say different things look at the same picture."""
+    """Two beams an example that say different things look at the same image."""
     model, beams = model_of(CASES[name], "float32"), 2
     variables = random_variables(model)
     said = np.repeat(np.int32([[1, 4, 3, 5], [1, 6, 2, 4], [1, 2, 2, 3]]), beams, axis=0)
@@ -130,7 +130,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 
     first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
     assert (first == BEGIN).all()
-    tiled = {"picture": np.repeat(PICTURE, beams, 0), "target": said}
+    tiled = {"image": np.repeat(IMAGE, beams, 0), "target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
     np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     if model.sites:
@@ -147,9 +147,9 @@ TINY = dataclasses.replace(
 SAID, LABELS, WAYS = np.int32([1, 4]), np.int32([4, 2]), tuple(itertools.product(range(2), repeat=2))
 
 
-def expected_loss(weights: Any, picture: np.ndarray) -> tuple[float, np.ndarray]:
+def expected_loss(weights: Any, image: np.ndarray) -> tuple[float, np.ndarray]:
     """-E[sum_t log p(y_t)] over all draws, and how probable each of `WAYS` is."""
-    a = places(weights["places"], picture, TINY.encoder.strides)
+    a = places(weights["places"], image, TINY.encoder.strides)
     worth, shares = np.zeros((2, len(WAYS)))
     for way, draws in enumerate(WAYS):
         logits, seen = told(TINY, weights, a, SAID, draws)
@@ -173,9 +173,9 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
     baseline: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every way to look is taken once, and its gradient counted as often as it is drawn."""
-    picture, key = 2 * np.random.default_rng(4).normal(size=(3, 6, 2)), jax.random.key(0)
-    inputs = {"picture": picture[None], "target": SAID[None]}
-    shapes = {"picture": InputSpec((1, 3, 6, 2), jnp.float32, Modality.PICTURE), "target": InputSpec((1, 2))}
+    image, key = 2 * np.random.default_rng(4).normal(size=(3, 6, 2)), jax.random.key(0)
+    inputs = {"image": image[None], "target": SAID[None]}
+    shapes = {"image": InputSpec((1, 3, 6, 2), jnp.float32, Modality.IMAGE), "target": InputSpec((1, 2))}
     of_steps = jax.random.split(jax.random.split(key)[1], len(SAID))
     with jax.enable_x64(True):
         model = FAMILY.build(TINY, dataclasses.replace(INTERFACE, inputs=shapes), Precision("float64", "float64"))
@@ -195,7 +195,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
 
         gradient = jax.jit(jax.grad(loss))
         found = [jax.device_get(gradient(params, jnp.asarray(way))) for way in WAYS]
-    _, shares = expected_loss(params, picture)
+    _, shares = expected_loss(params, image)
     assert shares.sum() == pytest.approx(1)
     assert shares.min() > 0.01
     for along in directions(params):
@@ -204,8 +204,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
             for each in found
         ]
         up, down = (
-            expected_loss(jax.tree.map(lambda p, d, by=by: p + by * d, params, along), picture)[0]
-            for by in (1e-5, -1e-5)
+            expected_loss(jax.tree.map(lambda p, d, by=by: p + by * d, params, along), image)[0] for by in (1e-5, -1e-5)
         )
         assert shares @ slopes == pytest.approx((up - down) / 2e-5, abs=1e-7)
         assert np.std(slopes) > 1e-3
@@ -226,7 +225,7 @@ def test_an_example_that_is_read_softly_is_read_as_by_soft_attention() -> None:
 def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     """Counted from the parameters: every matrix is applied once at each place or word that it reads."""
     config = CASES[name]
-    rows, steps, grid = len(PICTURE), TARGET.shape[1], 6
+    rows, steps, grid = len(IMAGE), TARGET.shape[1], 6
     uses = {"encoder": grid, "first_hidden": 1, "first_memory": 1, "keys": grid, "vector": steps * grid}
     # The sum over places has no parameters.
     total = 0 if config.attention is CaptionerAttention.NONE else 2 * steps * grid * config.encoder.width

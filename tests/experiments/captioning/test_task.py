@@ -54,12 +54,12 @@ def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
     for other in (task.source(3)[8], task.source(4)[7]):
-        assert (other["picture"] != batch["picture"]).any()
+        assert (other["image"] != batch["image"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
-    assert -1 <= batch["picture"].min() < -0.3
-    assert 0.3 < batch["picture"].max() <= 1
-    cells = batch["picture"].reshape(8, 3, PIXELS, 3, PIXELS, 3).max(axis=(2, 4)).max(axis=-1).reshape(8, 9)
+    assert -1 <= batch["image"].min() < -0.3
+    assert 0.3 < batch["image"].max() <= 1
+    cells = batch["image"].reshape(8, 3, PIXELS, 3, PIXELS, 3).max(axis=(2, 4)).max(axis=-1).reshape(8, 9)
     for row in range(8):
         labels = batch["labels"][row].tolist()
         length = labels.index(END)
@@ -85,7 +85,7 @@ def test_hard_attention_adds_what_its_draws_learn_from(task: Captioning) -> None
     @jax.jit
     def both() -> Any:
         loss, aux = task.objectives[0].loss(view, batch, totals, key)
-        inputs = {name: batch[name] for name in ("picture", "target")}
+        inputs = {name: batch[name] for name in ("image", "target")}
         logits, of_model = view.model.apply(view.variables, inputs, train=True, key=key)
         told = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
         estimate = reinforce(told, counts, of_model.extras, jnp.float32(-2.0), task.config.entropy_weight)
@@ -121,7 +121,7 @@ def test_the_evaluation_of_looking_is_that_of_the_maps(task: Captioning) -> None
     batches = next(each.batches for each in task.evaluations if each.name == "looking")
     mass, nouns, penalty, examples = 0.0, 0, 0.0, 0
     for batch in batches:
-        inputs = {name: batch[name] for name in ("picture", "target")}
+        inputs = {name: batch[name] for name in ("image", "target")}
         look = jax.jit(lambda given: view.model.apply(view.variables, given, train=False, capture=Capture((SITE,))))
         maps = np.asarray(look(inputs)[1].maps[SITE].weights)[0, :, 0]
         examples += len(maps)
@@ -214,7 +214,7 @@ def test_bleu_is_that_of_its_definition() -> None:
 def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None:
     fine = view_of(task).model.sites
     labels = task.labels(fine).completed(fine)
-    assert labels.pictures["grid"].shape == (3, 24, 24, 3)
+    assert labels.images["grid"].shape == (3, 24, 24, 3)
     assert labels.links is not None
     for example, links in enumerate(labels.links[SITE]):
         words = labels.tokens["target"][example]
@@ -251,8 +251,8 @@ def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: d
     for row, words in enumerate(labels.tokens["target"]):
         np.testing.assert_array_equal(maps[0, row, 0, : len(words)].sum(-1), 1)
         np.testing.assert_array_equal(maps[0, row, 0, len(words) :], 0)
-    # The picture shows what the text says: red, and more of it than of what is green or blue.
-    corner = labels.pictures["grid"][0, :8, :8].astype(int).reshape(-1, 3).max(axis=0)
+    # The image shows what the text says: red, and more of it than of what is green or blue.
+    corner = labels.images["grid"][0, :8, :8].astype(int).reshape(-1, 3).max(axis=0)
     assert corner[0] > 150 > corner[1:].max()
 
 

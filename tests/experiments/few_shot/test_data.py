@@ -29,9 +29,9 @@ def write_alphabet(path: Path, alphabet: str, characters: int, hands: int = 3) -
 
 @pytest.mark.parametrize("shots", [1, 3])
 def test_an_episode_shows_each_class_as_often_and_asks_for_a_hand_that_it_has_not_shown(shots: int) -> None:
-    pictures, classes = draw_episodes(np.random.default_rng(0), DRAWINGS, 200, 4, shots)
-    assert pictures.shape == (200, 4 * shots + 1, 3, 3)
-    characters, hands = pictures[:, :, 1, 1] // 16, pictures[:, :, 1, 1] % 16
+    images, classes = draw_episodes(np.random.default_rng(0), DRAWINGS, 200, 4, shots)
+    assert images.shape == (200, 4 * shots + 1, 3, 3)
+    characters, hands = images[:, :, 1, 1] // 16, images[:, :, 1, 1] % 16
     for row in range(200):
         assert sorted(classes[row, :-1]) == sorted([*range(4)] * shots)
         of_class = {int(one): set(characters[row][classes[row] == one].tolist()) for one in range(4)}

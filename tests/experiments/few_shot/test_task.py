@@ -1,4 +1,4 @@
-"""The task of few shots: what is fed and asked, its loss by hand, its labels and pictures, what it refuses."""
+"""The task of few shots: what is fed and asked, its loss by hand, its labels and images, what it refuses."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,12 +37,12 @@ def of_model(logits: Any) -> View:
 def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task: FewShots) -> None:
     source = task.source(3)
     assert [source[step]["shown"].shape for step in range(3)] == [(4, 7), (4, 4), (4, 7)]
-    np.testing.assert_array_equal(source[5]["pictures"], task.source(3)[5]["pictures"])
-    assert all((other["pictures"] != source[5]["pictures"]).any() for other in (source[7], task.source(4)[5]))
+    np.testing.assert_array_equal(source[5]["images"], task.source(3)[5]["images"])
+    assert all((other["images"] != source[5]["images"]).any() for other in (source[7], task.source(4)[5]))
     for name, given in task.interface.inputs.items():
         assert (source[0][name].shape, source[0][name].dtype) == (given.shape, given.dtype)
-    assert source[0]["pictures"].min() == 0
-    assert 0.5 < source[0]["pictures"].max() <= 1
+    assert source[0]["images"].min() == 0
+    assert 0.5 < source[0]["images"].max() <= 1
     # The last one's class is asked for, not told.
     batch = source[0]
     assert not batch["shown"][:, -1].any()
@@ -70,8 +70,8 @@ def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task
     drawn = {split: {each.tobytes() for each in task.splits[split].reshape(-1, 64)} for split in task.splits}
     for each in task.evaluations:
         assert len(each.batches) == 2
-        pictures = np.round(np.concatenate([batch["pictures"] for batch in each.batches]) * 255).astype(np.uint8)
-        assert {picture.tobytes() for picture in pictures.reshape(-1, 64)} <= drawn[each.split]
+        images = np.round(np.concatenate([batch["images"] for batch in each.batches]) * 255).astype(np.uint8)
+        assert {image.tobytes() for image in images.reshape(-1, 64)} <= drawn[each.split]
     evaluation = task.evaluations[-1]
 
     def knows(inputs: Any) -> np.ndarray:
@@ -91,13 +91,13 @@ def test_held_out_characters_are_turned_where_that_is_asked_for() -> None:
 
 def test_what_is_mapped_is_not_what_validates() -> None:
     small = build(FewShotsConfig(**SMALL, num_probe_examples=4, num_eval_examples=4), Path())
-    assert (small.probe_batch["pictures"] != small.evaluations[0].batches[0]["pictures"]).any()
+    assert (small.probe_batch["images"] != small.evaluations[0].batches[0]["images"]).any()
 
 
 def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewShots) -> None:
     labels = task.labels((SITE,)).completed((SITE,))
-    pictures = labels.pictures[SHOT]
-    assert (pictures.shape, pictures.dtype) == ((2, 16, 32, 3), np.uint8)
+    images = labels.images[SHOT]
+    assert (images.shape, images.dtype) == ((2, 16, 32, 3), np.uint8)
     assert labels.links is not None
     for row, links in enumerate(labels.links["at"]):
         names = labels.tokens[SHOT][row]
@@ -109,8 +109,8 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
         colors: dict[str, list[np.ndarray]] = {}
         for step in range(7):
             down, across = 8 * (step // 4), 8 * (step % 4)
-            tile = pictures[row, down : down + 8, across : across + 8].astype(float)
-            ink = task.probe_batch["pictures"][row, step]
+            tile = images[row, down : down + 8, across : across + 8].astype(float)
+            ink = task.probe_batch["images"][row, step]
             darkest = np.unravel_index(ink[..., 0].argmax(), (8, 8))
             taken = (1 - tile[darkest] / 255) / ink[darkest]
             np.testing.assert_allclose(tile, 255 * (1 - ink * taken), atol=2)
@@ -119,14 +119,14 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
         means = np.array([np.mean(each, axis=0) for each in colors.values()])
         assert np.abs(means[:, None] - means).max(axis=-1)[~np.eye(4, dtype=bool)].min() > 0.2
         np.testing.assert_allclose(colors["?"][0], 1, atol=0.01)
-        assert (pictures[row, 8:, 24:] == 255).all()
-    assert task.labels(()).pictures == {}
+        assert (images[row, 8:, 24:] == 255).all()
+    assert task.labels(()).images == {}
 
 
 def test_it_is_made_up_in_the_same_shapes(task: FewShots) -> None:
     made = synthetic(task.config)
     assert made.interface == task.interface
-    assert made.source(0)[0]["pictures"].shape == task.source(0)[0]["pictures"].shape
+    assert made.source(0)[0]["images"].shape == task.source(0)[0]["images"].shape
 
 
 @pytest.mark.parametrize(

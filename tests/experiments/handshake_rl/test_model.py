@@ -27,8 +27,8 @@ def config_of(reading: Reading) -> RecurrentQNetworkConfig:
 
 
 def model_of(reading: Reading) -> Model:
-    picture = InputSpec((ROWS, STEPS, SIDE, SIDE, 1), jnp.float32, Modality.PICTURE)
-    interface = TaskInterface({"gray": picture, "depth": picture}, {"actions": ACTIONS})
+    image = InputSpec((ROWS, STEPS, SIDE, SIDE, 1), jnp.float32, Modality.IMAGE)
+    interface = TaskInterface({"gray": image, "depth": image}, {"actions": ACTIONS})
     return FAMILY.build(config_of(reading), interface, Precision("float64", "float64"))
 
 
@@ -38,9 +38,9 @@ def variables_of(model: Model) -> Variables:
     return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape), shapes), {})
 
 
-def grid(weights: Any, picture: np.ndarray) -> np.ndarray:
+def grid(weights: Any, image: np.ndarray) -> np.ndarray:
     """Two stages of relu(norm(convolution)), place by place."""
-    x = picture
+    x = image
     for stage, stride in ((weights["stage_0"], 3), (weights["stage_1"], 1)):
         kernel, side = stage["convolution"]["kernel"], x.shape[0] // stride
         padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))

@@ -143,12 +143,12 @@ def test_labels_say_what_was_done_and_where_the_person_was() -> None:
     (site,) = view_of().model.sites
     assert (site.query.kind, site.key.kind, site.key.shape) == (AxisKind.STEPS, AxisKind.GRID, (8, 8))
     labels = TASK_OF_IT.labels((site,)).completed((site,))
-    assert labels.pictures["region"].shape == (3, 8, 24, 24, 3)
+    assert labels.images["region"].shape == (3, 8, 24, 24, 3)
     for row, links in enumerate(labels.links[site.name]):
         assert links
         for step, cell, sure in links:
-            # The person is the one thing that is both raised in the depth picture and a figure in the gray one.
-            pixels = labels.pictures["region"][row, step].reshape(8, 3, 8, 3, 3)[cell // 8, :, cell % 8]
+            # The person is the one thing that is both raised in the depth image and a figure in the gray one.
+            pixels = labels.images["region"][row, step].reshape(8, 3, 8, 3, 3)[cell // 8, :, cell % 8]
             assert sure
             assert pixels[:2, :2, 2].min() >= 80
             assert pixels[1, :2, 0].min() >= 130

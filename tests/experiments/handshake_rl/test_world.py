@@ -1,4 +1,4 @@
-"""The world of the approaching person against plain Python, its pictures, and what can be reached in it."""
+"""The world of the approaching person against plain Python, its images, and what can be reached in it."""
 
 import functools
 from typing import Any
@@ -100,7 +100,7 @@ def test_every_step_is_that_of_the_rules_in_words() -> None:
 
 
 def test_memory_reaches_nearly_all_and_neither_chance_nor_a_reflex_does() -> None:
-    """What a policy of the pictures of one step alone reaches is far from what one reaches that remembers the hand."""
+    """What a policy of the images of one step alone reaches is far from what one reaches that remembers the hand."""
     success = {policy.__name__: (told(policy)[2] > 0).any(0).mean() for policy in (who_knows, at_random, who_forgets)}
     assert success["who_knows"] > 0.97
     assert success["at_random"] < 0.08
@@ -118,15 +118,15 @@ def test_begins_differ_and_are_those_of_their_seeds() -> None:
         np.testing.assert_array_equal(one, other[::-1])
 
 
-def test_a_picture_shows_the_person_in_both_streams_and_things_in_one() -> None:
+def test_a_image_shows_the_person_in_both_streams_and_things_in_one() -> None:
     worlds, *_ = told(who_knows, 100)
     flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), worlds)
-    gray, depth = (np.asarray(picture, int) for picture in jax.jit(observe)(flat))
+    gray, depth = (np.asarray(image, int) for image in jax.jit(observe)(flat))
     world = jax.device_get(flat)
     here = np.asarray(flat.here)
     found = {"person": 0, "hand": 0, "screen": 0, "pillar": 0}
     for row in range(0, len(gray), 7):
-        cells = {name: picture[row].reshape(8, 3, 8, 3).swapaxes(1, 2).reshape(64, 3, 3) for name, picture in
+        cells = {name: image[row].reshape(8, 3, 8, 3).swapaxes(1, 2).reshape(64, 3, 3) for name, image in
                  (("gray", gray), ("depth", depth))}  # fmt: skip
         person = int(world.row[row] * 8 + world.column[row]) if here[row] else -1
         for cell in range(64):

@@ -1,4 +1,4 @@
-"""Mazes against a plain account of what stands where, and pictures of walks in them."""
+"""Mazes against a plain account of what stands where, and images of walks in them."""
 
 import itertools
 
@@ -92,28 +92,28 @@ def test_a_maze_needs_two_crossings_a_side() -> None:
         draw_maze(np.random.default_rng(0), 1)
 
 
-def test_pictures_show_halls_where_there_are_any_and_who_walks() -> None:
+def test_images_show_halls_where_there_are_any_and_who_walks() -> None:
     maze = MAZES[0]
-    picture = paint_maze(maze).astype(int)
-    assert picture.shape == (5 * CELL, 5 * CELL, 3)
-    rock = picture[0, 0]
+    image = paint_maze(maze).astype(int)
+    assert image.shape == (5 * CELL, 5 * CELL, 3)
+    rock = image[0, 0]
     for crossing, heading in itertools.product(range(25), (EAST, SOUTH)):
         row, column = divmod(crossing, 5)
         y, x = (
             CELL * place + CELL // 2 + CELL // 2 * step
             for place, step in zip((row, column), STEPS[heading], strict=True)
         )
-        if y < len(picture) and x < len(picture):
-            assert (picture[y, x] == rock).all() == (hall_of(maze, crossing, heading) is None)
+        if y < len(image) and x < len(image):
+            assert (image[y, x] == rock).all() == (hall_of(maze, crossing, heading) is None)
     place = next(4 * c + EAST for c in range(25) if hall_of(maze, c, EAST))
     walk = [place, place + 4, place + 5]
-    pictures = paint_walk(maze, walk).astype(int)
+    images = paint_walk(maze, walk).astype(int)
     for number, where in enumerate(walk):
-        changed = np.abs(pictures[number] - picture).max(axis=-1).reshape(5, CELL, 5, CELL).max(axis=(1, 3)) > 0
+        changed = np.abs(images[number] - image).max(axis=-1).reshape(5, CELL, 5, CELL).max(axis=(1, 3)) > 0
         # Every crossing that was come through, and no other.
         assert set(np.flatnonzero(changed)) == {place // 4 for place in walk[: number + 1]}
         row, column = divmod(where // 4, 5)
-        square = pictures[number, row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+        square = images[number, row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
         arrow = (square == (200, 20, 110)).all(axis=-1)
         assert arrow.sum() > 40
         # The tip, in the narrower half, points to where one looks.

@@ -1,4 +1,4 @@
-"""The task of walking: its batches, what counts as success, its answers, and pictures and links of the page."""
+"""The task of walking: its batches, what counts as success, its answers, and images and links of the page."""
 
 from typing import Any
 
@@ -156,7 +156,7 @@ def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task
     site = view_of(task).model.sites[0]
     labels, batch = task.labels((site,)).completed((site,)), task.shown
     longest = max(map(len, labels.tokens["target"]))
-    assert labels.pictures["target"].shape == (3, longest, 3 * CELL, 3 * CELL, 3)
+    assert labels.images["target"].shape == (3, longest, 3 * CELL, 3 * CELL, 3)
     assert labels.links is not None
     for row, links in enumerate(labels.links[SITE]):
         steps, words = labels.tokens["target"][row], labels.tokens["source"][row]
@@ -167,7 +167,7 @@ def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task
         assert {link.query for link in links} == set(range(len(steps) - 1))
         for step in range(len(steps)):
             place = walked(batch, row, batch["target"][row, : step + 1])
-            squares = (labels.pictures["target"][row, step] == (200, 20, 110)).all(axis=-1)
+            squares = (labels.images["target"][row, step] == (200, 20, 110)).all(axis=-1)
             inked = squares.reshape(3, CELL, 3, CELL).sum(axis=(1, 3)).reshape(9)
             assert inked.argmax() == place // 4
 

@@ -19,13 +19,13 @@ from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modal
 CONFIG = SaganConfig((4, 6, 8), attention=(4, 2), reduction=2, judge=(4,))
 RANDOM = np.random.default_rng(0)
 NOISE = RANDOM.normal(size=(3, 5)).astype(np.float32)
-PICTURE = RANDOM.normal(size=(3, 8, 16, 1)).astype(np.float32)
+IMAGE = RANDOM.normal(size=(3, 8, 16, 1)).astype(np.float32)
 
 
 def model_of(config: SaganConfig) -> Model:
     inputs = {
         "noise": InputSpec(NOISE.shape, jnp.float32, Modality.POINTS),
-        "picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE),
+        "image": InputSpec(IMAGE.shape, jnp.float32, Modality.IMAGE),
     }
     return registry.build(config, TaskInterface(inputs, {"classes": 10}, output=IMAGE_GENERATION.output), Precision())
 
@@ -36,7 +36,7 @@ def passes(model: Model, variables: Any) -> list[np.ndarray]:
     @jax.jit
     def both(variables: Any) -> Any:
         made, _ = model.apply(variables, {"noise": NOISE}, train=False)
-        score, _ = model.apply(variables, {"picture": PICTURE}, method="score", train=False)
+        score, _ = model.apply(variables, {"image": IMAGE}, method="score", train=False)
         return made, score
 
     return [np.asarray(outputs) for outputs in both(variables)]
@@ -79,8 +79,8 @@ def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids
     variables = model.init(jax.random.key(0))
     capture = Capture(sites=tuple(site.name for site in model.sites))
     made, of_generator = model.apply(variables, {"noise": NOISE}, train=False, capture=capture)
-    score, aux = model.apply(variables, {"picture": PICTURE}, method="score", train=False, capture=capture)
-    assert (made.shape, score.shape) == (PICTURE.shape, (3,))
+    score, aux = model.apply(variables, {"image": IMAGE}, method="score", train=False, capture=capture)
+    assert (made.shape, score.shape) == (IMAGE.shape, (3,))
     assert np.abs(made).max() <= 1
     maps = {**of_generator.maps, **aux.maps}
     assert set(maps) == {f"{player}/self_{rows}" for player in ("generator", "discriminator") for rows in (4, 2)}
@@ -100,7 +100,7 @@ def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> N
 
     @jax.jit
     def train(variables: Any) -> Any:
-        for inputs, method in (({"noise": NOISE}, "forward"), ({"picture": PICTURE}, "score")):
+        for inputs, method in (({"noise": NOISE}, "forward"), ({"image": IMAGE}, "score")):
             _, aux = model.apply(variables, inputs, method=method, train=True)
             variables = variables._replace(state=aux.state)
         return variables
@@ -129,7 +129,7 @@ def test_a_pass_moves_the_state_of_its_own_player_alone_and_only_in_training() -
     variables = model.init(jax.random.key(1))
     for method, inputs, own, other in (
         ("forward", {"noise": NOISE}, "generator", "discriminator"),
-        ("score", {"picture": PICTURE}, "discriminator", "generator"),
+        ("score", {"image": IMAGE}, "discriminator", "generator"),
     ):
         for train in (True, False):
             _, aux = model.apply(variables, inputs, method=method, train=train)
@@ -147,12 +147,12 @@ def test_a_pass_moves_the_state_of_its_own_player_alone_and_only_in_training() -
 def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     model = model_of(CONFIG)
     variables = model.init(jax.random.key(1))
-    halves = PICTURE[:, :, :8]
-    said, aux = model.apply(variables, {"picture": halves}, method="classify", train=False)
-    inputs = {"picture": InputSpec(halves.shape, jnp.float32, Modality.PICTURE)}
+    halves = IMAGE[:, :, :8]
+    said, aux = model.apply(variables, {"image": halves}, method="classify", train=False)
+    inputs = {"image": InputSpec(halves.shape, jnp.float32, Modality.IMAGE)}
     alone = registry.build(CONFIG.of_judge(), TaskInterface(inputs, {"classes": 10}), Precision())
     expected, _ = alone.apply(
-        variables._replace(params=variables.params["judge"], state={}), {"picture": halves}, train=False
+        variables._replace(params=variables.params["judge"], state={}), {"image": halves}, train=False
     )
     np.testing.assert_array_equal(said["logits"], expected)
     head = variables.params["judge"]["head"]
@@ -160,7 +160,7 @@ def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     assert aux.state is variables.state
     without = model_of(SaganConfig(CONFIG.channels))
     with pytest.raises(ValueError, match="has no judge"):
-        without.apply(without.init(jax.random.key(0)), {"picture": halves}, method="classify", train=False)
+        without.apply(without.init(jax.random.key(0)), {"image": halves}, method="classify", train=False)
 
 
 def test_flops_count_every_product() -> None:
@@ -169,7 +169,7 @@ def test_flops_count_every_product() -> None:
     attention = sum(4 * channels * inner * n + 2 * n * n * inner for channels, inner, n in ((6, 3, 32), (8, 4, 8)))
 
     def counted(rows: int) -> int:
-        shapes = {"noise": (rows, 5), "picture": (rows, 8, 16, 1)}
+        shapes = {"noise": (rows, 5), "image": (rows, 8, 16, 1)}
         inputs = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
         return forward_flops(model_of(CONFIG), inputs)
 

@@ -61,14 +61,14 @@ def first(assembly: Assembly) -> TrainState:
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
     task = PairedCanvases(PairedCanvasesConfig(digits="38", pixels=16, batch_size=64))
     batch = task.source(0)[0]
-    assert batch["picture"].shape == (64, 16, 32, 1)
+    assert batch["image"].shape == (64, 16, 32, 1)
     assert set(batch["labels"]) == {3, 8}
-    assert (batch["picture"].min(), batch["picture"].max()) == (-1, 1)
-    left, right = batch["picture"][:, :, :16], batch["picture"][:, :, 16:]
+    assert (batch["image"].min(), batch["image"].max()) == (-1, 1)
+    left, right = batch["image"][:, :, :16], batch["image"][:, :, 16:]
     assert np.abs(left - right).max(axis=(1, 2, 3)).min() > 0.1
-    np.testing.assert_array_equal(batch["picture"], task.source(0)[0]["picture"])
+    np.testing.assert_array_equal(batch["image"], task.source(0)[0]["image"])
     assert np.any(batch["noise"] != task.source(0)[1]["noise"])
-    cut = np.asarray(halves(jnp.asarray(batch["picture"])))
+    cut = np.asarray(halves(jnp.asarray(batch["image"])))
     np.testing.assert_array_equal(cut[::2], left)
     np.testing.assert_array_equal(cut[1::2], right)
 
@@ -77,13 +77,13 @@ def test_the_nearest_drawing_reads_drawn_digits_and_is_not_sure_of_anything_else
     random = np.random.default_rng(5)
     names = list(DIGITS) * 20
     judge = NearestDrawing.of(tuple(DIGITS), 16)
-    pictures = 2 * draw_glyphs(names, 16, random)[..., None] - 1
-    reading = judge(jnp.asarray(pictures))
+    images = 2 * draw_glyphs(names, 16, random)[..., None] - 1
+    reading = judge(jnp.asarray(images))
     assert np.mean(np.asarray(reading.glyph) == np.arange(200) % 10) > 0.97
     assert np.mean(reading.sure) > 0.96
-    for other in (np.zeros_like(pictures[:3]), random.uniform(-1, 1, (3, 16, 16, 1)), -pictures[:3]):
+    for other in (np.zeros_like(images[:3]), random.uniform(-1, 1, (3, 16, 16, 1)), -images[:3]):
         assert not np.any(judge(jnp.asarray(other)).sure)
-    distance = np.sqrt(np.mean((pictures[0].reshape(-1) - judge.drawings_GxKxP) ** 2, axis=-1)).min(axis=-1)
+    distance = np.sqrt(np.mean((images[0].reshape(-1) - judge.drawings_GxKxP) ** 2, axis=-1)).min(axis=-1)
     np.testing.assert_allclose(reading.features[0], distance, atol=1e-4)
 
 
@@ -106,12 +106,12 @@ def test_drawn_canvases_are_consistent_and_mixed_ones_are_not() -> None:
     random = np.random.default_rng(1)
     judge = NearestDrawing.of("0147", 16)
     canvases = draw_pairs(random, "0147", 40, 16)
-    mixed = np.concatenate([canvases.pictures[:, :, :16], np.roll(canvases.pictures, 1, axis=0)[:, :, 16:]], axis=2)
-    for pictures, expected in (
-        (canvases.pictures, np.ones(40, bool)),
+    mixed = np.concatenate([canvases.images[:, :, :16], np.roll(canvases.images, 1, axis=0)[:, :, 16:]], axis=2)
+    for images, expected in (
+        (canvases.images, np.ones(40, bool)),
         (mixed, canvases.glyphs == np.roll(canvases.glyphs, 1)),
     ):
-        reading = judge(halves(jnp.asarray(pictures)))
+        reading = judge(halves(jnp.asarray(images)))
         judged = Judged(*(np.asarray(part).reshape(40, 2, -1)[..., 0] for part in reading))
         assert np.mean(consistent(judged) == expected) > 0.9
 
@@ -151,8 +151,7 @@ def test_losses_are_the_hinges_of_the_scores(assembly: Assembly, first: TrainSta
         seen = view._replace(variables=variables._replace(params=params))
         made, _ = model.apply(seen.variables, {"noise": batch["noise"]}, train=False)
         scores = [
-            model.apply(seen.variables, {"picture": x}, method="score", train=False)[0]
-            for x in (batch["picture"], made)
+            model.apply(seen.variables, {"image": x}, method="score", train=False)[0] for x in (batch["image"], made)
         ]
         totals, key = task.totals(batch), jax.random.key(0)
         losses = [objective.loss(seen, batch, totals, key) for objective in task.objectives]
@@ -209,10 +208,10 @@ def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(assembly: A
     rows = zlib.decompress(content[start : content.index(b"IEND") - 8])
     assert len(rows) == 2 * 10 * (8 * 18 + 1)  # two rows of 8 canvases, a line around each
     assert report.samples[0]["source"] == "sample 1"
-    assert {sample["picture"] for sample in report.samples} == {"samples/validation_0.png"}
+    assert {sample["image"] for sample in report.samples} == {"samples/validation_0.png"}
 
 
-def test_a_wall_has_each_picture_at_its_place() -> None:
+def test_a_wall_has_each_image_at_its_place() -> None:
     pixels = np.arange(10, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
     wall = wall_of(pixels, across=4)
     assert wall.shape == (3 * 4, 4 * 5)
@@ -228,8 +227,8 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(assembly: Assem
     view = view_of(assembly.model, first, "smooth")
     answers = assembly.task.answer(view, Request(["7", "8"]))
     assert [len(line.split()) for line in answers.lines] == [2, 2]
-    assert set(answers.labels.pictures) == {"sample_4", "canvas_4"}
-    assert answers.labels.pictures["sample_4"].shape == (2, 8, 16, 3)
+    assert set(answers.labels.images) == {"sample_4", "canvas_4"}
+    assert answers.labels.images["sample_4"].shape == (2, 8, 16, 3)
     for wrong in (Request(["seven"]), Request(["7"], "de"), Request(["7"], None, {"beams": 4})):
         with pytest.raises(UserError):
             assembly.task.answer(view, wrong)

@@ -1,4 +1,4 @@
-"""Strings in pictures: where their glyphs stand, and that they are painted there."""
+"""Strings in images: where their glyphs stand, and that they are painted there."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def corners(written: Written) -> np.ndarray:
 
 
 @pytest.mark.parametrize("line", Line)
-def test_squares_lie_within_the_picture_side_by_side_along_the_line(line: Line) -> None:
+def test_squares_lie_within_the_image_side_by_side_along_the_line(line: Line) -> None:
     random, counts, bends = np.random.default_rng(0), set(), []
     for _ in range(300):
         written = KIND.write(KIND.draw(random), line, random)
@@ -48,7 +48,7 @@ def test_squares_lie_within_the_picture_side_by_side_along_the_line(line: Line) 
 
 @pytest.mark.parametrize(("line", "least", "most"), [(Line.CURVED, 0.6, 1.0), (Line.STRAIGHT, 0.0, 0.0)])
 def test_glyphs_of_curved_strings_alone_stand_above_one_another(line: Line, least: float, most: float) -> None:
-    """Middles less than 0.6 sides apart across: columns of the picture show both."""
+    """Middles less than 0.6 sides apart across: columns of the image show both."""
     random = np.random.default_rng(1)
     stacked = 0
     for _ in range(200):
@@ -59,13 +59,13 @@ def test_glyphs_of_curved_strings_alone_stand_above_one_another(line: Line, leas
 
 
 def test_a_glyph_is_painted_where_its_square_stands() -> None:
-    """Every pixel of a large picture by brute force: the share of the glyph's own drawing, turned and moved there."""
+    """Every pixel of a large image by brute force: the share of the glyph's own drawing, turned and moved there."""
     kind = dataclasses.replace(KIND, pixels=40)
     for text, line, seed in (("PT2", Line.CURVED, 3), ("KAJ", Line.STRAIGHT, 4), ("RGF", Line.CURVED, 5)):
         random = np.random.default_rng(seed)
         written = kind.write(text, line, random)
-        picture = paint(kind, [written], random, NO_VARIATION)[0].astype(float).mean(axis=-1)
-        bright = (picture - np.median(picture)) / (np.percentile(picture, 99.5) - np.median(picture))
+        image = paint(kind, [written], random, NO_VARIATION)[0].astype(float).mean(axis=-1)
+        bright = (image - np.median(image)) / (np.percentile(image, 99.5) - np.median(image))
         expected = np.zeros((40, 40))
         drawn = strokes(text, np.random.default_rng(0), NO_VARIATION)
         own = cover(*drawn, 200)
@@ -78,13 +78,13 @@ def test_a_glyph_is_painted_where_its_square_stands() -> None:
                     if 0 <= along < 1 and 0 <= down < 1:
                         share = own[number, int(200 * down), int(200 * along)]
                         expected[row, column] = max(expected[row, column], share)
-        # A line is a pixel wide, so that single pixels differ where it is cut: as a whole they are the same picture.
+        # A line is a pixel wide, so that single pixels differ where it is cut: as a whole they are the same image.
         assert np.corrcoef(bright.ravel(), expected.ravel())[0, 1] > 0.85
         flipped = np.corrcoef(bright.ravel(), expected[::-1].ravel())[0, 1]
         assert flipped < 0.5
 
 
-def test_no_picture_is_like_another_and_each_is_a_function_of_its_generator() -> None:
+def test_no_image_is_like_another_and_each_is_a_function_of_its_generator() -> None:
     written = KIND.write("A4K", Line.CURVED, np.random.default_rng(0))
     one, other = paint(KIND, [written, written], np.random.default_rng(1))
     assert (one != other).any()
@@ -115,7 +115,7 @@ def test_drawings_of_their_own_are_those_of_strokes() -> None:
         ({"alphabet": "Ab"}, "alphabet='Ab' has \\['b'\\], which are no capital letters"),
         ({"alphabet": "AA"}, "alphabet='AA' must name at least one glyph, and none of them twice"),
         ({"alphabet": ""}, "alphabet='' must name"),
-        ({"pixels": 20}, "must rise, from 1 pixel to half of the picture's pixels=20"),
+        ({"pixels": 20}, "must rise, from 1 pixel to half of the image's pixels=20"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:

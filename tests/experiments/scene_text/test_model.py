@@ -23,12 +23,12 @@ from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 PAD, BEGIN, GLYPHS = 0, 1, 7
 RNG = np.random.default_rng(0)
-PICTURE = RNG.normal(size=(3, 6, 8, 2)).astype(np.float32)
+IMAGE = RNG.normal(size=(3, 6, 8, 2)).astype(np.float32)
 TARGET = np.int32([[1, 4, 3, 5], [1, 6, 0, 0], [1, 2, 2, 0]])
 STEPS = (4, 2, 3)
-INPUTS = {"picture": PICTURE, "target": TARGET}
+INPUTS = {"image": IMAGE, "target": TARGET}
 INTERFACE = TaskInterface(
-    {"picture": InputSpec(PICTURE.shape, jnp.float32, Modality.PICTURE), "target": InputSpec(TARGET.shape)},
+    {"image": InputSpec(IMAGE.shape, jnp.float32, Modality.IMAGE), "target": InputSpec(TARGET.shape)},
     {"target": GLYPHS},
     PAD,
     BEGIN,
@@ -62,10 +62,10 @@ class Lstm:
 
 
 def told(
-    config: TextReaderConfig, weights: Any, picture: np.ndarray, glyphs: np.ndarray
+    config: TextReaderConfig, weights: Any, image: np.ndarray, glyphs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The logits and the probabilities of the places at every step of one example."""
-    v = picture.astype(np.float64)
+    v = image.astype(np.float64)
     for number, stride in enumerate(config.encoder.strides):
         stage = weights["grid"][f"stage_{number}"]
         v = np.maximum(normed(convolved(v, stage["convolution"]["kernel"], stride), stage["norm"]), 0)
@@ -108,7 +108,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         look = jax.jit(lambda given: model.apply(variables, given, train=False, capture=Capture((SITE,))))
         logits, aux = jax.device_get(look(INPUTS))
     for row, steps in enumerate(STEPS):
-        expected, seen = told(config, variables.params, PICTURE[row], TARGET[row, :steps])
+        expected, seen = told(config, variables.params, IMAGE[row], TARGET[row, :steps])
         np.testing.assert_allclose(logits[row, :steps], expected, rtol=0, atol=1e-11)
         weights = aux.maps[SITE].weights[0, row, 0]
         np.testing.assert_allclose(weights[:steps], seen, rtol=0, atol=1e-11)
@@ -119,7 +119,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     "name", ["neighbors", *(pytest.param(each, marks=pytest.mark.slow) for each in ("plain", "columns"))]
 )
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
-    """Two beams an example that say different things look at the same picture."""
+    """Two beams an example that say different things look at the same image."""
     model, beams = model_of(CASES[name], "float32"), 2
     variables = random_variables(model)
     said = np.repeat(np.int32([[1, 4, 3, 5], [1, 6, 2, 4], [1, 2, 2, 3]]), beams, axis=0)
@@ -128,7 +128,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 
     first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, beams, asked)
     assert (first == BEGIN).all()
-    tiled = {"picture": np.repeat(PICTURE, beams, 0), "target": said}
+    tiled = {"image": np.repeat(IMAGE, beams, 0), "target": said}
     whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
     np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     weights = np.moveaxis(maps[SITE].weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]
@@ -141,7 +141,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     """Counted from the parameters: every matrix is applied once at each place, column or glyph that it reads."""
     config = CASES[name]
-    rows, steps, places, columns = len(PICTURE), TARGET.shape[1], 12, 4
+    rows, steps, places, columns = len(IMAGE), TARGET.shape[1], 12, 4
     keys = columns if name == "columns" else places
     uses = {"grid": places, "encoder": columns, "holistic": 1, "decoder": 1 + steps, "neighbors": places}
     uses |= {"keys": keys, "vector": steps * keys}
@@ -171,6 +171,6 @@ def test_sizes_below_one_are_refused(wrong: dict) -> None:
         dataclasses.replace(CONFIG, **wrong)
 
 
-def test_pictures_that_the_strides_do_not_divide_are_refused() -> None:
+def test_images_that_the_strides_do_not_divide_are_refused() -> None:
     with pytest.raises(UserError, match="are not divided by 5"):
         model_of(dataclasses.replace(CONFIG, encoder=GridEncoderConfig((4,), (5,))))

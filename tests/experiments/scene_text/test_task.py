@@ -1,4 +1,4 @@
-"""Pictures of text: their batches, places, evaluations and answers, and their measures by hand."""
+"""Images of text: their batches, places, evaluations and answers, and their measures by hand."""
 
 import functools
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.scene_text.model import FAMILY, Attended, TextReaderConfig
-from experiments.scene_text.task import TextPictures, TextPicturesConfig
+from experiments.scene_text.task import TextImages, TextImagesConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -23,18 +23,18 @@ GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 
 
 @pytest.fixture(scope="module")
-def task() -> TextPictures:
-    return TextPictures(TextPicturesConfig(pixels=32, batch_size=8, num_eval_examples=10, num_probe_examples=3))
+def task() -> TextImages:
+    return TextImages(TextImagesConfig(pixels=32, batch_size=8, num_eval_examples=10, num_probe_examples=3))
 
 
-def model_of(task: TextPictures, attention: Attended = Attended.NEIGHBORS) -> Model:
+def model_of(task: TextImages, attention: Attended = Attended.NEIGHBORS) -> Model:
     """Over 8 x 8 places, or 8 columns."""
     config = TextReaderConfig(GridEncoderConfig((4,), (4,)), width=6, layers=1, attention=attention)
     return FAMILY.build(config, task.interface, Precision())
 
 
 @functools.cache
-def view_of(task: TextPictures, *, train: bool = False) -> View:
+def view_of(task: TextImages, *, train: bool = False) -> View:
     """A model that has learned nothing."""
     model, normal = model_of(task), np.random.default_rng(0).normal
     shapes = model.functional.shapes()
@@ -60,16 +60,16 @@ def places_by_hand(batch: dict, row: int, step: int) -> set[int]:
     return found
 
 
-def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextPictures) -> None:
+def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextImages) -> None:
     batch, again = task.source(3)[7], task.source(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
     for other in (task.source(3)[8], task.source(4)[7]):
-        assert (other["picture"] != batch["picture"]).any()
+        assert (other["image"] != batch["image"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
-    assert -1 <= batch["picture"].min() < -0.3
-    assert 0.3 < batch["picture"].max() <= 1
+    assert -1 <= batch["image"].min() < -0.3
+    assert 0.3 < batch["image"].max() <= 1
     found = np.asarray(inside(GRID, batch))
     for row in range(8):
         labels = batch["labels"][row].tolist()
@@ -86,13 +86,13 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: TextPictures
 
 @pytest.mark.parametrize(("share", "bent"), [(0.0, 0), (1.0, 8)])
 def test_the_share_of_curved_strings_is_kept(share: float, bent: int) -> None:
-    task = TextPictures(TextPicturesConfig(pixels=32, batch_size=8, num_eval_examples=1, curved=share))
+    task = TextImages(TextImagesConfig(pixels=32, batch_size=8, num_eval_examples=1, curved=share))
     turns, sides = (task.source(0)[0][name] for name in ("turns", "sides"))
     spread = [np.ptp(turn[side > 0]) for turn, side in zip(turns, sides, strict=True)]
     assert sum(each > 0 for each in spread) == bent
 
 
-def test_each_line_is_evaluated_by_itself_on_strings_that_no_run_trains_on(task: TextPictures) -> None:
+def test_each_line_is_evaluated_by_itself_on_strings_that_no_run_trains_on(task: TextImages) -> None:
     names = {(each.name, each.split, each.at_end) for each in task.evaluations}
     kinds = [f"{line}{what}" for line in ("curved", "straight") for what in ("", "_loss", "_looking")]
     assert names == {(kind, split, split == "test") for kind in kinds for split in ("validation", "test")}
@@ -102,16 +102,16 @@ def test_each_line_is_evaluated_by_itself_on_strings_that_no_run_trains_on(task:
             for batch in of[name, split].batches:
                 for turns, sides in zip(batch["turns"], batch["sides"], strict=True):
                     assert (np.ptp(turns[sides > 0]) > 0) == bent
-    pictures = [of[key].batches[0]["picture"] for key in of if "_" not in key[0]]
-    for number, one in enumerate(pictures):
-        assert all((one != other).any() for other in pictures[:number])
+    images = [of[key].batches[0]["image"] for key in of if "_" not in key[0]]
+    for number, one in enumerate(images):
+        assert all((one != other).any() for other in images[:number])
     columns = model_of(task, Attended.COLUMNS).sites
     assert {each.name for each in task.evaluations if each.applies(columns)} == {
         name for name in kinds if not name.endswith("_looking")
     }
 
 
-def test_the_evaluation_of_looking_is_that_of_the_maps(task: TextPictures) -> None:
+def test_the_evaluation_of_looking_is_that_of_the_maps(task: TextImages) -> None:
     view = view_of(task)
     (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == ("curved_looking", "validation"))
     step = jax.jit(lambda variables, batch: evaluation.step(view._replace(variables=variables), batch, None)[0])
@@ -121,7 +121,7 @@ def test_the_evaluation_of_looking_is_that_of_the_maps(task: TextPictures) -> No
     for batch in evaluation.batches:
         for name, value in step(view.variables, batch).items():
             sums[name] = sums.get(name, 0) + np.asarray(value)
-        weights = np.asarray(look({name: batch[name] for name in ("picture", "target")})[SITE].weights)[0, :, 0]
+        weights = np.asarray(look({name: batch[name] for name in ("image", "target")})[SITE].weights)[0, :, 0]
         for row, at in np.argwhere(batch["sides"] > 0):
             mass += weights[row, at, sorted(places_by_hand(batch, row, at))].sum()
             glyphs += 1
@@ -175,10 +175,10 @@ def test_the_report_counts_whole_strings_and_glyphs() -> None:
     assert list(report.samples) == [{"target": "A4K", "output": "A4K"}]
 
 
-def test_glyphs_are_linked_to_their_places(task: TextPictures) -> None:
+def test_glyphs_are_linked_to_their_places(task: TextImages) -> None:
     sites = model_of(task).sites
     labels = task.labels(sites).completed(sites)
-    assert labels.pictures["grid"].shape == (3, 32, 32, 3)
+    assert labels.images["grid"].shape == (3, 32, 32, 3)
     assert labels.links is not None
     for row, links in enumerate(labels.links[SITE]):
         glyphs = labels.tokens["target"][row]
@@ -190,14 +190,14 @@ def test_glyphs_are_linked_to_their_places(task: TextPictures) -> None:
             assert {link.key for link in links if link.query == step} == wanted
     columns = task.labels(model_of(task, Attended.COLUMNS).sites)
     assert columns.links is None
-    assert not columns.pictures
+    assert not columns.images
 
 
 @pytest.mark.parametrize(
     "options",
     [{"beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
 )
-def test_a_given_string_is_painted_and_read(task: TextPictures, options: dict) -> None:
+def test_a_given_string_is_painted_and_read(task: TextImages, options: dict) -> None:
     view = view_of(task)
     answers = task.answer(view, Request(["A4K", "straight PT2", "curved JJJ"], decoding=options))
     assert len(answers.lines) == 3
@@ -206,10 +206,10 @@ def test_a_given_string_is_painted_and_read(task: TextPictures, options: dict) -
     maps = np.asarray(answers.look(Capture((SITE,)))[SITE].weights)
     for row, glyphs in enumerate(labels.tokens["target"]):
         np.testing.assert_allclose(maps[0, row, 0, : len(glyphs)].sum(-1), 1, rtol=1e-5)
-    assert labels.pictures["grid"].shape == (3, 32, 32, 3)
+    assert labels.images["grid"].shape == (3, 32, 32, 3)
 
 
-def test_places_are_known_of_strings_that_were_read_right(task: TextPictures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_known_of_strings_that_were_read_right(task: TextImages, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = {glyph: number for number, glyph in enumerate(task.symbols)}
     said = np.int32([[[*(numbers[glyph] for glyph in "A4K"), END, PAD, PAD]]] * 2)
     monkeypatch.setattr(task, "decode", lambda *given: said[:, 0])
@@ -234,7 +234,7 @@ def test_places_are_known_of_strings_that_were_read_right(task: TextPictures, mo
         ("A4K", {"max_new_tokens": 7}, "--max_new_tokens=7: the longest string has 6 glyphs with its end"),
     ],
 )
-def test_what_cannot_be_read_is_refused(task: TextPictures, text: str, options: dict, said: str) -> None:
+def test_what_cannot_be_read_is_refused(task: TextImages, text: str, options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         task.answer(view_of(task), Request([text], decoding=options))
 
@@ -250,14 +250,14 @@ def test_what_cannot_be_read_is_refused(task: TextPictures, text: str, options: 
 )
 def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        TextPicturesConfig(**wrong)
+        TextImagesConfig(**wrong)
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: TextPictures) -> None:
+def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: TextImages) -> None:
     view, batch = view_of(task, train=True), task.source(1)[0]
     totals = task.totals(batch)
     loss, aux = jax.jit(lambda: task.objectives[0].loss(view, batch, totals, jax.random.key(0)))()
-    inputs = {name: batch[name] for name in ("picture", "target")}
+    inputs = {name: batch[name] for name in ("image", "target")}
     logits = np.asarray(jax.jit(lambda: view.model.apply(view.variables, inputs, train=True)[0])(), np.float64)
     log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     wanted = [-log[row, step, batch["labels"][row, step]] for row, step in np.argwhere(batch["labels"] != PAD)]
@@ -265,6 +265,6 @@ def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: TextPicture
     assert set(aux.metrics) == {"loss", "accuracy"}
 
 
-def test_a_site_without_a_grid_is_not_linked(task: TextPictures) -> None:
+def test_a_site_without_a_grid_is_not_linked(task: TextImages) -> None:
     text = Site(SITE, Axis("target"), Axis("source"), ("0",), ("0",))
     assert task.labels([text]).links is None

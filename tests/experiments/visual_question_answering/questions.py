@@ -1,4 +1,4 @@
-"""Small pictures and questions, and what holds of every family that answers them."""
+"""Small images and questions, and what holds of every family that answers them."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSp
 VOCABULARY, CLASSES, LONGEST, SIZE = 7, 6, 4, 8
 # Two by two places.
 SMALL = GridEncoderConfig(channels=(4, 6), strides=(2, 2))
-PICTURES = np.random.default_rng(0).normal(size=(3, SIZE, SIZE, 3)).astype(np.float32)
+IMAGES = np.random.default_rng(0).normal(size=(3, SIZE, SIZE, 3)).astype(np.float32)
 TOKENS = np.int32([[1, 2, 3, 4], [6, 5, 0, 0], [3, 0, 0, 0]])
 LENGTHS = np.int32([4, 2, 1])
 INTERFACE = TaskInterface(
     {
-        "picture": InputSpec((3, SIZE, SIZE, 3), jnp.float32, Modality.PICTURE),
+        "image": InputSpec((3, SIZE, SIZE, 3), jnp.float32, Modality.IMAGE),
         "tokens": InputSpec((3, LONGEST)),
         "lengths": InputSpec((3,)),
     },
@@ -45,12 +45,12 @@ def without_padding(family: ModelFamily, config: Any) -> None:
     with jax.enable_x64(True):
         model = model_of(family, config)
         variables = random_variables(model)
-        pictures, lengths = np.append(PICTURES, PICTURES[:1], axis=0), np.append(LENGTHS, np.int32(0))
+        images, lengths = np.append(IMAGES, IMAGES[:1], axis=0), np.append(LENGTHS, np.int32(0))
         padding = np.arange(LONGEST) >= lengths[:, None]
 
         @jax.jit
         def scored(params: Any, tokens: Any) -> Any:
-            inputs = {"picture": pictures, "tokens": tokens, "lengths": lengths}
+            inputs = {"image": images, "tokens": tokens, "lengths": lengths}
             logits, _ = model.apply(Variables(params, {}), inputs, train=True)
             return jnp.sum(jnp.sin(logits)), logits
 

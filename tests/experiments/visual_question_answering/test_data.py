@@ -23,17 +23,17 @@ def test_a_batch_holds_every_question_as_numbers_and_fills_up_with_rows_of_none(
         asked("what is it ?", "red", "color", 4, 7),
         asked("red ?", "no", "yes_no", 5),
     ]
-    pictures = np.arange(36).reshape(3, 2, 2, 3).astype(np.uint8)
-    batch = TERMS.batch(questions, pictures, 4)
+    images = np.arange(36).reshape(3, 2, 2, 3).astype(np.uint8)
+    batch = TERMS.batch(questions, images, 4)
     assert batch["tokens"].tolist() == [[2, 3, 4, 1], [5, 2, 3, 1], [4, 1, 0, 0], [0, 0, 0, 0]]
     assert batch["lengths"].tolist() == [4, 4, 2, 0]
     assert batch["labels"].tolist() == [2, 1, 0, 0]
     assert batch["kinds"].tolist() == [0, 1, 0, 0]
     assert batch["cells"].tolist() == [[NOWHERE] * 2, [4, 7], [5, 5], [NOWHERE] * 2]
     assert batch["index"].tolist() == [0, 1, 2, -1]
-    assert batch["picture"].dtype == np.float32
-    np.testing.assert_array_equal(batch["picture"][:3], pictures / np.float32(127.5) - 1)
-    assert (batch["picture"][3] == 0).all()
+    assert batch["image"].dtype == np.float32
+    np.testing.assert_array_equal(batch["image"][:3], images / np.float32(127.5) - 1)
+    assert (batch["image"][3] == 0).all()
     assert TERMS.vocabulary == 6
 
 

@@ -95,13 +95,13 @@ def test_training_batches_are_those_of_seed_and_step_and_show_what_is_asked_abou
         np.testing.assert_array_equal(values, again[name])
     assert (source[8]["tokens"] != batch["tokens"]).any()
     assert (SMALL.training(10, 4)[7]["tokens"] != batch["tokens"]).any()
-    assert batch["picture"].shape == (10, 24, 24, 3)
+    assert batch["image"].shape == (10, 24, 24, 3)
     # Four questions are about one scene, the last two about another than those before.
-    same = [bool((a == b).all()) for a, b in zip(batch["picture"], batch["picture"][1:], strict=False)]
+    same = [bool((a == b).all()) for a, b in zip(batch["image"], batch["image"][1:], strict=False)]
     assert same == [True, True, True, False, True, True, True, False, True]
-    # The cell of an answer is lighter than the ground of the picture in some color.
-    for picture, (_, last) in zip(batch["picture"], batch["cells"], strict=True):
-        cells = picture.reshape(3, 8, 3, 8, 3)[:, 2:6, :, 2:6].mean(axis=(1, 3)).reshape(9, 3)
+    # The cell of an answer is lighter than the ground of the image in some color.
+    for image, (_, last) in zip(batch["image"], batch["cells"], strict=True):
+        cells = image.reshape(3, 8, 3, 8, 3)[:, 2:6, :, 2:6].mean(axis=(1, 3)).reshape(9, 3)
         assert cells[last].max() > cells.max(axis=1).min() + 0.15
 
 
@@ -115,10 +115,10 @@ def test_held_out_questions_are_the_same_in_batches_of_any_size() -> None:
     assert [SMALL.terms.encode(each) for each in words] == [[t for t in row if t] for row in many[0]["tokens"].tolist()]
     with pytest.raises(IndexError):
         few[4]
-    # The picture of a number has the same items, drawn anew.
-    first, drawn = SMALL.picture(0), many[0]["picture"][0]
+    # The image of a number has the same items, drawn anew.
+    first, drawn = SMALL.image(0), many[0]["image"][0]
     assert np.abs(first / 127.5 - 1 - drawn).mean() < 0.15
-    assert np.abs(first / 127.5 - 1 - many[0]["picture"][1]).mean() > 0.1
+    assert np.abs(first / 127.5 - 1 - many[0]["image"][1]).mean() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_unfit_sets_are_refused(name: str, message: str) -> None:
         open_questions(name)
 
 
-def test_a_picture_that_no_question_has_is_refused() -> None:
-    with pytest.raises(UserError, match="pictures 0 to 29"):
-        SMALL.picture(30)
+def test_a_image_that_no_question_has_is_refused() -> None:
+    with pytest.raises(UserError, match="images 0 to 29"):
+        SMALL.image(30)

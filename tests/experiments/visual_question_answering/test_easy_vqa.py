@@ -1,4 +1,4 @@
-"""easy-VQA from its archive or its folders: splits, kinds, pictures, and files that are not as published."""
+"""easy-VQA from its archive or its folders: splits, kinds, images, and files that are not as published."""
 
 import collections
 import json
@@ -17,10 +17,10 @@ REAL = Path(__file__).parents[3].parent / "shared/data/easy-vqa"
 COLORS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
 
 
-def write(folder: Path, pictures: int = 10) -> Path:
-    """Pictures of one color, and two questions about each."""
+def write(folder: Path, images: int = 10) -> Path:
+    """Images of one color, and two questions about each."""
     image = pytest.importorskip("PIL.Image")
-    for split, count in (("train", pictures), ("test", 2)):
+    for split, count in (("train", images), ("test", 2)):
         (folder / split / "images").mkdir(parents=True)
         rows: list[Any] = []
         for number in range(count):
@@ -31,27 +31,27 @@ def write(folder: Path, pictures: int = 10) -> Path:
     return folder
 
 
-def test_a_tenth_of_the_pictures_validates_with_all_that_is_asked_about_them(tmp_path: Path) -> None:
+def test_a_tenth_of_the_images_validates_with_all_that_is_asked_about_them(tmp_path: Path) -> None:
     opened = easy_vqa(str(write(tmp_path)))
-    sizes = {name: (len(split.questions), len(split.pictures)) for name, split in opened.splits.items()}
+    sizes = {name: (len(split.questions), len(split.images)) for name, split in opened.splits.items()}
     assert sizes == {"train": (18, 9), "validation": (2, 1), "test": (4, 2)}
     assert "18 train, 2 validation, 4 test questions" in opened.said
     (batch,) = opened.held_out("validation", 4)
-    assert batch["picture"].shape == (4, 64, 64, 3)
-    np.testing.assert_array_equal(batch["picture"][0, 0, 0], [-1, -1, 1])  # the tenth picture is blue
+    assert batch["image"].shape == (4, 64, 64, 3)
+    np.testing.assert_array_equal(batch["image"][0, 0, 0], [-1, -1, 1])  # the tenth image is blue
     assert [TERMS.answers[label] for label in batch["labels"][:2]] == ["blue", "yes"]
     assert [TERMS.kinds[kind] for kind in batch["kinds"][:2]] == ["color", "yes_no"]
     assert batch["index"].tolist() == [0, 1, -1, -1]
     epoch = [opened.training(6, 0)[step] for step in range(3)]
     for each in epoch:
-        for picture, label in zip(each["picture"], each["labels"], strict=True):
+        for image, label in zip(each["image"], each["labels"], strict=True):
             if (color := COLORS.get(TERMS.answers[label])) is not None:
-                np.testing.assert_array_equal(picture[5, 5], np.array(color) / np.float32(127.5) - 1)
+                np.testing.assert_array_equal(image[5, 5], np.array(color) / np.float32(127.5) - 1)
     answers = collections.Counter(TERMS.answers[label] for each in epoch for label in each["labels"])
     assert answers == {"yes": 9, "red": 5, "blue": 4}
-    np.testing.assert_array_equal(opened.picture(1)[0, 0], COLORS["blue"])
-    with pytest.raises(UserError, match="pictures 0 to 1"):
-        opened.picture(2)
+    np.testing.assert_array_equal(opened.image(1)[0, 0], COLORS["blue"])
+    with pytest.raises(UserError, match="images 0 to 1"):
+        opened.image(2)
 
 
 def test_an_archive_holds_what_folders_hold(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_archive_holds_what_folders_hold(tmp_path: Path) -> None:
 
 
 def damaged(folder: Path, what: str) -> str | None:
-    questions, picture = folder / "test/questions.json", folder / "test/images/1.png"
+    questions, image = folder / "test/questions.json", folder / "test/images/1.png"
     match what:
         case "no folder":
             return None
@@ -77,13 +77,13 @@ def damaged(folder: Path, what: str) -> str | None:
             questions.write_text(json.dumps([["what color is the shape?", "mauve", 0]]))
         case "another word":
             questions.write_text(json.dumps([["what color is the shape?", "red", 0]]))
-        case "no picture":
-            picture.unlink()
-        case "half a picture":
-            picture.write_bytes(picture.read_bytes()[:60])
-        case "a large picture":
-            pytest.importorskip("PIL.Image").new("RGB", (65, 64)).save(picture)
-        case "a far picture":
+        case "no image":
+            image.unlink()
+        case "half an image":
+            image.write_bytes(image.read_bytes()[:60])
+        case "a large image":
+            pytest.importorskip("PIL.Image").new("RGB", (65, 64)).save(image)
+        case "a far image":
             questions.write_text(json.dumps([["what color is the shape?", "red", 10**9]]))
         case "no archive":
             (folder / "data.zip").write_bytes(b"none")
@@ -99,10 +99,10 @@ def damaged(folder: Path, what: str) -> str | None:
         ("a number", "is not a list of"),
         ("another answer", "'mauve' is no answer"),
         ("another word", "did you mean 'color'"),
-        ("no picture", "no file .*1.png"),
-        ("half a picture", "1.png is no JPEG or PNG picture that can be read"),
-        ("a large picture", "65 x 64 pixels, not 64 x 64"),
-        ("a far picture", "names picture"),
+        ("no image", "no file .*1.png"),
+        ("half an image", "1.png is no JPEG or PNG image that can be read"),
+        ("a large image", "65 x 64 pixels, not 64 x 64"),
+        ("a far image", "names image"),
         ("no archive", "data.zip cannot be read as an archive"),
     ],
 )

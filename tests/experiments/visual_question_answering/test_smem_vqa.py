@@ -14,9 +14,9 @@ from jax.test_util import check_grads
 
 from experiments.visual_question_answering.smem_vqa import FAMILY, SITE, SpatialMemoryConfig, guides
 from tests.experiments.visual_question_answering.questions import (
+    IMAGES,
     INTERFACE,
     LENGTHS,
-    PICTURES,
     SMALL,
     TOKENS,
     model_of,
@@ -33,18 +33,18 @@ from transformer.layers.grid_positions import GridPositions
 from transformer.layers.image_grid_attention import ImageReadout
 
 CONFIGS = {
-    "one hop": SpatialMemoryConfig(width=4, hops=1, picture=SMALL),
-    "two hops": SpatialMemoryConfig(width=4, hops=2, picture=SMALL),
-    "three hops": SpatialMemoryConfig(width=4, hops=3, picture=SMALL, positions=GridPositions.LEARNED_2D),
-    "mean": SpatialMemoryConfig(width=4, hops=2, picture=SMALL, look=ImageReadout.MEAN),
-    "nothing": SpatialMemoryConfig(width=4, picture=SMALL, look=ImageReadout.NOTHING),
+    "one hop": SpatialMemoryConfig(width=4, hops=1, image=SMALL),
+    "two hops": SpatialMemoryConfig(width=4, hops=2, image=SMALL),
+    "three hops": SpatialMemoryConfig(width=4, hops=3, image=SMALL, positions=GridPositions.LEARNED_2D),
+    "mean": SpatialMemoryConfig(width=4, hops=2, image=SMALL, look=ImageReadout.MEAN),
+    "nothing": SpatialMemoryConfig(width=4, image=SMALL, look=ImageReadout.NOTHING),
 }
 
 
 def first_look(weights: Any, row: int, guides: Iterable[int]) -> np.ndarray:
     """How the first hop weighs the places, guided by some words of a question."""
     words = [weights["embedding"]["table"][TOKENS[row, place]].astype(np.float64) for place in guides]
-    seen = places(weights["places"], PICTURES[row], SMALL.strides)
+    seen = places(weights["places"], IMAGES[row], SMALL.strides)
     embedded = [weights["correlated"]["kernel"].T @ s + weights["correlated"]["bias"] for s in seen]
     return softmax(np.array([max(word @ place for word in words) for place in embedded]))
 
@@ -55,7 +55,7 @@ def expected(config: SpatialMemoryConfig, weights: Any, row: int) -> tuple[np.nd
     known = weights["bag_bias"] + sum(weights["bag"][place] * word for place, word in enumerate(words))
     looks = []
     if config.look is not ImageReadout.NOTHING:
-        seen = places(weights["places"], PICTURES[row], SMALL.strides)
+        seen = places(weights["places"], IMAGES[row], SMALL.strides)
         evidence: Any = None
         for hop in range(config.hops):
             if config.look is ImageReadout.MEAN:
@@ -80,7 +80,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         attends = config.look is ImageReadout.ATTENTION
         assert [site.layers for site in model.sites] == [tuple("012"[: config.hops])] * attends
         capture = Capture((SITE,)) if attends else None
-        inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
+        inputs = {"image": IMAGES, "tokens": TOKENS, "lengths": LENGTHS}
         answered = jax.jit(lambda variables: model.apply(variables, inputs, train=False, capture=capture))
         logits, aux = jax.device_get(answered(variables))
     for row in range(len(LENGTHS)):
@@ -110,7 +110,7 @@ def test_words_left_out_of_the_first_hop_are_as_many_as_the_rate_says_and_never_
 
 def test_the_first_hop_is_guided_by_the_words_that_are_left_in_training_and_by_all_beyond() -> None:
     config = dataclasses.replace(CONFIGS["one hop"], word_dropout=0.6)
-    inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
+    inputs = {"image": IMAGES, "tokens": TOKENS, "lengths": LENGTHS}
     with jax.enable_x64(True):
         model = model_of(FAMILY, config)
         variables = random_variables(model)
@@ -139,7 +139,7 @@ def test_gradients_are_those_of_differences() -> None:
     with jax.enable_x64(True):
         model = model_of(FAMILY, CONFIGS["two hops"])
         variables = random_variables(model)
-        inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
+        inputs = {"image": IMAGES, "tokens": TOKENS, "lengths": LENGTHS}
 
         def loss(params: Any) -> Any:
             logits, _ = model.apply(variables._replace(params=params), inputs, train=True)
@@ -148,19 +148,19 @@ def test_gradients_are_those_of_differences() -> None:
         check_grads(jax.jit(loss), (variables.params,), order=1, modes=["rev"])
 
 
-def test_a_model_that_looks_at_nothing_has_no_parameters_of_pictures_and_reads_none() -> None:
+def test_a_model_that_looks_at_nothing_has_no_parameters_of_images_and_reads_none() -> None:
     model = FAMILY.build(CONFIGS["nothing"], INTERFACE, Precision())
     shapes = model.functional.shapes()
     assert sorted(shapes) == ["bag", "bag_bias", "embedding", "output"]
     variables = random_variables(model)
-    inputs = {"picture": np.full_like(PICTURES, np.nan), "tokens": TOKENS, "lengths": LENGTHS}
+    inputs = {"image": np.full_like(IMAGES, np.nan), "tokens": TOKENS, "lengths": LENGTHS}
     assert np.isfinite(model.apply(variables, inputs, train=False)[0]).all()
 
 
 def test_flops_are_counted_by_hand() -> None:
     """Two stages of 3 x 3 over 8 x 8 pixels make 2 x 2 places of 6 features; three words of 4, six classes."""
-    shapes: dict[str, Any] = {"picture": (2, 8, 8, 3), "tokens": (2, 3), "lengths": (2,)}
-    batch = {name: np.zeros(shape, np.float32 if name == "picture" else np.int32) for name, shape in shapes.items()}
+    shapes: dict[str, Any] = {"image": (2, 8, 8, 3), "tokens": (2, 3), "lengths": (2,)}
+    batch = {name: np.zeros(shape, np.float32 if name == "image" else np.int32) for name, shape in shapes.items()}
     convolutions = 2 * (16 * 27 * 4 + 4 * 36 * 6)
     words, classes = 2 * 3 * 4, 2 * 4 * 6
     embedded = 2 * 4 * 6 * 4  # one matrix at every place
@@ -175,7 +175,7 @@ def test_flops_are_counted_by_hand() -> None:
     assert counted("mean") == 2 * (convolutions + words + means + classes)
 
 
-def test_pictures_that_the_strides_do_not_divide_are_refused() -> None:
-    config = SpatialMemoryConfig(picture=GridEncoderConfig((4,), (3,)))
+def test_images_that_the_strides_do_not_divide_are_refused() -> None:
+    config = SpatialMemoryConfig(image=GridEncoderConfig((4,), (3,)))
     with pytest.raises(UserError, match="8 x 8 pixels are not divided by 3"):
         FAMILY.build(config, INTERFACE, Precision())

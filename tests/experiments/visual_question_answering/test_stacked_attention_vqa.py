@@ -9,9 +9,9 @@ import pytest
 
 from experiments.visual_question_answering.stacked_attention_vqa import FAMILY, SITE, StackedGlimpsesConfig, unit
 from tests.experiments.visual_question_answering.questions import (
+    IMAGES,
     INTERFACE,
     LENGTHS,
-    PICTURES,
     SMALL,
     TOKENS,
     model_of,
@@ -38,7 +38,7 @@ def expected(config: StackedGlimpsesConfig, weights: Any, row: int) -> tuple[np.
     state = carry[-1][0].hidden
     seen, looks = [], []
     if config.look is not ImageReadout.NOTHING:
-        phi = [place / np.sqrt(place @ place) for place in places(weights["places"], PICTURES[row], SMALL.strides)]
+        phi = [place / np.sqrt(place @ place) for place in places(weights["places"], IMAGES[row], SMALL.strides)]
         if config.look is ImageReadout.MEAN:
             seen = [sum(phi) / len(phi)]
         else:
@@ -61,7 +61,7 @@ def test_logits_and_maps_are_those_of_the_equations(look: ImageReadout) -> None:
         variables = random_variables(model)
         assert [site.layers for site in model.sites] == [("0", "1")] * attends
         capture = Capture((SITE,)) if attends else None
-        inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
+        inputs = {"image": IMAGES, "tokens": TOKENS, "lengths": LENGTHS}
         answered = jax.jit(lambda variables: model.apply(variables, inputs, train=False, capture=capture))
         logits, aux = jax.device_get(answered(variables))
     for row in range(len(LENGTHS)):
@@ -86,7 +86,7 @@ def test_a_place_without_features_has_length_zero_and_finite_gradients() -> None
 def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
     model = FAMILY.build(config_of(dropout=0.5), INTERFACE, Precision())
     variables = jax.tree.map(jnp.asarray, random_variables(model))
-    inputs = {"picture": PICTURES, "tokens": TOKENS, "lengths": LENGTHS}
+    inputs = {"image": IMAGES, "tokens": TOKENS, "lengths": LENGTHS}
     trained = jax.jit(lambda key: model.apply(variables, inputs, train=True, key=key)[0])
     first, again, other = (np.asarray(trained(jax.random.key(seed))) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
@@ -97,8 +97,8 @@ def test_dropout_acts_in_training_alone_and_by_its_key() -> None:
 
 def test_flops_are_counted_by_hand() -> None:
     """Four places of 6 features, a state of 3, two glimpses by way of 6 features; three words of 4, six classes."""
-    shapes: dict[str, Any] = {"picture": (2, 8, 8, 3), "tokens": (2, 3), "lengths": (2,)}
-    batch = {name: np.zeros(shape, np.float32 if name == "picture" else np.int32) for name, shape in shapes.items()}
+    shapes: dict[str, Any] = {"image": (2, 8, 8, 3), "tokens": (2, 3), "lengths": (2,)}
+    batch = {name: np.zeros(shape, np.float32 if name == "image" else np.int32) for name, shape in shapes.items()}
     convolutions, recurrent = 2 * (16 * 27 * 4 + 4 * 36 * 6), 3 * 2 * 4 * 3 * (4 + 3)
     weighing = 2 * (4 * (6 * 6 + 2 * 6) + 3 * 6)
     sums, classes = 2 * 2 * 4 * 6, 2 * 6 * 6

@@ -1,4 +1,4 @@
-"""Questions about pictures: loss, shares by kind, where looks fall, gold links, and what a run answers."""
+"""Questions about images: loss, shares by kind, where looks fall, gold links, and what a run answers."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ SMALL = {
 MODEL = {
     "family": "experiments.visual_question_answering.smem_vqa",
     "width": 4,
-    "picture": {"channels": (4,), "strides": (4,)},
+    "image": {"channels": (4,), "strides": (4,)},
 }
 SITE = "answer/hops"
 
@@ -65,7 +65,7 @@ def test_evaluations_measure_every_question_of_a_split_once(task: Questions, vie
     nats, asked, right = 0.0, np.zeros(5), np.zeros(5)
     (batch,) = evaluation.batches
     for row in range(6):  # two more rows only fill the batch
-        inputs = {name: batch[name][row : row + 1] for name in ("picture", "tokens", "lengths")}
+        inputs = {name: batch[name][row : row + 1] for name in ("image", "tokens", "lengths")}
         logits = np.asarray(programs.apply(view.model, view.variables, inputs, train=False)[0], np.float64)[0]
         label, kind = batch["labels"][row], batch["kinds"][row]
         nats -= logits[label] - np.log(np.exp(logits).sum())
@@ -156,7 +156,7 @@ def test_the_looks_of_a_real_model_are_those_of_its_maps(task: Questions, view: 
     found = evaluation.finish(summed(evaluation.step, view, evaluation.batches), None).scalars
     masses = []
     for batch in evaluation.batches:
-        inputs = {name: batch[name] for name in ("picture", "tokens", "lengths")}
+        inputs = {name: batch[name] for name in ("image", "tokens", "lengths")}
         _, aux = programs.apply(view.model, view.variables, inputs, train=False, capture=Capture((SITE,)))
         grids = (
             np.asarray(aux.maps[SITE].weights)[:, :, 0, 0].reshape(2, -1, 3, 2, 3, 2).sum(axis=(3, 5)).reshape(2, -1, 9)
@@ -196,17 +196,17 @@ def test_gold_links_are_the_places_of_the_cells_to_look_at(task: Questions, view
     assert relational
     answers = [task.terms.answers[label] for label in batch["labels"][:3]]
     assert all(title.endswith(f"? {answer}") for title, answer in zip(labels.titles, answers, strict=True))
-    assert labels.pictures["grid"].shape == (3, 24, 24, 3)
-    np.testing.assert_allclose(labels.pictures["grid"] / 127.5 - 1, batch["picture"][:3], atol=1e-6)
+    assert labels.images["grid"].shape == (3, 24, 24, 3)
+    np.testing.assert_allclose(labels.images["grid"] / 127.5 - 1, batch["image"][:3], atol=1e-6)
     labels.completed(view.model.sites)
     assert task.labels(()).links is None  # a model that looks at nothing has no site
 
 
-def test_a_run_answers_questions_about_numbered_pictures(task: Questions, view: View) -> None:
+def test_a_run_answers_questions_about_numbered_images(task: Questions, view: View) -> None:
     request = Request(["2: Where is the star?", "where is the star ?", "0: where is the star ?"])
     answers = task.answer(view, request)
-    pictures = answers.labels.pictures["grid"]
-    np.testing.assert_array_equal(pictures[0], task.questions.picture(2))
+    images = answers.labels.images["grid"]
+    np.testing.assert_array_equal(images[0], task.questions.image(2))
     assert answers.lines[1] == answers.lines[2]
     for line in answers.lines:
         answer, _, share = line.rpartition(" ")
@@ -219,7 +219,7 @@ def test_a_run_answers_questions_about_numbered_pictures(task: Questions, view: 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(["7: where is the star ?"]), "pictures 0 to 5"),
+        (Request(["7: where is the star ?"]), "images 0 to 5"),
         (Request(["where is the dog ?"]), "'dog' is no word of these questions"),
         (Request(["0:"]), "has 0 words"),
         (Request(["where is it ?"], decoding={"beams": 2}), "--beams is for runs that generate"),

@@ -1,4 +1,4 @@
-"""Pictures as people have them: a folder or a tar archive for each split, in it one folder for each class."""
+"""Images as people have them: a folder or a tar archive for each split, in it one folder for each class."""
 
 import concurrent.futures
 import dataclasses
@@ -22,18 +22,18 @@ from transformer.data.datasets.user_files import (
     refuse_unknown,
     split_in_name,
 )
-from transformer.data.images import Pictures
+from transformer.data.images import LabeledImages
 from transformer.data.png import SIGNATURE
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ENDINGS = (".jpg", ".jpeg", ".png")
-# No set has pictures of more bytes than this; decoding what is larger could fill the memory.
+# No set has images of more bytes than this; decoding what is larger could fill the memory.
 MOST_BYTES = 64 * 2**20
 _THREADS = 4
 
 
 class _File(NamedTuple):
-    """A picture's class, its name within its split, and its bytes."""
+    """An image's class, its name within its split, and its bytes."""
 
     label: str
     name: str
@@ -41,7 +41,7 @@ class _File(NamedTuple):
 
 
 class Resample(enum.Enum):
-    """Pillow's filters, by which pictures are resized."""
+    """Pillow's filters, by which images are resized."""
 
     NEAREST = "nearest"
     BOX = "box"
@@ -53,7 +53,7 @@ class Resample(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Resizing(Config, path="config.task"):
-    """Pictures become `side` x `side` pixels, where that is given, by the filter `resample`.
+    """Images become `side` x `side` pixels, where that is given, by the filter `resample`.
 
     With a `resize_side` they are resized to that first, and their middle `side` x `side` pixels are kept.
 
@@ -72,23 +72,23 @@ class Resizing(Config, path="config.task"):
                 "cut from its middle"
             )
 
-    def __call__(self, picture: Any) -> Any:
-        """A picture of Pillow's, resized."""
+    def __call__(self, image: Any) -> Any:
+        """An image of Pillow's, resized."""
         from PIL import Image
 
         if self.side is None:
-            return picture
+            return image
         resized = self.resize_side or self.side
-        picture = picture.resize((resized, resized), Image.Resampling[self.resample.name])
+        image = image.resize((resized, resized), Image.Resampling[self.resample.name])
         first = (resized - self.side) // 2
-        return picture.crop((first, first, first + self.side, first + self.side))
+        return image.crop((first, first, first + self.side, first + self.side))
 
 
 UNCHANGED = Resizing()
 
 
 class Sources(NamedTuple):
-    """Where the pictures of each split lie, and the names of what is not read."""
+    """Where the images of each split lie, and the names of what is not read."""
 
     splits: dict[str, pathlib.Path]
     left_out: tuple[str, ...]
@@ -120,28 +120,28 @@ def splits_in(path: pathlib.Path) -> Sources:
 
 
 class Split(NamedTuple):
-    """The pictures of a split, its classes, and what there is to say of its files, in words."""
+    """The images of a split, its classes, and what there is to say of its files, in words."""
 
-    pictures: Pictures
+    images: LabeledImages
     classes: tuple[str, ...]
     said: str
 
 
 def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...] | None) -> Split:
-    """The pictures of a split in color, sorted by class and name.
+    """The images of a split in color, sorted by class and name.
 
     Raises:
         UserError: For a class that is not among `classes` where these are given, fewer than two classes, one without
-            pictures, pictures of several sizes that are not resized, files that are no pictures, and pictures that lie
+            images, images of several sizes that are not resized, files that are no images, and images that lie
             anywhere but in the folder of their class.
     """
     left_out: list[str] = []
     files = sorted(_archived(source, left_out) if source.is_file() else _in_folder(source, left_out))
     found = tuple(sorted({file.label for file in files}))
     if not files:
-        raise UserError(f"{source} holds no pictures: put CLASS/*.jpg or .png into it")
+        raise UserError(f"{source} holds no images: put CLASS/*.jpg or .png into it")
     if classes is None and len(found) < 2:
-        raise UserError(f"{source} has pictures of {len(found)} classes: it needs a folder for each of at least two")
+        raise UserError(f"{source} has images of {len(found)} classes: it needs a folder for each of at least two")
     classes = found if classes is None else classes
     if strangers := [label for label in found if label not in classes]:
         raise UserError(
@@ -150,11 +150,11 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         pixels = list(pool.map(lambda file: decode(file.content, f"{source}: {file.name}", resizing), files))
     numbers = {label: number for number, label in enumerate(classes)}
-    pictures = stacked(str(source), pixels, [numbers[file.label] for file in files])
+    images = stacked(str(source), pixels, [numbers[file.label] for file in files])
     wide = sum(_has_16_bits(file.content) for file in files)
-    depth = f"of {wide:,} pictures of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
+    depth = f"of {wide:,} images of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
     return Split(
-        pictures, classes, join_notes((depth, describe_left_out([f"{source.name}/{name}" for name in left_out])))
+        images, classes, join_notes((depth, describe_left_out([f"{source.name}/{name}" for name in left_out])))
     )
 
 
@@ -163,20 +163,20 @@ def _has_16_bits(content: bytes) -> bool:
     return content[:8] == SIGNATURE and content[24:25] == b"\x10"
 
 
-def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]) -> Pictures:
-    """Pictures of one size with their classes.
+def stacked(source: str, pixels: Sequence[UInt8[np.ndarray, "height width C"]], labels: Sequence[int]) -> LabeledImages:
+    """Images of one size with their classes.
 
     Raises:
-        UserError: For pictures of several sizes.
+        UserError: For images of several sizes.
     """
     sizes = {one.shape for one in pixels}
     if len(sizes) > 1:
         first, second = sorted(sizes)[:2]
         raise UserError(
-            f"{source} has pictures of {first[1]} x {first[0]} and of {second[1]} x {second[0]} pixels: give "
+            f"{source} has images of {first[1]} x {first[0]} and of {second[1]} x {second[0]} pixels: give "
             "config.task.side, to which all are resized"
         )
-    return Pictures(np.stack(pixels), np.array(labels, np.int32))
+    return LabeledImages(np.stack(pixels), np.array(labels, np.int32))
 
 
 def decode(
@@ -192,7 +192,7 @@ def decode(
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError:
-        raise UserError("pictures in files are read by Pillow, which is not installed: pip install pillow") from None
+        raise UserError("images in files are read by Pillow, which is not installed: pip install pillow") from None
     if len(content) > MOST_BYTES:
         raise UserError(f"{name} has {len(content):,} bytes, more than {MOST_BYTES:,}: make it smaller")
     try:
@@ -206,7 +206,7 @@ def decode(
             resized = resizing(converted)
             return np.asarray(resized, np.uint8).reshape(resized.height, resized.width, -1)
     except Exception as error:
-        raise UserError(f"{name} is no JPEG or PNG picture that can be read: {error}") from error
+        raise UserError(f"{name} is no JPEG or PNG image that can be read: {error}") from error
 
 
 def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
@@ -240,7 +240,7 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
         for path in _entries(of_class, left_out, f"{of_class.name}/"):
             name = f"{of_class.name}/{path.name}"
             if path.is_dir():
-                raise UserError(f"{path} is a folder within that of a class: put its pictures into {of_class}")
+                raise UserError(f"{path} is a folder within that of a class: put its images into {of_class}")
             if path.suffix.lower() in _ENDINGS:
                 try:
                     files.append(_File(of_class.name, name, path.read_bytes()))
@@ -249,7 +249,7 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
             else:
                 (left_out if is_about_data(path.name) else unknown).append(name)
         if len(files) + len(unknown) == before:
-            raise UserError(f"{of_class} holds no pictures: put .jpg or .png files into it, or remove it")
+            raise UserError(f"{of_class} holds no images: put .jpg or .png files into it, or remove it")
     refuse_unknown(folder, unknown, _ENDINGS)
     return files
 
@@ -258,7 +258,7 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
     """What an archive holds at .../CLASS/NAME; members are read where they lie, and nothing is written."""
     files: list[_File] = []
     unknown: list[str] = []
-    # By the folders above: of classes, a picture's name; of folders themselves, what the archive calls them.
+    # By the folders above: of classes, an image's name; of folders themselves, what the archive calls them.
     above: dict[tuple[str, ...], str] = {}
     named: dict[tuple[str, ...], str] = {}
     try:
@@ -291,5 +291,5 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
     labels = {file.label for file in files}
     for folder, name in named.items():
         if folder[:-1] in above and folder[-1] not in labels:
-            raise UserError(f"{path}: {name} holds no pictures: put .jpg or .png files into it, or remove it")
+            raise UserError(f"{path}: {name} holds no images: put .jpg or .png files into it, or remove it")
     return files

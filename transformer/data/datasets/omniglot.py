@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from transformer.config import UserError
 from transformer.data.datasets.image_files import MOST_BYTES, Resizing, decode, stacked
 from transformer.data.datasets.user_files import describe_left_out, locate_file, read_members, unread_members
-from transformer.data.images import Pictures
+from transformer.data.images import LabeledImages
 
 # Of the twenty people who drew every character the last validate and test.
 _DRAWERS = {"train": range(1, 17), "validation": range(17, 19), "test": range(19, 21)}
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[^/]+/([^/]+/character\d+)/\d+_(\d+)\.png")
 BACKGROUND, EVALUATION = "images_background*.zip", "images_evaluation*.zip"
 
 
-def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str, Pictures], tuple[str, ...], str]:
+def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str, LabeledImages], tuple[str, ...], str]:
     """The drawings in all images_background*.zip in `data_dir`, gray, and the characters: "Alphabet/character01".
 
     Beside these, which members of the archives are not read, in words.
@@ -76,7 +76,7 @@ def said_of_unread(data_dir: str | None, *archives: str) -> str:
     """Which members of the archives are not read, in words.
 
     Raises:
-        UserError: For an archive that cannot be read, and for pictures that are not named as drawings are.
+        UserError: For an archive that cannot be read, and for images that are not named as drawings are.
     """
     paths = sorted(path for name in archives for path in locate_file(".", data_dir).glob(name))
     return describe_left_out([member for path in paths for member in unread_members(path, _NAME, ".png")])

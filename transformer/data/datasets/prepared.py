@@ -24,7 +24,7 @@ FEATURES = "features.json"
 _TFDS = "tensorflow_datasets.core.features."
 _TEXT = f"{_TFDS}text_feature.Text"
 _TRANSLATION = f"{_TFDS}translation_feature.Translation"
-_PICTURE = f"{_TFDS}image_feature.Image"
+_IMAGE = f"{_TFDS}image_feature.Image"
 _CLASS = f"{_TFDS}class_label_feature.ClassLabel"
 _MOST_CLASSES = 2**20
 _RECORDS = "array_record"
@@ -37,13 +37,13 @@ _WORD = re.compile(r"\w[\w.+-]*", re.ASCII)
 class Features:
     """What the records of a set hold: the names of all features, those that are texts, and those called supervised.
 
-    `pictures`: how many channels each feature has that is a picture; `classes`: the names of each that is a class.
+    `images`: how many channels each feature has that is an image; `classes`: the names of each that is a class.
     """
 
     names: tuple[str, ...]
     texts: tuple[str, ...]
     supervised: tuple[str, ...] = ()
-    pictures: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    images: Mapping[str, int] = dataclasses.field(default_factory=dict)
     classes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -172,15 +172,15 @@ def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
         return [features[name].bytes_list.value[0].decode() for name in names]
 
 
-def picture_of(record: bytes, picture: str, label: str) -> tuple[bytes, int]:
-    """The file that a record's picture is stored as, and the number of its class.
+def image_of(record: bytes, image: str, label: str) -> tuple[bytes, int]:
+    """The file that a record's image is stored as, and the number of its class.
 
     Raises:
-        UserError: For a record that has no such picture and class.
+        UserError: For a record that has no such image and class.
     """
-    with _decodable(f"picture in {picture} with a class in {label}"):
+    with _decodable(f"image in {image} with a class in {label}"):
         features = _stored(record)
-        return features[picture].bytes_list.value[0], features[label].int64_list.value[0]
+        return features[image].bytes_list.value[0], features[label].int64_list.value[0]
 
 
 def _stored(record: bytes) -> Any:
@@ -221,11 +221,11 @@ def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tu
     features = described["featuresDict"]["features"]
     of_kind = {
         kind: {name: feature for name, feature in features.items() if feature["pythonClassName"] == kind}
-        for kind in (_TEXT, _PICTURE, _CLASS)
+        for kind in (_TEXT, _IMAGE, _CLASS)
     }
-    pictures = {name: int(each["image"]["shape"]["dimensions"][-1]) for name, each in of_kind[_PICTURE].items()}
+    images = {name: int(each["image"]["shape"]["dimensions"][-1]) for name, each in of_kind[_IMAGE].items()}
     classes = {name: _classes(folder, name, each["classLabel"]) for name, each in of_kind[_CLASS].items()}
-    return Features(tuple(features), tuple(of_kind[_TEXT]), supervised, pictures, classes)
+    return Features(tuple(features), tuple(of_kind[_TEXT]), supervised, images, classes)
 
 
 def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,24 +9,24 @@ from transformer.attention.sites import Axis
 from transformer.maps.report.payload import Block, gray, pack, shrink
 from transformer.maps.store import MapStore
 
-PICTURE_SIDE = 320  # pixels
+IMAGE_SIDE = 320  # pixels
 
 
 SPECTROGRAM_TIMES = 2000
 
 
 def axes_facts(store: MapStore) -> dict[str, dict[str, Any]]:
-    """The kind and shape of every axis, and the sizes of the pictures or spectrograms that it was cut from."""
+    """The kind and shape of every axis, and the sizes of the images or spectrograms that it was cut from."""
     axes: dict[str, dict[str, Any]] = {}
     for axis in (axis for site in store.sites for axis in (site.query, site.key)):
-        picture, spectrogram = (table.get(axis.name) for table in (store.labels.pictures, store.labels.spectrograms))
+        image, spectrogram = (table.get(axis.name) for table in (store.labels.images, store.labels.spectrograms))
         axes[axis.name] = {
             "kind": axis.kind.value,
             "shape": axis.shape,
             "stride": axis.stride,
             "offset": axis.offset,
             "leading": axis.leading,
-            "picture": None if picture is None else [*picture.shape[-3:-1], *_shrunk(picture[0])[0].shape[:2]],
+            "image": None if image is None else [*image.shape[-3:-1], *_shrunk(image[0])[0].shape[:2]],
             "sound": axis.name in store.labels.sounds,
             "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
         }
@@ -38,9 +38,9 @@ def _longest(store: MapStore, axis: Axis) -> int:
     return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.leading
 
 
-def _shrunk(pictures: np.ndarray) -> np.ndarray:
-    """An example's one picture, or that of each query, as the page carries them [pictures, rows, columns, 3]."""
-    return np.stack([shrink(each, PICTURE_SIDE) for each in pictures.reshape(-1, *pictures.shape[-3:])])
+def _shrunk(images: np.ndarray) -> np.ndarray:
+    """An example's one image, or that of each query, as the page carries them [images, rows, columns, 3]."""
+    return np.stack([shrink(each, IMAGE_SIDE) for each in images.reshape(-1, *images.shape[-3:])])
 
 
 def _thinned(spectrogram: np.ndarray) -> np.ndarray:
@@ -50,13 +50,13 @@ def _thinned(spectrogram: np.ndarray) -> np.ndarray:
 
 
 def blocks_of_labels(store: MapStore) -> list[Block]:
-    """Pictures, spectrograms and sounds, a block an example; pictures of its queries, if it has them, in a row."""
+    """Images, spectrograms and sounds, a block an example; images of its queries, if it has them, in a row."""
     names = list(axes_facts(store))
-    pictures = [
-        Block(f"picture-{names.index(name)}-{example}", pack(_shrunk(picture).tobytes()))
-        for name, examples in store.labels.pictures.items()
+    images = [
+        Block(f"image-{names.index(name)}-{example}", pack(_shrunk(image).tobytes()))
+        for name, examples in store.labels.images.items()
         if name in names
-        for example, picture in enumerate(examples)
+        for example, image in enumerate(examples)
     ]
     spectrograms = [
         Block(f"spectrogram-{names.index(name)}-{example}", pack(gray(_thinned(spectrogram)).tobytes()))
@@ -70,4 +70,4 @@ def blocks_of_labels(store: MapStore) -> list[Block]:
         if name in names
         for example, file in enumerate(files)
     ]
-    return pictures + spectrograms + sounds
+    return images + spectrograms + sounds

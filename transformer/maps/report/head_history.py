@@ -328,7 +328,7 @@ def _chance_mass(role: Role, site: Site, labels: Labels, example: int) -> float:
 def probe_tables(store: MapStore, site: str) -> list[Table]:
     """The mean over the probe's examples, then each example; at most `COLUMNS` steps, evenly spaced.
 
-    Distances on a picture are in pixels.
+    Distances on an image are in pixels.
     """
     names, values_SxBxLxHxN = named_in_pixels(store.statistics(site), store.site(site))
     kept = evenly_spaced_indices(len(store.steps), min(COLUMNS, len(store.steps)))

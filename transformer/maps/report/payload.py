@@ -151,12 +151,12 @@ def pack(data: bytes) -> str:
     return base64.b64encode(packer.compress(data) + packer.flush()).decode("ascii")
 
 
-def shrink(picture: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.ndarray, "rows columns 3"]:
+def shrink(image: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.ndarray, "rows columns 3"]:
     """The mean over square blocks, the smallest that bring both sides down to `side` pixels."""
-    block = -(-max(picture.shape[:2]) // side)
-    rows, columns = (-(-size // block) for size in picture.shape[:2])
-    padding = [(0, rows * block - picture.shape[0]), (0, columns * block - picture.shape[1]), (0, 0)]
-    blocks = np.pad(picture, padding, mode="edge").reshape(rows, block, columns, block, 3)
+    block = -(-max(image.shape[:2]) // side)
+    rows, columns = (-(-size // block) for size in image.shape[:2])
+    padding = [(0, rows * block - image.shape[0]), (0, columns * block - image.shape[1]), (0, 0)]
+    blocks = np.pad(image, padding, mode="edge").reshape(rows, block, columns, block, 3)
     return np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
 
 

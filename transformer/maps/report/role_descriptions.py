@@ -88,7 +88,7 @@ def summary(store: MapStore) -> dict[str, Any]:
 
     A head is [site, layer, head, role or -1, nearest role or -1, distance, share, even, score, simpler], roles being
     indices of `kinds` and simpler the rules that the nearest cannot be told from, [rule, number] each; how far heads
-    look on a picture is told beside, by site.
+    look on an image is told beside, by site.
     """
     step, roles = store.steps[-1], list(WORDS)
     heads = []

@@ -22,8 +22,8 @@ from transformer.tasks.labels import Labels, Link
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
 SAMPLES_PER_STEP = 24
-PICTURE_BYTES = 1 << 19  # of a picture of samples, at most
-_PICTURE = re.compile(r"samples/[\w.-]+\.png")
+IMAGE_BYTES = 1 << 19  # of an image of samples, at most
+_IMAGE = re.compile(r"samples/[\w.-]+\.png")
 Curve = list[tuple[int, float]]
 
 
@@ -68,10 +68,10 @@ def thin(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
 
 
 def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
-    """Sample outputs by split and step: {"split", "step", "rows", "total", "pictures"}, evenly thinned over the steps.
+    """Sample outputs by split and step: {"split", "step", "rows", "total", "images"}, evenly thinned over the steps.
 
-    Each row maps field names ("source", "target", "output", ...) to strings; `pictures` are those that the field
-    "picture" of any row names, as data URLs.
+    Each row maps field names ("source", "target", "output", ...) to strings; `images` are those that the field
+    "image" of any row names, as data URLs.
     """
     groups: dict[tuple[str, int], list[dict[str, str]]] = {}
     for record in read_records(directory.samples_file, SAMPLE_RECORDS):
@@ -84,14 +84,14 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
             rows = groups[split, steps[index]]
             # A resumed run reports steps again: equal rows count once.
             unique = list({tuple(sorted(row.items())): row for row in rows}.values())
-            pictures = [_picture(directory, name) for name in dict.fromkeys(row.pop("picture", "") for row in unique)]
+            images = [_image(directory, name) for name in dict.fromkeys(row.pop("image", "") for row in unique)]
             samples.append(
                 {
                     "split": split,
                     "step": steps[index],
                     "rows": unique[:SAMPLES_PER_STEP],
                     "total": len(unique),
-                    "pictures": [picture for picture in pictures if picture],
+                    "images": [image for image in images if image],
                 }
             )
     return samples
@@ -124,16 +124,16 @@ def first_view(store: MapStore) -> dict[str, Any]:
     }
 
 
-def _picture(directory: RunDirectory, name: str) -> str | None:
+def _image(directory: RunDirectory, name: str) -> str | None:
     """The PNG file of that name among the run's samples as a data URL; None for what is none, or leads elsewhere.
 
     No file of an opened run is a link.
     """
     path = directory.path / name
-    if not _PICTURE.fullmatch(name) or not path.is_file():
+    if not _IMAGE.fullmatch(name) or not path.is_file():
         return None
     content = path.read_bytes()
-    if len(content) > PICTURE_BYTES or not content.startswith(SIGNATURE):
+    if len(content) > IMAGE_BYTES or not content.startswith(SIGNATURE):
         return None
     return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 

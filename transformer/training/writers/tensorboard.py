@@ -80,7 +80,7 @@ class TensorBoard(NullSink):
         self._write(step=step, summary=self._summary.text(f"{split}/samples", "\n".join(lines)))
 
     def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """A picture for each site and each of the first examples; a curve for each statistic of each head.
+        """An image for each site and each of the first examples; a curve for each statistic of each head.
 
         Only the first process has this sink, which leaves out examples that lie partly on others.
         """
@@ -96,13 +96,13 @@ class TensorBoard(NullSink):
             coarsest, held = zip(*map(_held, next(iter(kept.levels.values()))), strict=True)
             weights = Quantized(*coarsest).weights()
             for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
-                picture = wall(np.asarray(weights[example]))
+                image = wall(np.asarray(weights[example]))
                 # Not by their function for images, which needs Pillow to encode the image, a PNG file already.
                 image = self._summary.Summary.Image(
-                    height=picture.shape[0],
-                    width=picture.shape[1],
+                    height=image.shape[0],
+                    width=image.shape[1],
                     colorspace=1,
-                    encoded_image_string=png(picture),
+                    encoded_image_string=png(image),
                 )
                 value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
                 self._write(step=step, summary=self._summary.Summary(value=[value]))

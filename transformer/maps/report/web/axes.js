@@ -114,9 +114,9 @@ function numberTicks(axis, cells, block, cell) {
 
 /** What an axis was cut from, as canvases: one, or one for each query; null where the page has nothing of it. */
 export async function loadImages(axis) {
-  if (!axis.picture) return null;
-  const [, , rows, columns] = axis.picture;
-  const bytes = await unpackBlock(`picture-${axis.index}-${axis.example}`);
+  if (!axis.image) return null;
+  const [, , rows, columns] = axis.image;
+  const bytes = await unpackBlock(`image-${axis.index}-${axis.example}`);
   const size = 3 * rows * columns;
   return Array.from({ length: bytes.length / size }, (_, number) => {
     const canvas = createHtml("canvas", { width: columns, height: rows });

@@ -13,7 +13,7 @@ const MAX_FOG_OPACITY = 0.88; // of the fog, where nothing is read
 
 /** The sides in pixels of the screen of an axis's picture within a square of `room`. */
 export function imageSize(axis, room) {
-  const [height, width] = axis.picture;
+  const [height, width] = axis.image;
   const scale = room / Math.max(width, height);
   return { scale, width: Math.round(width * scale), height: Math.round(height * scale) };
 }
@@ -32,7 +32,7 @@ export function imageFrame({ width, height }, attributes) {
 export const imageOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
 
 /** Whether the positions of an axis have pictures of their own and are not places of one. */
-export const hasImagePerPosition = (axis) => axis.kind !== "grid" && Boolean(axis.picture);
+export const hasImagePerPosition = (axis) => axis.kind !== "grid" && Boolean(axis.image);
 
 /** Draw a picture as it is; returns what else can be drawn on it. */
 export function paintImage(canvas, picture) {
@@ -54,7 +54,7 @@ export function paintImageOverlay(canvas, picture, axis, patches) {
   });
   fog.getContext("2d").putImageData(image, 0, 0);
   const context = paintImage(canvas, picture);
-  const scale = canvas.width / axis.picture[1];
+  const scale = canvas.width / axis.image[1];
   context.imageSmoothingEnabled = false;
   const side = scale * axis.stride;
   context.drawImage(fog, scale * axis.offset, scale * axis.offset, columns * side, rows * side);
@@ -117,7 +117,7 @@ let largeImage = null; // the large picture, its name and how to paint it
  */
 export function drawImageOverlay(place, shown, state, look, hold) {
   const axes = { query: siteAxis(shown.site, "query", state.example), key: siteAxis(shown.site, "key", state.example) };
-  const side = ["key", "query"].find((each) => axes[each].kind === "grid" && axes[each].picture);
+  const side = ["key", "query"].find((each) => axes[each].kind === "grid" && axes[each].image);
   const bare = !side && hasImagePerPosition(axes.query);
   const name = [state.site, state.example].join(" ");
   if (largeImage?.name !== name) {

@@ -69,7 +69,7 @@ let imageStrips = null;
  * queries with pictures of their own, whose keys are no patches.
  */
 function applicableStrips(shown, axes) {
-  if (axes.key.kind !== "grid" || !axes.key.picture) return hasImagePerPosition(axes.query) ? ["own"] : [];
+  if (axes.key.kind !== "grid" || !axes.key.image) return hasImagePerPosition(axes.query) ? ["own"] : [];
   const { site } = shown;
   const single = axes.query.tokens.length === 1;
   const kinds = [];

@@ -1,11 +1,11 @@
 """Record what the independent implementations of ViT and DeiT give.
 
 Recorded with torch 2.15.0 (CPU), transformers 5.23.0, safetensors 0.8.0 and numpy 2.5.5; run it as make_families.py
-says. It writes tests/golden/pictures/<case>.npz; the tests read these and never run this script. The
+says. It writes tests/golden/images/<case>.npz; the tests read these and never run this script. The
 weights are rebuilt by `weights.random_weights(shapes, seed)`. A file holds, with L layers and N patches and tokens:
 
     about       JSON: architecture, config (config.json as published), shapes (the tensors), seed, versions
-    picture     float32 [B, channels, height, width]
+    image     float32 [B, channels, height, width]
     logits      [B, C]
     attention   [L, B, H, N, N]
 """
@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from weights import random_weights
 
-FOLDER = Path(__file__).with_name("pictures")
+FOLDER = Path(__file__).with_name("images")
 SMALL = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -51,16 +51,16 @@ def record(name: str, architecture: str, changes: dict, seed: int) -> None:
         )
     if any(report.values()):
         raise SystemExit(f"{architecture} did not take its weights: {report}")
-    picture = np.random.default_rng(seed).normal(size=(2, config.get("num_channels", 3), 12, 12)).astype(np.float32)
+    image = np.random.default_rng(seed).normal(size=(2, config.get("num_channels", 3), 12, 12)).astype(np.float32)
     with torch.no_grad():
-        output = model.eval()(torch.tensor(picture).double(), output_attentions=True)
+        output = model.eval()(torch.tensor(image).double(), output_attentions=True)
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy", "safetensors")}
     about = {"architecture": architecture, "config": config, "shapes": shapes, "seed": seed, "versions": versions}
     FOLDER.mkdir(exist_ok=True)
     np.savez_compressed(
         FOLDER / f"{name}.npz",
         about=json.dumps(about),
-        picture=picture,
+        image=image,
         logits=output.logits.numpy().astype(np.float32),
         attention=torch.stack(output.attentions).numpy().astype(np.float32),
     )

@@ -28,7 +28,7 @@ CASES = ("vit", "deit")
 
 def recorded(name: str, folder: Path, **changes: Any) -> dict[str, np.ndarray]:
     """A folder as Hugging Face would publish it, and what was recorded of it."""
-    with np.load(Path(__file__).with_name("pictures") / f"{name}.npz") as file:
+    with np.load(Path(__file__).with_name("images") / f"{name}.npz") as file:
         arrays = {key: file[key] for key in file.files}
     about = json.loads(str(arrays.pop("about")))
     folder.mkdir(parents=True)
@@ -43,10 +43,10 @@ def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
     arrays = recorded(name, tmp_path / "in")
     foreign = read_folder(tmp_path / "in")
     model = build(model_config(foreign.model), foreign.interface, Precision())
-    picture = {"picture": arrays["picture"].transpose(0, 2, 3, 1)}
+    image = {"image": arrays["image"].transpose(0, 2, 3, 1)}
     with jax.default_matmul_precision("highest"):
         logits, aux = model.apply(
-            Variables(foreign.params, {}), picture, train=False, capture=Capture(sites=("encoder/self",))
+            Variables(foreign.params, {}), image, train=False, capture=Capture(sites=("encoder/self",))
         )
     np.testing.assert_allclose(logits, arrays["logits"], atol=1e-4)
     np.testing.assert_allclose(aux.maps["encoder/self"].weights, arrays["attention"], atol=1e-5)
@@ -78,7 +78,7 @@ def test_a_published_model_looks_at_a_file(tmp_path: Path) -> None:
     maps = loaded.run_with_maps(str(tmp_path / "one.png"))
     read = (pixels / 255 - [0.4, 0.5, 0.6]) / [0.2, 0.3, 0.4]
     capture = Capture(sites=("encoder/self",))
-    inputs = {"picture": read[None].astype(np.float32)}
+    inputs = {"image": read[None].astype(np.float32)}
     _, aux = loaded.model.apply(loaded.variables, inputs, train=False, capture=capture)
     np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
     assert arrays["attention"].shape[-1] == 10
@@ -101,7 +101,7 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
     fine_tuning = FineTuning(dataset="pets", data_dir=str(tmp_path), batch_size=2, steps=1)
     converted = import_run(tmp_path / "in", tmp_path / "run", fine_tuning)
     assert converted.notes == (
-        "no preprocessor_config.json: pictures are resized and normalized as its defaults would have it",
+        "no preprocessor_config.json: images are resized and normalized as its defaults would have it",
         "the head begins anew: the data's 2 classes are not those of the folder",
     )
     published = export_run(tmp_path / "run", tmp_path / "out")
@@ -135,10 +135,10 @@ DEIT = {
 def test_a_file_is_resized_cropped_and_normalized_as_the_folder_says(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     recorded("deit", tmp_path / "in")
-    picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 31)).astype(np.uint8))
-    picture.save(tmp_path / "one.png")
-    by_its_keys = (np.asarray(picture.resize((16, 16), 3))[2:14, 2:14] / 255 - 0.485) / 0.229
-    raw = np.asarray(picture.resize((12, 12), 1)) / 255
+    image = image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 31)).astype(np.uint8))
+    image.save(tmp_path / "one.png")
+    by_its_keys = (np.asarray(image.resize((16, 16), 3))[2:14, 2:14] / 255 - 0.485) / 0.229
+    raw = np.asarray(image.resize((12, 12), 1)) / 255
     # As older files write the same, and with keys that they leave to the kind of processor.
     older = {"feature_extractor_type": "DeiTFeatureExtractor", "size": 16, "crop_size": 12, "image_mean": [0.485]}
     others = {"do_normalize": False, "do_center_crop": False, "resample": 1, "size": 12}
@@ -146,7 +146,7 @@ def test_a_file_is_resized_cropped_and_normalized_as_the_folder_says(tmp_path: P
         (tmp_path / "in" / "preprocessor_config.json").write_text(json.dumps(said))
         loaded = transformer.load(tmp_path / "in")
         maps = loaded.run_with_maps(str(tmp_path / "one.png"))
-        capture, inputs = Capture(sites=("encoder/self",)), {"picture": expected[None, ..., None].astype(np.float32)}
+        capture, inputs = Capture(sites=("encoder/self",)), {"image": expected[None, ..., None].astype(np.float32)}
         _, aux = loaded.model.apply(loaded.variables, inputs, train=False, capture=capture)
         np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
 
@@ -190,7 +190,7 @@ def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None
     ("changes", "message"),
     [
         ({"qkv_bias": False}, "qkv_bias=False"),
-        ({"image_size": [12, 8]}, "only square pictures"),
+        ({"image_size": [12, 8]}, "only square images"),
         ({"patch_size": 6}, "has the shape"),
         ({"architectures": ["DeiTForImageClassification"], "model_type": "deit"}, "is missing"),
     ],
