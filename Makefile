@@ -56,14 +56,17 @@ pages: ## measure how large pages of maps are, and how quick in a browser
 	@.ci/install dev
 	$(PYTHON) -m tests.maps.measure_page
 
-docs: ## write the pages of docs/ that are generated: support, results and experiments
-	@.ci/install run
-	$(PYTHON) -m launch.support > docs/support.new && mv docs/support.new docs/guides/attention_backends.md
+docs: ## write the generated pages of docs/ and build the documentation site into site/
+	@.ci/install docs
+	$(PYTHON) -m launch.support > docs/page.new && mv docs/page.new docs/guides/attention_backends.md
 	for page in projects results $(RESULTS); do \
 	  $(PYTHON) -m launch.projects --page=$$page > docs/page.new && mv docs/page.new docs/$$page.md || exit 1; \
 	done
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+	@echo "Open site/index.html. To search the site, serve it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory site"
 
-# The lock of the tests takes the other as its constraint, so that one environment serves both.
+# The lock of the tests takes that of the runs as its constraint, and the lock of the site that of the tests, so that one
+# environment serves all three.
 UV_COMPILE = $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes \
 	--no-annotate --no-header pyproject.toml
 lock: ## renew requirements/ from pyproject.toml, newest versions first
@@ -71,7 +74,8 @@ lock: ## renew requirements/ from pyproject.toml, newest versions first
 	@$(PYTHON) -m uv --version >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet uv
 	$(UV_COMPILE) -o requirements/run.txt
 	$(UV_COMPILE) --extra test --extra lint --constraint requirements/run.txt -o requirements/dev.txt
+	$(UV_COMPILE) --extra docs --constraint requirements/dev.txt -o requirements/docs.txt
 
 clean: ## remove .venv and caches; runs/ stays
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find transformer launch experiments tests -name __pycache__ -type d -prune -exec rm -rf {} +

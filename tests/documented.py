@@ -1,10 +1,11 @@
-"""The code of docs/guides/your_own_model.md: whole files, which their first line names, and excerpts of tests."""
+"""The code of the guides to extending: whole files, which their first line names, and excerpts of tests."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "your_own_model.md"
+GUIDES = Path(__file__).resolve().parents[1] / "docs" / "guides"
+PAGES = tuple(GUIDES / name for name in ("your_own_model.md", "your_own_task.md", "extension_points.md"))
 FENCE = re.compile(r"^```python\n(?:# (of )?([\w/]+\.py)\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -21,13 +22,18 @@ def blocks(page: str) -> list[Block]:
     return [Block(path, not excerpt, code) for excerpt, path, code in FENCE.findall(page)]
 
 
+def pages() -> str:
+    """The guides, one after the other."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
 def files() -> dict[str, str]:
-    """The files that the page shows whole, by path."""
-    return {block.path: block.code for block in blocks(PAGE.read_text(encoding="utf-8")) if block.whole and block.path}
+    """The files that the pages show whole, by path."""
+    return {block.path: block.code for block in blocks(pages()) if block.whole and block.path}
 
 
 def write(folder: Path) -> None:
-    """Put the page's files where a reader would."""
+    """Put the pages' files where a reader would."""
     for path, code in files().items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(code, encoding="utf-8")

@@ -13,8 +13,8 @@ from tests.experiments.variants import FILES
 from tests.markdown import PAGES, ROOT, commands, commands_of
 from transformer.config import UserError
 
-# These two have files of their own, which their own tests write.
-OTHERS = tuple(ROOT / "docs" / "guides" / name for name in ("recipes.md", "your_own_model.md"))
+# These have files of their own, which their own tests write.
+OTHERS = tuple(ROOT / "docs" / "guides" / name for name in ("recipes.md", "your_own_model.md", "your_own_task.md"))
 # What stands for the reader's own config.
 PLACEHOLDERS = ("--config=...", "--config=FILE", "--config=FILE.py")
 PAGES_OF_COMMANDS = [page for page in PAGES if page not in OTHERS and commands(page.read_text(encoding="utf-8"))]

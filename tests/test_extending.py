@@ -1,9 +1,9 @@
-"""docs/guides/your_own_model.md: its excerpts are from tested files, its errors are in the code, its files run."""
+"""The guides to extending: their excerpts are from tested files, their errors are in the code, their files run."""
 
 import re
 from pathlib import Path
 
-from tests.documented import PAGE, Block, blocks, files
+from tests.documented import GUIDES, PAGES, Block, blocks, files, pages
 
 ROW = re.compile(r"^\| `(.+?)` \|", re.MULTILINE)
 
@@ -38,7 +38,7 @@ def code(root: Path) -> str:
 
 
 def test_excerpts_are_of_files_that_are_tested(root: Path) -> None:
-    excerpts = [block for block in blocks(PAGE.read_text(encoding="utf-8")) if not block.whole]
+    excerpts = [block for block in blocks(pages()) if not block.whole]
     assert len(excerpts) == 3
     for block in excerpts:
         assert block.path.startswith("tests/")
@@ -52,18 +52,19 @@ def test_the_files_are_whole() -> None:
 
 
 def test_every_error_is_one_of_the_code(root: Path) -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page = pages()
     assert len(ROW.findall(page.partition("## What each error means")[2])) == 20
     assert unsaid(page, code(root)) == []
 
 
 def test_every_link_leads_somewhere(root: Path) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert [link for link in re.findall(r"\]\(([^)#]+)\)", page) if not (PAGE.parent / link).is_file()] == []
+    page = pages()
+    assert [link for link in re.findall(r"\]\(([^)#]+)\)", page) if not (GUIDES / link).is_file()] == []
     named = re.findall(r"`((?:tests|transformer)/[\w/.]+)`", page)
     assert named
     assert [path for path in named if not (root / path).exists()] == []
     assert "docs/guides/your_own_model.md" in (root / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if f"({page.name})" not in PAGES[0].read_text(encoding="utf-8")] == [PAGES[0].name]
 
 
 def test_planted_faults_are_found() -> None:

@@ -518,7 +518,10 @@ def test_neither_tensorflow_nor_torch_is_imported(root: Path) -> None:
 def test_one_environment_serves_both_locks(root: Path) -> None:
     pins = {
         name: set(re.findall(r"^[a-z][^\s;]*==[^\s;]+", (root / "requirements" / name).read_text(), re.M))
-        for name in ("run.txt", "dev.txt")
+        for name in ("run.txt", "dev.txt", "docs.txt")
     }
     assert len(pins["run.txt"]) > 20
     assert pins["run.txt"] <= pins["dev.txt"]
+    assert pins["run.txt"] <= pins["docs.txt"]
+    versions = {pin.partition("==")[0]: pin for pin in pins["dev.txt"]}
+    assert [pin for pin in pins["docs.txt"] if versions.get(pin.partition("==")[0], pin) != pin] == []

@@ -31,7 +31,8 @@ from transformer.costs.support import MODES, in_words, masks_of_the_table
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
-PAGES = ("attention.md", "attention_backends.md")
+ALGEBRA = ("attention.md", "attention_capture.md")
+PAGES = (*ALGEBRA, "attention_backends.md")
 FAMILIES: tuple[type[enum.Enum], ...] = (Score, Normalizer, Reweighting, Position)
 
 
@@ -71,7 +72,7 @@ def pages() -> dict[str, str]:
 
 def test_every_block_runs_and_every_number_holds(pages: dict[str, str]) -> None:
     namespace: dict[str, Any] = {}
-    faults = [fault for code in blocks(pages["attention.md"]) for fault in execute(code, namespace)]
+    faults = [fault for page in ALGEBRA for code in blocks(pages[page]) for fault in execute(code, namespace)]
     assert faults == []
 
 
@@ -99,7 +100,7 @@ def test_every_score_has_a_worked_example(pages: dict[str, str]) -> None:
 
 
 def test_every_variant_and_every_fact_is_explained(pages: dict[str, str]) -> None:
-    text = FENCE.sub("", pages["attention.md"])
+    text = FENCE.sub("", "".join(pages[page] for page in ALGEBRA))
     expected = {member.value for family in (*FAMILIES, Backend) for member in family}
     expected |= {*FACTS, *(field.name for field in dataclasses.fields(Capture))}
     assert {name for name in expected if not re.search(rf"\b{name}\b", text)} == set()
@@ -187,24 +188,24 @@ def chosen(words: str, names: list[str]) -> set[str]:
 
 
 def published(page: str) -> set[tuple[str, ...]]:
-    """Every (score, normalizer, re-weighting, position, backend, mask) that the page's first table takes."""
-    head, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in re.search(r"^\| score .*?\n\n", page, re.MULTILINE | re.DOTALL)[0].splitlines()  # type: ignore[index]
-        if line
-    )
-    notes = dict(re.findall(r"^- ([a-z]): (.*)$", page, re.MULTILINE))
+    """Every (score, normalizer, re-weighting, position, backend, mask) that the tables of the backends take."""
     masks = ["+".join(sorted(facts)) or "none" for facts in masks_of_the_table()]
     taken: set[tuple[str, ...]] = set()
-    for row in rows:
-        choices = [
-            chosen(cell, [member.value for member in family]) for cell, family in zip(row[:4], FAMILIES, strict=True)
-        ]
-        for backend, cell in zip(head[4:], row[4:], strict=True):
-            if cell != "-":
-                cells = set(itertools.product(*choices, [backend], chosen(notes.get(cell, cell), masks)))
-                assert not cells & taken
-                taken |= cells
+    for backend, section in re.findall(r"^## (\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL):
+        notes = dict(re.findall(r"^- ([a-z]): (.*)$", section, re.MULTILINE))
+        head, _, *rows = (
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in re.search(r"^\| score .*?\n\n", section, re.MULTILINE | re.DOTALL)[0].splitlines()  # type: ignore[index]
+            if line
+        )
+        assert len(head) == 5
+        for *cells, allowed in rows:
+            choices = [
+                chosen(cell, [member.value for member in family]) for cell, family in zip(cells, FAMILIES, strict=True)
+            ]
+            found = set(itertools.product(*choices, [backend], chosen(notes.get(allowed, allowed), masks)))
+            assert not found & taken
+            taken |= found
     return taken
 
 

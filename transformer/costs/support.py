@@ -15,83 +15,74 @@ from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.logical_axes import SequenceParallel
 
-HEAD = """# What each attention backend takes
+HEAD = """# Attention backends
 
 Written by `make docs` (`python -m launch.support > docs/guides/attention_backends.md`) from
 `transformer/attention/backends.py`, which decides and refuses at run time: change that file, not this one.
 [Attention](attention.md) explains the terms.
 
-## Combinations
+A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of this
+page. A row of a backend's table stands for every combination of the values that its cells list, with the masks in its
+last cell. A mask is a set of facts of `Mask`, joined by +. Two more entries are `bias`, an array added to the
+logits, and `dropout` of the weights, which restricts training only. A mask of other facts is supported if each fact is, except that
+cudnn's window needs causal. Combinations in no row of any table are meaningless and refused.
 
-A row stands for every combination of what its first four cells list. What is in no row has no meaning and is refused.
-The cell of a backend names the masks that it takes there, or the note below that does: facts of `Mask`, with + those
-given together, `bias`, an array that is added to the logits, and `dropout` of the weights, which restricts training
-alone; - is none. A mask of other facts together is taken where each of them is, but for cudnn, whose window needs
-causal. The backends stand in the order in which `auto` prefers them.
+Every backend agrees with a NumPy float64 reference wherever it is supported, and has gradients with respect to q, k, v, the
+bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is the fact
+`query_offset`.
+
+Away from TPUs, splash is interpreted: correct and slow, for tests only. float64 needs JAX's 64-bit mode. On CPUs, xla
+doesn't support float16, which JAX doesn't compile there.
 """
 
-ASPECTS = """## Forward, gradient, cached decoding, capture
+CHOICE = """## What `auto` chooses
 
-- forward: wherever the table says so, in agreement with a NumPy float64 reference.
-- gradient: wherever forward is taken, of q, k, v, the bias and all parameters.
-- cached decoding: new queries at positions behind those of a cache, which is the fact `query_offset`.
-- capture: maps and head statistics, wherever forward is taken: what a backend does not keep is computed beside it.
-"""
-
-LIMITS = """## Limits on arrays and machine
-
-Each row changes one thing where all else suits every backend. Away from TPUs splash is interpreted: right, slow, for
-tests alone. float64 needs the 64-bit mode of JAX. On CPUs xla takes no float16, which JAX does not compile there.
-"""
-
-CHOICE = """## What auto chooses
-
-The first backend that takes the request, with two exceptions: splash only on TPUs and not for a program on several
-devices without a placement, and einsum only up to {dense:,} logits (batch x heads x queries x keys) where blockwise
-would do. Under a placement the sizes are those that one device has. For a batch of 8, and 8 heads of depth 64:
+The first backend that supports the request, with two exceptions. splash is chosen only on TPUs, and not for a program on
+several devices without a placement. einsum is chosen only up to {dense:,} logits (batch x heads x queries x keys) where
+blockwise is an alternative. Under a placement, sizes are per device. For a batch of 8 with 8 heads of depth 64:
 """
 
 # How the programs are built, which no declaration says.
 MODES = {Backend.EINSUM: "reverse and forward mode", Backend.XLA: "reverse and forward mode"}
 WEIGHTS = {
     Backend.EINSUM: "the weights themselves",
-    Backend.BLOCKWISE: "its own log-sum-exp",
-    Backend.SPLASH: "the kernel's log-sum-exp, one more forward pass",
+    Backend.BLOCKWISE: "recomputed from its own log-sum-exp",
+    Backend.SPLASH: "recomputed from the kernel's log-sum-exp, by one more forward pass",
 }
 
 
 def page() -> str:
-    """The whole page."""
-    names = [backend.value for backend in BACKENDS]
-    decoding = Variant(facts=frozenset({"causal", "query_offset"}))
-    aspects = {
-        "gradient": [MODES.get(backend, "reverse mode") for backend in BACKENDS],
-        "cached decoding": ["no" if unsupported(backend, decoding) else "yes" for backend in BACKENDS],
-        "capture from": [WEIGHTS.get(backend, "a log-sum-exp found blockwise") for backend in BACKENDS],
-    }
-    parts = (
-        HEAD,
-        _table(),
-        ASPECTS,
-        _markdown(["", *names], aspects),
-        LIMITS,
-        _markdown(["", *names], _limits()),
-        CHOICE.format(dense=DENSE_LOGITS),
-        _choices(),
-    )
+    """Write the whole page."""
+    limits = _limits()
+    sections = [_section(backend, limits) for backend in BACKENDS]
+    parts = (HEAD, *sections, CHOICE.format(dense=DENSE_LOGITS), _choices())
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
+def _section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> str:
+    """Write what one backend supports: its combinations, then its other properties."""
+    decoding = Variant(facts=frozenset({"causal", "query_offset"}))
+    column = list(BACKENDS).index(backend)
+    properties = {
+        "gradient": MODES.get(backend, "reverse mode"),
+        "cached decoding": "no" if unsupported(backend, decoding) else "yes",
+        "weights of captured maps": WEIGHTS.get(backend, "recomputed from a blockwise log-sum-exp"),
+        **{name: values[column] for name, values in limits.items()},
+    }
+    rows = {name: [value] for name, value in properties.items()}
+    return "\n\n".join([f"## {backend.value}", _table(backend), _markdown(["property", "value"], rows)])
+
+
 def _limits() -> dict[str, list[str]]:
-    """What of each array and machine the backends take, learned by asking for one after the other."""
+    """Find which arrays and platforms each backend supports, by changing one property at a time."""
     suits = CallShape("gpu", "bfloat16", batch=1, heads=1, queries=1024, keys=1024, depth=64, value_depth=64)
     probes: dict[str, dict[Any, dict[str, Any]]] = {
         "platform": {name: {"platform": name} for name in ("cpu", "gpu", "tpu")},
-        "type": {name: {"dtype": name} for name in ("bfloat16", "float16", "float32", "float64")},
+        "dtype": {name: {"dtype": name} for name in ("bfloat16", "float16", "float32", "float64")},
         "head depth": {size: {"depth": size, "value_depth": size} for size in range(1, 513)},
-        "value depth": {"that of the keys": {}, "any other": {"value_depth": 32}},
+        "value depth": {"the key depth": {}, "any other": {"value_depth": 32}},
         "lengths": {size: {"queries": size, "keys": size} for size in range(1, 1025)},
-        "positions divided": {how.value: {"crosses": how} for how in SequenceParallel},
+        "sequence parallelism": {how.value: {"crosses": how} for how in SequenceParallel},
     }
 
     def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
@@ -149,26 +140,22 @@ def combinations() -> Iterable[Variant]:
         yield Variant(score, normalizer, reweighting, position, facts)
 
 
-def _table() -> str:
-    """The support table as Markdown: rows that every backend treats alike are one row, long cells are notes below."""
+def _table(backend: Backend) -> str:
+    """Write the combinations of a backend as Markdown; long cells are notes below the table."""
     families = (Score, Normalizer, Reweighting, Position)
     masks = masks_of_the_table()
-    rows: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    rows: dict[str, list[tuple[str, ...]]] = {}
     for parts in itertools.product(*families):
-        cells = tuple(_mask_text(backend, parts, masks) for backend in BACKENDS)
-        if set(cells) != {"-"}:
-            rows.setdefault(cells, []).append(tuple(part.value for part in parts))
-    long = [text for text in dict.fromkeys(itertools.chain(*rows)) if "," in text]
-    notes = dict(zip(long, string.ascii_lowercase, strict=False))
-    lines = [
-        "| score | normalizer | re-weighting | position | " + " | ".join(b.value for b in BACKENDS) + " |",
-        "| --- " * (4 + len(BACKENDS)) + "|",
-    ]
-    for cells, alike in rows.items():
+        cell = _mask_text(backend, parts, masks)
+        if cell != "-":
+            rows.setdefault(cell, []).append(tuple(part.value for part in parts))
+    notes = dict(zip([cell for cell in rows if "," in cell], string.ascii_lowercase, strict=False))
+    lines = ["| score | normalizer | re-weighting | position | masks |", "| --- " * 5 + "|"]
+    for cell, alike in rows.items():
         for group in _products(alike):
             texts = [_choice_text(values, family) for values, family in zip(group, families, strict=True)]
-            lines.append("| " + " | ".join([*texts, *(notes.get(cell, cell) for cell in cells)]) + " |")
-    return "\n".join([*lines, "", *(f"- {letter}: {text}" for text, letter in notes.items())])
+            lines.append("| " + " | ".join([*texts, notes.get(cell, cell)]) + " |")
+    return "\n".join([*lines, *([""] if notes else []), *(f"- {letter}: {text}" for text, letter in notes.items())])
 
 
 def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
