@@ -1,5 +1,5 @@
-"""The task of docs/guides/your_own_model.md, as it stands on the page."""
+"""The task of docs/guides/your_own_task.md, as it stands on the page."""
 
-from tests.documented import PAGE, files
+from tests.documented import GUIDES, files
 
-exec(compile(files()["lab/sorting.py"], str(PAGE), "exec"))
+exec(compile(files()["lab/sorting.py"], str(GUIDES / "your_own_task.md"), "exec"))
