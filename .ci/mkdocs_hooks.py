@@ -1,4 +1,4 @@
-"""Pages of the site that are not files of docs/: notebooks, projects, records, linked sources, and the API reference."""
+"""Pages of the site outside of docs/: notebooks, projects, records, linked sources, and the API reference."""
 
 import functools
 import json

@@ -64,7 +64,7 @@ def test_every_link_leads_somewhere(root: Path) -> None:
     assert named
     assert [path for path in named if not (root / path).exists()] == []
     assert "docs/guides/your_own_model.md" in (root / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if f"({page.name})" not in PAGES[0].read_text(encoding="utf-8")] == [PAGES[0].name]
+    assert [page.name for page in PAGES[1:] if f"({page.name})" not in PAGES[0].read_text(encoding="utf-8")] == []
 
 
 def test_planted_faults_are_found() -> None:

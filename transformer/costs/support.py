@@ -21,14 +21,14 @@ Written by `make docs` (`python -m launch.support > docs/guides/attention_backen
 `transformer/attention/backends.py`, which decides and refuses at run time: change that file, not this one.
 [Attention](attention.md) explains the terms.
 
-A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of this
-page. A row of a backend's table stands for every combination of the values that its cells list, with the masks in its
-last cell. A mask is a set of facts of `Mask`, joined by +. Two more entries are `bias`, an array added to the
-logits, and `dropout` of the weights, which restricts training only. A mask of other facts is supported if each fact is, except that
-cudnn's window needs causal. Combinations in no row of any table are meaningless and refused.
+A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
+this page. A row of a backend's table stands for every combination of the values that its cells list, with the masks in
+its last cell. A mask is a set of facts of `Mask`, joined by +. Two more entries are `bias`, an array added to the
+logits, and `dropout` of the weights, which restricts training only. A mask of other facts is supported if each fact is,
+except that cudnn's window needs causal. Combinations in no row of any table are meaningless and refused.
 
-Every backend agrees with a NumPy float64 reference wherever it is supported, and has gradients with respect to q, k, v, the
-bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is the fact
+Every backend agrees with a NumPy float64 reference wherever it is supported, and has gradients with respect to q, k, v,
+the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is the fact
 `query_offset`.
 
 Away from TPUs, splash is interpreted: correct and slow, for tests only. float64 needs JAX's 64-bit mode. On CPUs, xla
@@ -37,9 +37,9 @@ doesn't support float16, which JAX doesn't compile there.
 
 CHOICE = """## What `auto` chooses
 
-The first backend that supports the request, with two exceptions. splash is chosen only on TPUs, and not for a program on
-several devices without a placement. einsum is chosen only up to {dense:,} logits (batch x heads x queries x keys) where
-blockwise is an alternative. Under a placement, sizes are per device. For a batch of 8 with 8 heads of depth 64:
+The first backend that supports the request, with two exceptions. splash is chosen only on TPUs, and not for a program
+on several devices without a placement. einsum is chosen only up to {dense:,} logits (batch x heads x queries x keys)
+where blockwise is an alternative. Under a placement, sizes are per device. For a batch of 8 with 8 heads of depth 64:
 """
 
 # How the programs are built, which no declaration says.
