@@ -1,1 +1,1 @@
-"""Texts that ask one thing of attention each: coreference, agreement, retrieval and others."""
+"""Synthetic corpora that each probe one use of attention: coreference, agreement, retrieval and others."""

@@ -1,4 +1,4 @@
-"""Corpora of sentences: what "it" stands for, and whether the verb is singular or plural."""
+"""Probe corpora of sentences: pronoun coreference and subject-verb agreement."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from experiments.attention_probes.marked_texts import Mark, Words, most_frequent, pick, shuffled
+from experiments.attention_probes.probe_corpus import Question, Words, choose, most_frequent, shuffled
 from transformer.config import Config, Range
 
 Kinds = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
@@ -32,10 +32,10 @@ PREPOSITIONS = ("near", "behind", "beside", "under")
 
 @dataclasses.dataclass(frozen=True)
 class _Antecedents(Config):
-    """Two to `sentences` sentences with two or three nouns each, and a pronoun: it stands for the last noun that fits.
+    """Two to `sentences` sentences of two or three nouns, and a pronoun: its antecedent is the last noun that fits.
 
-    No noun stands twice in a text, and the kind that is meant is one of those that it has: as a rule several nouns fit,
-    of which the last is meant, and other nouns stand behind it.
+    No noun occurs twice in a text, and the pronoun's kind is one that the text has: usually several nouns fit, of which
+    the last is the antecedent, and other nouns follow it.
     """
 
     sentences: Annotated[int, Range(2, 7)] = 3
@@ -44,7 +44,7 @@ class _Antecedents(Config):
     kinds: ClassVar[Kinds]
     # What stands before the word that tells the kind, from the pronoun on if that is another.
     ending: ClassVar[tuple[str, ...]]
-    ahead: ClassVar[bool]
+    needs_future: ClassVar[bool]
 
     @functools.cached_property
     def kind_of(self) -> dict[str, str]:
@@ -52,71 +52,71 @@ class _Antecedents(Config):
         return {noun: kind for kind, (nouns, _) in self.kinds.items() for noun in nouns}
 
     @functools.cached_property
-    def told(self) -> dict[str, str]:
-        """The kind that each word that tells one means."""
+    def kind_of_cue(self) -> dict[str, str]:
+        """The kind that each cue word refers to."""
         return {word: kind for kind, (_, words) in self.kinds.items() for word in words}
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def vocabulary(self) -> tuple[str, ...]:
         """Every word."""
-        return ("the", ".", *self.ending, *VERBS, *PREPOSITIONS, *self.kind_of, *self.told)
+        return ("the", ".", *self.ending, *VERBS, *PREPOSITIONS, *self.kind_of, *self.kind_of_cue)
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Sentences of nine words, and the ending."""
         return 9 * self.sentences + len(self.ending) + 1
 
-    def draw(self, random: np.random.Generator) -> list[str]:
+    def sample(self, random: np.random.Generator) -> list[str]:
         """Sentences, and what is said of one of the kinds that they have."""
         nouns = iter(shuffled(random, list(self.kind_of)))
         words: list[str] = []
         for _ in range(random.integers(2, self.sentences + 1)):
-            words += ["the", next(nouns), pick(random, VERBS), "the", next(nouns)]
+            words += ["the", next(nouns), choose(random, VERBS), "the", next(nouns)]
             if random.random() < 0.5:
-                words += [pick(random, PREPOSITIONS), "the", next(nouns)]
+                words += [choose(random, PREPOSITIONS), "the", next(nouns)]
             words.append(".")
-        kind = pick(random, sorted({self.kind_of[word] for word in words if word in self.kind_of}))
-        return [*words, *self.ending, pick(random, self.kinds[kind][1])]
+        kind = choose(random, sorted({self.kind_of[word] for word in words if word in self.kind_of}))
+        return [*words, *self.ending, choose(random, self.kinds[kind][1])]
 
-    def marks(self, words: Words) -> list[Mark]:
+    def find_questions(self, words: Words) -> list[Question]:
         """Each pronoun that is told what it means, and has such a noun before it."""
         found = []
         for at, word in enumerate(words):
-            if word in self.told:
-                place = at - 2 if self.ahead else at
-                fitting = [noun for noun in range(place) if self.kind_of.get(words[noun]) == self.told[word]]
-                if fitting and (not self.ahead or words[place] == "it"):
-                    found.append(Mark(place, words[fitting[-1]], ((fitting[-1],),)))
+            if word in self.kind_of_cue:
+                position = at - 2 if self.needs_future else at
+                fitting = [noun for noun in range(position) if self.kind_of.get(words[noun]) == self.kind_of_cue[word]]
+                if fitting and (not self.needs_future or words[position] == "it"):
+                    found.append(Question(position, words[fitting[-1]], ((fitting[-1],),)))
         return found
 
-    def guesses(self, words: Words, place: int) -> dict[str, str]:
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """The noun that stands next before the pronoun, and the first of the text."""
-        nouns = [word for word in words[:place] if word in self.kind_of]
+        nouns = [word for word in words[:position] if word in self.kind_of]
         return {"nearest_noun": nouns[-1], "first_noun": nouns[0]}
 
 
 @dataclasses.dataclass(frozen=True)
 class Coreference(_Antecedents):
-    """Whom a pronoun means: "the dog passed the queen . the cat left the twins . then it" means the cat.
+    """Which noun a pronoun refers to: "the dog passed the queen . the cat left the twins . then it" means the cat.
 
-    Agreement tells: "he", "she", "they", or "it" for an animal.
+    The pronoun agrees with its antecedent: "he", "she", "they", or "it" for an animal.
     """
 
     kinds: ClassVar[Kinds] = BY_PRONOUN
     ending: ClassVar[tuple[str, ...]] = ("then",)
-    ahead: ClassVar[bool] = False
+    needs_future: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True)
 class CoreferenceByClue(_Antecedents):
-    """What "it" stands for, as only what is said of it behind tells: "the dog left the street because it was tired".
+    """What "it" refers to, where only later words tell: "the dog left the street because it was tired".
 
-    Who reads the past alone cannot know. Any of the words that tell may do the reading and pass it on to "it".
+    A causal model cannot know. Any of the later words may gather the answer and pass it on to "it".
     """
 
     kinds: ClassVar[Kinds] = BY_CLUE
     ending: ClassVar[tuple[str, ...]] = ("because", "it", "was")
-    ahead: ClassVar[bool] = True
+    needs_future: ClassVar[bool] = True
 
 
 # Singular and plural.
@@ -141,44 +141,45 @@ ADJECTIVES = ("old", "small", "green", "quiet")
 
 @dataclasses.dataclass(frozen=True)
 class Agreement(Config):
-    """Whether a verb is singular or plural: its subject may stand far before it, and other nouns between them.
+    """Subject-verb agreement: the subject may be far before the verb, with other nouns (attractors) between them.
 
-    "near the old lakes , the key to the doors ...": up to `attractors` nouns hang on the subject, and before it another
-    may stand, with a comma. At each of those behind the subject it is asked whether "is" or "are" could follow.
+    "near the old lakes , the key to the doors ...": up to `attractors` nouns modify the subject, and another noun may
+    come before it, with a comma. After each noun that follows the subject, the question is whether "is" or "are" could
+    follow.
     """
 
     attractors: Annotated[int, Range(1, 30)] = 4
 
     sources: ClassVar[Mapping[str, str]] = {"subject": "the subject"}
-    ahead: ClassVar[bool] = False
-    words: ClassVar[tuple[str, ...]] = ("the", ",", "is", "are", *PREPOSITIONS, *ADJECTIVES, *FORMS)
+    needs_future: ClassVar[bool] = False
+    vocabulary: ClassVar[tuple[str, ...]] = ("the", ",", "is", "are", *PREPOSITIONS, *ADJECTIVES, *FORMS)
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Five words before the comma, three of the subject, four of each attractor."""
         return 8 + 4 * self.attractors
 
-    def draw(self, random: np.random.Generator) -> list[str]:
+    def sample(self, random: np.random.Generator) -> list[str]:
         """A noun phrase with at least one attractor."""
 
         def noun() -> list[str]:
-            adjective = [pick(random, ADJECTIVES)] if random.random() < 0.5 else []
-            return ["the", *adjective, pick(random, FORMS)]
+            adjective = [choose(random, ADJECTIVES)] if random.random() < 0.5 else []
+            return ["the", *adjective, choose(random, FORMS)]
 
         def hanging() -> list[str]:
-            return [pick(random, PREPOSITIONS), *noun()]
+            return [choose(random, PREPOSITIONS), *noun()]
 
         before = [*hanging(), ","] if random.random() < 0.5 else []
         attractors = [word for _ in range(random.integers(1, self.attractors + 1)) for word in hanging()]
         return [*before, *noun(), *attractors]
 
-    def marks(self, words: Words) -> list[Mark]:
+    def find_questions(self, words: Words) -> list[Question]:
         """Every noun behind the subject, which is the first behind the comma, or of all."""
         start = words.index(",") if "," in words else 0
-        subject, *others = [place for place in range(start, len(words)) if words[place] in VERB_OF] or [0]
-        return [Mark(place, VERB_OF[words[subject]], ((subject,),)) for place in others]
+        subject, *others = [position for position in range(start, len(words)) if words[position] in VERB_OF] or [0]
+        return [Question(position, VERB_OF[words[subject]], ((subject,),)) for position in others]
 
-    def guesses(self, words: Words, place: int) -> dict[str, str]:
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """The verbs of the noun at the place, of the first noun, and of most nouns of the text so far."""
-        verbs = [VERB_OF[word] for word in words[: place + 1] if word in VERB_OF]
+        verbs = [VERB_OF[word] for word in words[: position + 1] if word in VERB_OF]
         return {"nearest_noun": verbs[-1], "first_noun": verbs[0], "most_nouns": most_frequent(verbs)}

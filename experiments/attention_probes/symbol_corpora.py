@@ -1,4 +1,4 @@
-"""Corpora of symbols: copies from two places, values by their keys, sorted letters, brackets, repeated motifs."""
+"""Probe corpora of symbols: copying from two offsets, key-value retrieval, sorting, brackets, repeated motifs."""
 
 import dataclasses
 import string
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from experiments.attention_probes.marked_texts import Mark, Words, most_frequent, pick, shuffled
+from experiments.attention_probes.probe_corpus import Question, Words, choose, most_frequent, shuffled
 from transformer.config import Config, Positive, Range
 
 COLORS = ("red", "blue", "green", "black", "white", "gold", "grey", "pink")
@@ -15,172 +15,172 @@ SHAPES = ("circle", "square", "star", "cross", "ring", "moon", "heart", "arrow")
 QUESTION = "?"
 
 
-Questions = Annotated[int, Range(1, 30)]
+NumQuestions = Annotated[int, Range(1, 30)]
 """A number of questions that are asked of one text."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoPlaces(Config):
-    """The color of the item `near` places back and the shape of that `far` places back: both are to be read at once.
+class TwoOffsetCopy(Config):
+    """Copy from two offsets: the color of the item `near_offset` back and the shape of that `far_offset` back.
 
-    Items are words such as "red-circle", of `kinds` colors and as many shapes; each of `questions` question marks
-    stands behind `far` to `far` + 2 of them.
+    Items are words such as "red-circle", of `num_kinds` colors and as many shapes; each of `num_questions` question
+    marks follows `far_offset` to `far_offset` + 2 of them.
 
     One head cannot always be right where a linear map reads what the head has read, and an item t that stands d places
     back has the weight b_d w(t), before all weights are divided by their sum (as with T5's positions and ALiBi's). Up
-    to a positive factor an answer c = (color, shape) to the items a, near, and b, far, then has the score b_near
-    E_c(a) + b_far E_c(b) + k_c, with one E for both: w(t) times a score of t. Say that b_near >= b_far, and take two
-    items of the same color, 0 and 1 by their shapes, F being E of 0 less E of 1, and k the same of k_c. Right answers
-    need (b_near + b_far) F(0) + k > 0 > (b_near + b_far) F(1) + k where both items are the same, so that F(0) > F(1);
-    and b_near F(1) + b_far F(0) + k > 0 > b_near F(0) + b_far F(1) + k where they differ, so that
-    (b_near - b_far) (F(1) - F(0)) > 0, which is not so. One of these four texts is answered wrong. If b_far >= b_near,
-    one of four with the same shape is.
+    to a positive factor an answer c = (color, shape) to the items a, near, and b, far, then has the score b_near E_c(a)
+    + b_far E_c(b) + k_c, with one E for both: w(t) times a score of t. Say that b_near >= b_far, and take two items of
+    the same color, 0 and 1 by their shapes, F being E of 0 less E of 1, and k the same of k_c. Right answers need
+    (b_near + b_far) F(0) + k > 0 > (b_near + b_far) F(1) + k where both items are the same, so that F(0) > F(1); and
+    b_near F(1) + b_far F(0) + k > 0 > b_near F(0) + b_far F(1) + k where they differ, so that (b_near - b_far) (F(1) -
+    F(0)) > 0, which is not so. One of these four texts is answered wrong. If b_far >= b_near, one of four with the same
+    shape is.
 
-    Of two colors and two shapes there are two such fours among the 16 pairs of items: one head is right on 14 of 16
-    at most, whatever else the text says, and on all of four questions in (14 / 16)^4, 59 of 100 texts. Of more kinds
-    it may get more, and 13 of 16 of four are in reach. Two heads have an E each. (Behind a network that is not linear
-    one head is enough: an uneven mixture of two items is unlike any other.)
+    Of two colors and two shapes there are two such fours among the 16 pairs of items: one head is right on 14 of 16 at
+    most, whatever else the text says, and on all of four questions in (14 / 16)^4, 59 of 100 texts. Of more kinds it
+    may get more, and 13 of 16 of four are in reach. Two heads have an E each. (After a nonlinear network one head is
+    enough: an uneven mixture of two items is unlike any other.)
     """
 
-    kinds: Annotated[int, Range(2, len(COLORS))] = 4
-    near: Annotated[int, Range(1, 30)] = 1
-    far: Annotated[int, Range(2, 31)] = 4
-    questions: Questions = 4
+    num_kinds: Annotated[int, Range(2, len(COLORS))] = 4
+    near_offset: Annotated[int, Range(1, 30)] = 1
+    far_offset: Annotated[int, Range(2, 31)] = 4
+    num_questions: NumQuestions = 4
 
     sources: ClassVar[Mapping[str, str]] = {"near": "the nearer item", "far": "the farther item"}
-    ahead: ClassVar[bool] = False
+    needs_future: ClassVar[bool] = False
 
     def _check(self) -> None:
-        if self.far <= self.near:
-            raise ValueError(f"far={self.far} must be above near={self.near}")
+        if self.far_offset <= self.near_offset:
+            raise ValueError(f"far_offset={self.far_offset} must be above near_offset={self.near_offset}")
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def vocabulary(self) -> tuple[str, ...]:
         """The question mark and all items."""
-        items = (f"{color}-{shape}" for color in COLORS[: self.kinds] for shape in SHAPES[: self.kinds])
+        items = (f"{color}-{shape}" for color in COLORS[: self.num_kinds] for shape in SHAPES[: self.num_kinds])
         return (QUESTION, *items)
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """The longest stretch before each question."""
-        return self.questions * (self.far + 3)
+        return self.num_questions * (self.far_offset + 3)
 
-    def draw(self, random: np.random.Generator) -> list[str]:
+    def sample(self, random: np.random.Generator) -> list[str]:
         """Stretches of items, each with its question."""
-        items, words = self.words[1:], []
-        for _ in range(self.questions):
-            count = self.far + int(random.integers(0, 3))
-            words += [*(pick(random, items) for _ in range(count)), QUESTION]
+        items, words = self.vocabulary[1:], []
+        for _ in range(self.num_questions):
+            count = self.far_offset + int(random.integers(0, 3))
+            words += [*(choose(random, items) for _ in range(count)), QUESTION]
         return words
 
-    def marks(self, words: Words) -> list[Mark]:
+    def find_questions(self, words: Words) -> list[Question]:
         """Every question mark that has items at both places."""
         found = []
-        for place, word in enumerate(words):
-            sources = place - self.near, place - self.far
+        for position, word in enumerate(words):
+            sources = position - self.near_offset, position - self.far_offset
             if word == QUESTION and min(sources) >= 0 and all(words[at] != QUESTION for at in sources):
                 (color, _), (_, shape) = (words[at].split("-") for at in sources)
-                found.append(Mark(place, f"{color}-{shape}", tuple((at,) for at in sources)))
+                found.append(Question(position, f"{color}-{shape}", tuple((at,) for at in sources)))
         return found
 
-    def guesses(self, words: Words, place: int) -> dict[str, str]:
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """The item at one of the two places."""
-        return {"near_item": words[place - self.near], "far_item": words[place - self.far]}
+        return {"near_item": words[position - self.near_offset], "far_item": words[position - self.far_offset]}
 
 
 @dataclasses.dataclass(frozen=True)
 class Retrieval(Config):
-    """The value of a key: "c=4 a=2 h=1 ? a" asks for 2.
+    """Key-value retrieval: "c=4 a=2 h=1 ? a" asks for 2.
 
-    Two to `pairs` different ones of the first `letters` letters, each with one of the first `digits` digits, and
-    `questions` of them asked for.
+    Two to `max_pairs` different keys of the first `letters` letters, each with one of the first `num_digits` digits,
+    and `num_questions` of them asked for.
     """
 
-    pairs: Annotated[int, Range(2)] = 8
-    questions: Questions = 4
+    max_pairs: Annotated[int, Range(2)] = 8
+    num_questions: NumQuestions = 4
     letters: Annotated[int, Range(2, 26)] = 8
-    digits: Annotated[int, Range(2, 10)] = 6
+    num_digits: Annotated[int, Range(2, 10)] = 6
 
     sources: ClassVar[Mapping[str, str]] = {"value": "the value of the key"}
-    ahead: ClassVar[bool] = False
+    needs_future: ClassVar[bool] = False
 
     def _check(self) -> None:
-        if self.pairs > self.letters:
-            raise ValueError(f"pairs={self.pairs} must be at most letters={self.letters}")
+        if self.max_pairs > self.letters:
+            raise ValueError(f"max_pairs={self.max_pairs} must be at most letters={self.letters}")
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def vocabulary(self) -> tuple[str, ...]:
         """The question mark, digits, letters, and all pairs of these."""
-        keys, values = string.ascii_lowercase[: self.letters], string.digits[: self.digits]
+        keys, values = string.ascii_lowercase[: self.letters], string.digits[: self.num_digits]
         return (QUESTION, *values, *keys, *(f"{key}={value}" for key in keys for value in values))
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Pairs, and questions of two words."""
-        return self.pairs + 2 * self.questions
+        return self.max_pairs + 2 * self.num_questions
 
-    def draw(self, random: np.random.Generator) -> list[str]:
+    def sample(self, random: np.random.Generator) -> list[str]:
         """Pairs, and keys of them."""
-        keys = shuffled(random, string.ascii_lowercase[: self.letters])[: random.integers(2, self.pairs + 1)]
-        shown = [f"{key}={pick(random, string.digits[: self.digits])}" for key in keys]
-        return [*shown, *(word for _ in range(self.questions) for word in (QUESTION, pick(random, keys)))]
+        keys = shuffled(random, string.ascii_lowercase[: self.letters])[: random.integers(2, self.max_pairs + 1)]
+        shown = [f"{key}={choose(random, string.digits[: self.num_digits])}" for key in keys]
+        return [*shown, *(word for _ in range(self.num_questions) for word in (QUESTION, choose(random, keys)))]
 
-    def marks(self, words: Words) -> list[Mark]:
+    def find_questions(self, words: Words) -> list[Question]:
         """Every key behind a question mark; of a key with several values the last is asked for."""
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         found = []
-        for place, word in enumerate(words):
+        for position, word in enumerate(words):
             if "=" in word:
-                places[word[0]] = place
-            elif word in places and words[place - 1] == QUESTION:
-                found.append(Mark(place, words[places[word]][2:], ((places[word],),)))
+                positions[word[0]] = position
+            elif word in positions and words[position - 1] == QUESTION:
+                found.append(Question(position, words[positions[word]][2:], ((positions[word],),)))
         return found
 
-    def guesses(self, words: Words, place: int) -> dict[str, str]:
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """The value that was shown last, and the most frequent."""
-        values = [word[2:] for word in words[:place] if "=" in word]
+        values = [word[2:] for word in words[:position] if "=" in word]
         return {"last_value": values[-1], "most_values": most_frequent(values)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sorting(Config):
-    """Letters in any order, and behind the colon in the alphabet's: "k c a : a c" asks for a, c and k.
+    """Sorting: "k c a : a c" asks for a, c and k, which are the letters before the colon in alphabetical order.
 
-    Three to `letters` different ones.
+    Three to `letters` different letters.
     """
 
     letters: Annotated[int, Range(3, 26)] = 10
 
     sources: ClassVar[Mapping[str, str]] = {"next": "the letter that comes next"}
-    ahead: ClassVar[bool] = False
-    words: ClassVar[tuple[str, ...]] = (":", *string.ascii_lowercase)
+    needs_future: ClassVar[bool] = False
+    vocabulary: ClassVar[tuple[str, ...]] = (":", *string.ascii_lowercase)
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """The letters, the colon, and all but the last of them again."""
         return 2 * self.letters
 
-    def draw(self, random: np.random.Generator) -> list[str]:
+    def sample(self, random: np.random.Generator) -> list[str]:
         """Letters, and their order but for its last."""
         count = random.integers(3, self.letters + 1)
         given = shuffled(random, string.ascii_lowercase)[:count]
         return [*given, ":", *sorted(given)[:-1]]
 
-    def marks(self, words: Words) -> list[Mark]:
+    def find_questions(self, words: Words) -> list[Question]:
         """The colon, and each letter behind it that is not the last."""
         colon = words.index(":") if ":" in words else len(words)
         found = []
-        for place in range(colon, len(words)):
-            later = [letter for letter in words[:colon] if place == colon or letter > words[place]]
+        for position in range(colon, len(words)):
+            later = [letter for letter in words[:colon] if position == colon or letter > words[position]]
             if later:
-                found.append(Mark(place, min(later), (_places(words[:colon], min(later)),)))
+                found.append(Question(position, min(later), (_positions_of(words[:colon], min(later)),)))
         return found
 
-    def guesses(self, words: Words, place: int) -> dict[str, str]:
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """The letter that was given at this number, and the one that follows in the alphabet."""
         colon = words.index(":")
-        following = string.ascii_lowercase.find(words[place]) + 1
-        given = words[min(place - colon, colon - 1)]
+        following = string.ascii_lowercase.find(words[position]) + 1
+        given = words[min(position - colon, colon - 1)]
         return {"as_given": given, "next_of_alphabet": string.ascii_lowercase[following % 26]}
 
 
@@ -189,112 +189,110 @@ PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 @dataclasses.dataclass(frozen=True)
 class Brackets(Config):
-    """Which bracket closes: a Dyck language of `kinds` brackets, open at most `depth` deep, in `length` words or fewer.
+    """Which bracket closes: a Dyck language of `num_kinds` brackets, nested at most `max_depth` deep.
 
-    Asked behind every closing bracket that leaves one open: the last opening bracket is then a closed one.
+    A text has at most `max_length` brackets. Asked after every closing bracket that leaves one open: the last opening
+    bracket is then a closed one.
     """
 
-    kinds: Annotated[int, Range(2, len(PAIRS))] = 4
-    depth: Annotated[int, Range(2, 100)] = 6
-    length: Annotated[int, Range(8, 1000)] = 32
+    num_kinds: Annotated[int, Range(2, len(PAIRS))] = 4
+    max_depth: Annotated[int, Range(2, 100)] = 6
+    max_length: Annotated[int, Range(8, 1000)] = 32
 
     sources: ClassVar[Mapping[str, str]] = {"opening": "the bracket that is open"}
-    ahead: ClassVar[bool] = False
+    needs_future: ClassVar[bool] = False
 
     @property
-    def longest(self) -> int:
-        """As it says."""
-        return self.length
-
-    @property
-    def words(self) -> tuple[str, ...]:
+    def vocabulary(self) -> tuple[str, ...]:
         """All brackets."""
-        return tuple(bracket for pair in list(PAIRS.items())[: self.kinds] for bracket in pair)
+        return tuple(bracket for pair in list(PAIRS.items())[: self.num_kinds] for bracket in pair)
 
-    def draw(self, random: np.random.Generator) -> list[str]:
+    def sample(self, random: np.random.Generator) -> list[str]:
         """The beginning of a word of the language, opening and closing with equal chance where both can be."""
-        opening = list(PAIRS)[: self.kinds]
+        opening = list(PAIRS)[: self.num_kinds]
         while True:
             words: list[str] = []
             stack: list[str] = []
-            for _ in range(random.integers(self.length // 2, self.length + 1)):
-                if not stack or (len(stack) < self.depth and random.random() < 0.5):
-                    stack.append(pick(random, opening))
+            for _ in range(random.integers(self.max_length // 2, self.max_length + 1)):
+                if not stack or (len(stack) < self.max_depth and random.random() < 0.5):
+                    stack.append(choose(random, opening))
                     words.append(stack[-1])
                 else:
                     words.append(PAIRS[stack.pop()])
-            if self.marks(words):
+            if self.find_questions(words):
                 return words
 
-    def marks(self, words: Words) -> list[Mark]:
+    def find_questions(self, words: Words) -> list[Question]:
         """Every closing bracket that leaves another open, up to the first that closes what is not open."""
         found, stack = [], []
-        for place, word in enumerate(words):
+        for position, word in enumerate(words):
             if word in PAIRS:
-                stack.append(place)
+                stack.append(position)
                 continue
             if not stack or PAIRS[words[stack.pop()]] != word:
                 break
             if stack:
-                found.append(Mark(place, PAIRS[words[stack[-1]]], ((stack[-1],),)))
+                found.append(Question(position, PAIRS[words[stack[-1]]], ((stack[-1],),)))
         return found
 
-    def guesses(self, words: Words, place: int) -> dict[str, str]:
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """What closes the last opening bracket, though it be closed, and the closing bracket before once more."""
-        last = next(word for word in reversed(words[:place]) if word in PAIRS)
-        return {"nearest_opening": PAIRS[last], "again": words[place]}
+        last = next(word for word in reversed(words[:position]) if word in PAIRS)
+        return {"nearest_opening": PAIRS[last], "again": words[position]}
 
 
 @dataclasses.dataclass(frozen=True)
 class Motifs(Config):
-    """A motif of different letters that comes `times` times, other letters before each, at most `gap`.
+    """Induction: a motif of different letters occurs `repeats` times, each time after up to `max_gap` other letters.
 
-    It has `motif` letters, or as few as half of them. Where it comes again each of them tells the next one. All other
-    letters stand once.
+    It has `motif` letters, or as few as half of them. When it occurs again, each of its letters predicts the next one.
+    All other letters occur once.
     """
 
     motif: Annotated[int, Range(4, 40)] = 16
-    times: Annotated[int, Range(2, 8)] = 3
-    gap: Positive = 4
+    repeats: Annotated[int, Range(2, 8)] = 3
+    max_gap: Positive = 4
 
     sources: ClassVar[Mapping[str, str]] = {"continuation": "what followed in the motif before"}
-    ahead: ClassVar[bool] = False
-    words: ClassVar[tuple[str, ...]] = tuple(string.ascii_letters)
+    needs_future: ClassVar[bool] = False
+    vocabulary: ClassVar[tuple[str, ...]] = tuple(string.ascii_letters)
 
     def _check(self) -> None:
-        if self.gap > (most := (len(self.words) - self.motif) // self.times):
-            raise ValueError(f"gap={self.gap} must be at most {most} with motif={self.motif} and times={self.times}")
+        if self.max_gap > (most := (len(self.vocabulary) - self.motif) // self.repeats):
+            raise ValueError(
+                f"max_gap={self.max_gap} must be at most {most} with motif={self.motif} and repeats={self.repeats}"
+            )
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """As many motifs with the longest gaps."""
-        return self.times * (self.motif + self.gap)
+        return self.repeats * (self.motif + self.max_gap)
 
-    def draw(self, random: np.random.Generator) -> list[str]:
+    def sample(self, random: np.random.Generator) -> list[str]:
         """Gaps and motifs in turn, the last of which breaks off within."""
         count = int(random.integers(self.motif // 2, self.motif + 1))
-        letters = shuffled(random, self.words)
+        letters = shuffled(random, self.vocabulary)
         motif, others = letters[:count], iter(letters[count:])
         words: list[str] = []
-        for _ in range(self.times):
-            words += [next(others) for _ in range(random.integers(1, self.gap + 1))] + motif
+        for _ in range(self.repeats):
+            words += [next(others) for _ in range(random.integers(1, self.max_gap + 1))] + motif
         return words[: len(words) - int(random.integers(1, count))]
 
-    def marks(self, words: Words) -> list[Mark]:
+    def find_questions(self, words: Words) -> list[Question]:
         """Every letter that stood before, and was followed by what follows now, if anything does."""
         found = []
-        for place, word in enumerate(words):
-            before = [at for at in range(place) if words[at] == word]
+        for position, word in enumerate(words):
+            before = [at for at in range(position) if words[at] == word]
             answer = words[before[-1] + 1] if before else None
-            if answer is not None and {*words[place + 1 : place + 2]} <= {answer}:
+            if answer is not None and {*words[position + 1 : position + 2]} <= {answer}:
                 sources = tuple(at + 1 for at in before if words[at + 1] == answer)
-                found.append(Mark(place, answer, (sources,)))
+                found.append(Question(position, answer, (sources,)))
         return found
 
-    def guesses(self, words: Words, place: int) -> dict[str, str]:
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """No rule of its own: a letter that no motif has told is any of all."""
         return {}
 
 
-def _places(words: Words, word: str) -> tuple[int, ...]:
-    return tuple(place for place, each in enumerate(words) if each == word)
+def _positions_of(words: Words, word: str) -> tuple[int, ...]:
+    return tuple(position for position, each in enumerate(words) if each == word)

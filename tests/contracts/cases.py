@@ -55,7 +55,7 @@ COPYING = {
 
 MARKED_TEXTS = {
     "name": "experiments.attention_probes.task",
-    "dataset": "two_places/kinds=2,far=2,questions=2",
+    "dataset": "two_offset_copy/num_kinds=2,far_offset=2,num_questions=2",
     "batch_size": 16,
     "num_eval_examples": 16,
     "num_probe_examples": 3,
@@ -1178,7 +1178,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "marked_texts x decoder",
+        "attention_probes x decoder",
         {
             "name": "contract",
             # Ten words at most: two devices can share them.
@@ -1199,7 +1199,7 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "marked_texts x bytenet_decoder",
+        "attention_probes x bytenet_decoder",
         {
             "name": "contract",
             "task": MARKED_TEXTS,

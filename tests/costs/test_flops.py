@@ -461,8 +461,8 @@ STEPS = {
     "permutation_lm x xlnet": 13_768_704 + OF_SCORES * 64 * 16 * (264 - 257),
     "segment_lm x transformer_xl": 10_248_192 + OF_SCORES * 256 * 16 * (264 - 257),
     "walking x walker": 2_955_264,
-    "marked_texts x decoder": 1_873_920 + OF_SCORES * 160 * 16 * (8 - 6),
-    "marked_texts x bytenet_decoder": 4_669_440,
+    "attention_probes x decoder": 1_873_920 + OF_SCORES * 160 * 16 * (8 - 6),
+    "attention_probes x bytenet_decoder": 4_669_440,
     "normed_translator": 66_674_688,
 }
 
@@ -480,7 +480,7 @@ def test_a_step_of_every_family_has_the_products_of_its_formula(name: str) -> No
 
 
 def test_a_step_is_traced_once_for_each_shape_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assembly, traced = assembled("marked_texts x decoder"), []
+    assembly, traced = assembled("attention_probes x decoder"), []
     monkeypatch.setattr(building, "training_flops", lambda *given: traced.append(given) or training_flops(*given))
     count, batch = flops_counter(assembly), assembly.task.source(0)[0]
     half = {name: array[: len(array) // 2] for name, array in batch.items()}
@@ -489,7 +489,7 @@ def test_a_step_is_traced_once_for_each_shape_of_batch(monkeypatch: pytest.Monke
 
 
 def test_what_cannot_be_counted_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    assembly = assembled("marked_texts x decoder")
+    assembly = assembled("attention_probes x decoder")
 
     def refuse(jaxpr: Any) -> int:
         raise UncountableError("for a reason")

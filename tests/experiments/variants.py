@@ -14,7 +14,7 @@ _ARGUMENTS = {
     "show_attend_tell.py": ("hard", "none"),
     "show_attend_read.py": ("columns", "plain"),
     "gpt1.py": ("lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"),
-    "single_probe.py": ("agreement", "two_places", "retrieval", "sorting", "brackets", "motifs"),
+    "single_probe.py": ("agreement", "two_offset_copy", "retrieval", "sorting", "brackets", "motifs"),
     "recurrent_copy.py": ("last",),
     "sequence_level_training.py": ("mrt",),
     "weak_scaling.py": ("v5p:8x8x4",),

@@ -1,11 +1,11 @@
-"""The famous sentence: what "it" stands for in "the dog left the street because it was tired", by a small encoder.
+"""A small encoder learns what "it" refers to in "the dog left the street because it was tired".
 
     python -m launch.train --config=experiments/attention_probes/configs/coreference_by_clue.py --workdir=runs/famous
     python -m launch.maps --workdir=runs/famous
 
-Takes minutes on one core. What tells stands behind "it", so that only a model that reads both ways can know. Accuracy
-and the share of the head that reads the antecedent from "it" are not yet measured: as any word may do the reading and
-pass it on, the latter need not rise with the former.
+Takes minutes on one core. The clue comes after "it", so only a bidirectional model can know. Accuracy and the share of
+the head that attends from "it" to its antecedent are not yet measured: as any word may gather the answer and pass it
+on, the latter need not rise with the former.
 """
 
 from ml_collections import ConfigDict
@@ -14,10 +14,10 @@ from experiments.attention_probes.configs import single_probe
 
 
 def get_config() -> ConfigDict:
-    """Two layers of two heads that see every word."""
+    """Build the config: two layers of two heads, bidirectional."""
     config = single_probe.get_config("coreference_by_clue")
     config.name = "coreference_by_clue"
-    config.task.reads = "whole"
+    config.task.direction = "bidirectional"
     config.model = ConfigDict(
         {
             "family": "encoder",

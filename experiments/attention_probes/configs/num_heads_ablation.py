@@ -24,7 +24,7 @@ from experiments.attention_probes.configs import single_probe
 
 def get_config() -> ConfigDict:
     """Two heads in one layer that is linear in what they read."""
-    config = single_probe.get_config("two_places/kinds=2")
+    config = single_probe.get_config("two_offset_copy/num_kinds=2")
     config.name = "num_heads_ablation"
     config.steps = 1000
     config.maps_every = 0

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from experiments.attention_probes.configs import architecture_ablation as corpora
-from experiments.attention_probes.task import TASK, MarkedTexts, MarkedTextsConfig, Reads, hits_of, interface_of, read
+from experiments.attention_probes.task import (
+    TASK,
+    AttentionProbes,
+    AttentionProbesConfig,
+    Direction,
+    gold_hits,
+    make_interface,
+    read_texts,
+)
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -27,10 +35,13 @@ SITES = (
 
 
 @pytest.fixture(scope="module")
-def task() -> MarkedTexts:
-    return MarkedTexts(
-        MarkedTextsConfig(
-            "two_places/kinds=2,far=2,questions=2", batch_size=4, num_eval_examples=8, num_probe_examples=2
+def task() -> AttentionProbes:
+    return AttentionProbes(
+        AttentionProbesConfig(
+            "two_offset_copy/num_kinds=2,far_offset=2,num_questions=2",
+            batch_size=4,
+            num_eval_examples=8,
+            num_probe_examples=2,
         )
     )
 
@@ -49,7 +60,7 @@ def indifferent(tokens: Any) -> Any:
     return jnp.zeros((*tokens.shape, 6))
 
 
-def test_batches_are_of_seed_and_step_and_answers_stand_at_their_marks_alone(task: MarkedTexts) -> None:
+def test_batches_are_of_seed_and_step_and_answers_stand_at_their_marks_alone(task: AttentionProbes) -> None:
     batch, again = task.source(3)[7], task.source(3)[7]
     np.testing.assert_array_equal(batch["tokens"], again["tokens"])
     assert all((other["tokens"] != batch["tokens"]).any() for other in (task.source(3)[8], task.source(4)[7]))
@@ -63,7 +74,7 @@ def test_batches_are_of_seed_and_step_and_answers_stand_at_their_marks_alone(tas
         assert (batch["tokens"][row, length:] == 0).all()
 
 
-def test_the_loss_is_of_the_marked_places_alone(task: MarkedTexts) -> None:
+def test_the_loss_is_of_the_marked_places_alone(task: AttentionProbes) -> None:
     batch = task.source(0)[0]
 
     def loud(tokens: Any) -> Any:
@@ -77,7 +88,7 @@ def test_the_loss_is_of_the_marked_places_alone(task: MarkedTexts) -> None:
     assert float(aux.metrics["accuracy"]) == pytest.approx((labels == 2).mean())
 
 
-def test_a_text_is_right_if_all_its_answers_are(task: MarkedTexts) -> None:
+def test_a_text_is_right_if_all_its_answers_are(task: AttentionProbes) -> None:
     """A model that says the nearer item wherever one is asked for, by the words that it reads."""
     evaluation = next(each for each in task.evaluations if each.name == "marks" and each.split == "test")
     nearer = of_model(lambda tokens: 9.0 * jnp.eye(6)[jnp.roll(tokens, 1, axis=1)])
@@ -91,7 +102,7 @@ def test_a_text_is_right_if_all_its_answers_are(task: MarkedTexts) -> None:
 
 def test_no_text_is_both_trained_on_and_held_out() -> None:
     """Of the 15,600 texts of three letters a third is drawn in 100 steps."""
-    sorting = MarkedTexts(MarkedTextsConfig("sorting/letters=3", batch_size=64, num_eval_examples=64))
+    sorting = AttentionProbes(AttentionProbesConfig("sorting/letters=3", batch_size=64, num_eval_examples=64))
     held_out = {
         bytes(row) for each in sorting.evaluations for batch in each.batches for row in np.asarray(batch["tokens"])
     } | {bytes(row) for row in np.asarray(sorting.probe_batch["tokens"])}
@@ -99,7 +110,7 @@ def test_no_text_is_both_trained_on_and_held_out() -> None:
     assert not held_out & {bytes(row) for step in range(100) for row in source[step]["tokens"]}
 
 
-def test_answers_are_reported_beside_the_rules_on_the_same_texts(task: MarkedTexts) -> None:
+def test_answers_are_reported_beside_the_rules_on_the_same_texts(task: AttentionProbes) -> None:
     evaluation = next(each for each in task.evaluations if each.name == "marks" and each.split == "test")
     assert evaluation.at_end
     sums = [evaluation.step(of_model(indifferent), batch, None)[0] for batch in evaluation.batches]
@@ -114,7 +125,7 @@ def test_answers_are_reported_beside_the_rules_on_the_same_texts(task: MarkedTex
     assert (held[0] != held[1]).any()
 
 
-def test_the_best_head_is_chosen_on_validation_texts_and_measured_on_test_texts(task: MarkedTexts) -> None:
+def test_the_best_head_is_chosen_on_validation_texts_and_measured_on_test_texts(task: AttentionProbes) -> None:
     """Head 1 of layer 0 reads the item before on validation texts alone; head 0 of layer 1 nearly always."""
     evaluation = next(each for each in task.evaluations if each.name == "heads" and each.split == "test")
     assert [int(batch["split"][0]) for batch in evaluation.batches] == [0, 0, 1, 1]
@@ -164,10 +175,10 @@ def test_a_hit_is_a_row_whose_largest_weight_is_gold() -> None:
     weights[0, 0, 0] = [[0.2, 0.5, 0.3], [0.9, 0.1, 0.0], [0.1, 0.2, 0.7]]
     gold = np.zeros((2, 3, 3), bool)
     gold[0, 0, 1] = gold[0, 1, 1] = gold[0, 2, [0, 2]] = True
-    np.testing.assert_array_equal(hits_of(jnp.asarray(weights), jnp.asarray(gold)), [[2.0]])
+    np.testing.assert_array_equal(gold_hits(jnp.asarray(weights), jnp.asarray(gold)), [[2.0]])
 
 
-def test_links_name_what_a_head_reads_that_follows_them(task: MarkedTexts) -> None:
+def test_links_name_what_a_head_reads_that_follows_them(task: AttentionProbes) -> None:
     labels = task.labels(SITES)
     assert labels.linked == "the nearer item or the farther item"
     assert labels.links is not None
@@ -180,50 +191,54 @@ def test_links_name_what_a_head_reads_that_follows_them(task: MarkedTexts) -> No
 
 def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_antecedent() -> None:
     """As many texts are mapped as tell them apart, though the nearest noun is right in three of ten."""
-    task = MarkedTexts(MarkedTextsConfig(batch_size=1, num_eval_examples=1))
+    task = AttentionProbes(AttentionProbesConfig(batch_size=1, num_eval_examples=1))
     corpus, site, labels = task.corpus, SITES[0], task.labels(SITES)
-    texts, length = labels.tokens["tokens"], corpus.longest
+    texts, length = labels.tokens["tokens"], corpus.max_length
     weights = np.zeros((len(texts), 2, 2, length, length), np.float32)
     weights[..., 0] = 1
     for example, words in enumerate(texts):
-        (mark,) = corpus.marks(words)
-        nearest = max(at for at, word in enumerate(words) if word == corpus.guesses(words, mark.place)["nearest_noun"])
-        for head, key in ((0, mark.sources[0][0]), (1, nearest)):
-            weights[example, :, head, mark.place] = np.eye(length)[key]
-    reads, guesses = read_heads(Rows(tuple(range(length)), weights), site, labels)[:2]
+        (question,) = corpus.find_questions(words)
+        nearest = max(
+            at
+            for at, word in enumerate(words)
+            if word == corpus.baseline_answers(words, question.position)["nearest_noun"]
+        )
+        for head, key in ((0, question.sources[0][0]), (1, nearest)):
+            weights[example, :, head, question.position] = np.eye(length)[key]
+    reads, baseline_answers = read_heads(Rows(tuple(range(length)), weights), site, labels)[:2]
     assert reads.plays
     assert reads.nearest is Role.ALIGNMENT
-    assert guesses.nearest is not Role.ALIGNMENT
+    assert baseline_answers.nearest is not Role.ALIGNMENT
     assert len(texts) >= 30
 
 
-def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: MarkedTexts) -> None:
+def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: AttentionProbes) -> None:
     view = of_model(lambda tokens: 9.0 * jnp.eye(6)[jnp.where(tokens == 1, 3, 1)])
     text = "red-circle blue-square ? blue-circle red-circle ?"
     answers = task.answer(view, Request([text, "red-circle red-square ?"]))
     assert list(answers.lines) == ["? = red-square 0.999, ? = red-square 0.999", "? = red-square 0.999"]
     assert answers.labels.titles[0].startswith("blue-circle red-circle: red-circle blue-square ?")
-    for wrong, told in (
+    for wrong, kind_of_cue in (
         ("red-circle dog ?", "has the word 'dog', which the corpus has not"),
         ("red-circle blue-square", "asks nothing"),
         ("red-circle " * 12 + "?", "more than the 10 of the longest text"),
     ):
-        with pytest.raises(UserError, match=told.replace("?", r"\?")):
+        with pytest.raises(UserError, match=kind_of_cue.replace("?", r"\?")):
             task.answer(view, Request([wrong]))
-    reading = read(task.config, view, None, Sentences([text]))
+    reading = read_texts(task.config, view, None, Sentences([text]))
     assert (reading.method, reading.inputs["lengths"].tolist()) == ("forward", [6])
     assert TASK.reader is not None
     assert TASK.reader.interface(task.config, None) == task.interface
 
 
 def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> None:
-    with pytest.raises(UserError, match=r"config\.task\.reads=whole"):
-        MarkedTextsConfig("coreference_by_clue")
-    config = MarkedTextsConfig("coreference_by_clue", Reads.WHOLE, batch_size=2, num_eval_examples=2)
-    assert MarkedTexts(config).interface.output == "hidden tokens"
-    for name in ("rows", "examples", "probed"):
+    with pytest.raises(UserError, match=r"config\.task\.direction=bidirectional"):
+        AttentionProbesConfig("coreference_by_clue")
+    config = AttentionProbesConfig("coreference_by_clue", Direction.BIDIRECTIONAL, batch_size=2, num_eval_examples=2)
+    assert AttentionProbes(config).interface.output == "hidden tokens"
+    for name in ("batch_size", "num_eval_examples", "num_probe_examples"):
         with pytest.raises(UserError, match=f"config.task.{name}=0"):
-            MarkedTextsConfig(**{name: 0})
+            AttentionProbesConfig(**{name: 0})
 
 
 @pytest.mark.slow
@@ -233,7 +248,7 @@ def test_the_table_compares_families_of_equal_parameters() -> None:
     sections = {"Transformer": values["model"], "LSTM": corpora.LSTM, "convolution": corpora.CONVOLUTION}
     counts: dict[str, list[int]] = {name: [] for name in sections}
     for dataset in corpora.DATASETS:
-        interface = interface_of(MarkedTextsConfig(dataset))
+        interface = make_interface(AttentionProbesConfig(dataset))
         for name, section in sections.items():
             shapes = build_model(model_config(section), interface, Precision()).functional.shapes()
             counts[name].append(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)))

@@ -1,0 +1,98 @@
+"""The protocol of a probe corpus: texts with questions at known positions, and baselines without attention."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+Words = Sequence[str]
+
+
+class Question(NamedTuple):
+    """A position that asks a question, its answer, and for each source of the corpus the positions that hold it."""
+
+    position: int
+    answer: str
+    sources: tuple[tuple[int, ...], ...]
+
+
+class Corpus(Protocol):
+    """A distribution of texts, whose questions and answers follow from the words alone."""
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """All words of texts and answers."""
+
+    @property
+    def max_length(self) -> int:
+        """The number of words of the longest text."""
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """What must be attended to, by name, in words: {"antecedent": "the antecedent"}."""
+
+    @property
+    def needs_future(self) -> bool:
+        """Whether answers depend on words after the question."""
+
+    def sample(self, random: np.random.Generator) -> list[str]:
+        """Sample a text with at least one question."""
+
+    def find_questions(self, words: Words) -> list[Question]:
+        """Return the questions of a text in order; empty if it has none."""
+
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
+        """Return the answers of heuristics that ignore the source, by name, such as the nearest noun."""
+
+
+class FrequencyBaselines(NamedTuple):
+    """The most frequent answer of all, and the most frequent answer after each word that stands at a question."""
+
+    majority: str
+    bigram: Mapping[str, str]
+
+    @classmethod
+    def fit(cls, corpus: Corpus, texts: Sequence[Words]) -> "FrequencyBaselines":
+        """Count the answers of these texts; ties go to the first in alphabetical order."""
+        pairs = [
+            (words[question.position], question.answer) for words in texts for question in corpus.find_questions(words)
+        ]
+        behind: dict[str, list[str]] = {}
+        for word, answer in pairs:
+            behind.setdefault(word, []).append(answer)
+        bigram = {word: most_frequent(answers) for word, answers in behind.items()}
+        return cls(most_frequent([answer for _, answer in pairs]), bigram)
+
+    def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
+        """Return both answers at a position."""
+        return {"majority": self.majority, "bigram": self.bigram.get(words[position], self.majority)}
+
+
+def choose(random: np.random.Generator, words: Words) -> str:
+    """Return one of the words, uniformly."""
+    return words[int(random.integers(len(words)))]
+
+
+def shuffled(random: np.random.Generator, words: Words) -> list[str]:
+    """Return the words in a uniformly random order."""
+    return [words[number] for number in random.permutation(len(words))]
+
+
+def most_frequent(words: Words) -> str:
+    """Return the word that occurs most often; ties go to the first in alphabetical order."""
+    counts = Counter(words)
+    return min(counts, key=lambda word: (-counts[word], word))
+
+
+def baseline_accuracies(corpus: Corpus, counted: FrequencyBaselines, texts: Sequence[Words]) -> dict[str, float]:
+    """Return the accuracy of each baseline over the questions of these texts, by its name."""
+    right: dict[str, list[bool]] = {}
+    for words in texts:
+        for question in corpus.find_questions(words):
+            baseline_answers = counted.baseline_answers(words, question.position) | corpus.baseline_answers(
+                words, question.position
+            )
+            for name, guess in baseline_answers.items():
+                right.setdefault(name, []).append(guess == question.answer)
+    return {name: float(np.mean(each)) for name, each in right.items()}
