@@ -80,18 +80,18 @@ def main(arguments: Arguments) -> None:
     )
     trackers = open_trackers(requested_trackers(arguments.trackers), workdir, announce)
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
-    with trackers as sinks, lifecycle as monitor:
+    with trackers as writers, lifecycle as monitor:
         from transformer.data.datasets.preparation import downloads
         from transformer.runs.distributed import is_primary
         from transformer.training.config import resolve
         from transformer.training.rollback import Rewind
         from transformer.training.train import train
-        from transformer.training.writers.contract import OptionalSink, Sinks
+        from transformer.training.writers.writer import BestEffortWriter, MultiWriter
 
         if arguments.serve:
-            from transformer.training.writers.live_page import LivePage
+            from transformer.training.writers.live_page import LivePageWriter
 
-            sinks = (*sinks, OptionalSink("the page of --serve", lambda: LivePage(workdir)))
+            writers = (*writers, BestEffortWriter("the page of --serve", lambda: LivePageWriter(workdir)))
         rewind = None
         if arguments.rollback_to_step is not None or arguments.skip_batches:
             rewind = Rewind(arguments.rollback_to_step, arguments.skip_batches or 0)
@@ -100,7 +100,7 @@ def main(arguments: Arguments) -> None:
                 resolve(values),
                 workdir,
                 profile=arguments.profile,
-                sink=Sinks(*sinks),
+                writer=MultiWriter(*writers),
                 monitor=monitor,
                 rewind=rewind,
             )

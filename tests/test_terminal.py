@@ -8,7 +8,7 @@ import pytest
 from launch import cli
 from launch.command import Command
 from transformer.terminal import drawn_on, printable, shown_safely
-from transformer.training.writers.console import Console
+from transformer.training.writers.console import ConsoleWriter
 
 ESCAPES = "a\x1b]0;title\x07b\r\x9bc\u202ed"
 SHOWN = r"a\x1b]0;title\x07b\r\x9bc\u202ed"
@@ -54,9 +54,9 @@ def test_the_bar_still_draws_and_samples_beside_it_are_text(monkeypatch: pytest.
     monkeypatch.setattr(sys, "stdout", screen)
     with shown_safely():
         assert drawn_on(sys.stdout) is screen
-        console = Console(3, sys.stdout)
-        console.progress(1, 3)
-        console.samples(1, "validation", [{"source": ESCAPES, "output": "b", "target": "b"}])
+        console = ConsoleWriter(3, sys.stdout)
+        console.report_progress(1, 3)
+        console.write_samples(1, "validation", [{"source": ESCAPES, "output": "b", "target": "b"}])
         console.close()
     shown = screen.getvalue()
     assert SHOWN in shown

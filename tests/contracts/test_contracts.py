@@ -36,8 +36,8 @@ from transformer.training.initial_state import trained_parameters
 from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
 from transformer.training.state import TrainState, key_for
 from transformer.training.vmapped import StackedBatches, stack_states, take_run, vmap_step
-from transformer.training.writers.contract import NullSink, Sinks
-from transformer.training.writers.maps import Maps
+from transformer.training.writers.map_writer import MapWriter
+from transformer.training.writers.writer import MultiWriter, NullWriter
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4
@@ -53,13 +53,13 @@ class Lane(NamedTuple):
 LANES, VECTORIZED = (Lane(7, 0.1), Lane(8, 0.1), Lane(7, 0.03)), 3  # steps
 
 
-class Recorder(NullSink):
-    """A sink that keeps the numbers."""
+class Recorder(NullWriter):
+    """A writer that keeps the numbers."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         self.records.append((step, split, dict(values)))
 
 
@@ -89,7 +89,7 @@ class Trial:
                 times=3,
                 parameters="raw",
             )
-            maps = Maps(MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes))
+            maps = MapWriter(MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes))
         self.final, self.records = self.train(
             alone.step, alone.initial(experiment), steps, half=half, maps=maps, save=self.save
         )
@@ -120,7 +120,7 @@ class Trial:
                 Cadence(log=max(steps // 10, 1), evaluate=max(steps // 4, 1), maps=half, checkpoint=half),
                 self.evaluations,
                 self.probe,
-                Sinks(recorder, *([maps] if maps else [])),
+                MultiWriter(recorder, *([maps] if maps else [])),
                 ProgressMonitor(),
             ),
             save=save or (lambda state, progress: None),

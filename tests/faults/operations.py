@@ -23,7 +23,7 @@ from tests.faults.outcome import Row
 from tests.faults.subject import forked
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.jsonl_records import read_records
-from transformer.training.writers.jsonl import MetricsFile
+from transformer.training.writers.jsonl import MetricsWriter
 
 KINDS = ("kill", "torn", "EIO", "ENOSPC")
 CALLS = ("write", "fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "ftruncate")
@@ -85,9 +85,9 @@ def injected(injection: Injection) -> Iterator[None]:
 
 def begin(folder: Path) -> None:
     """A run with two checkpoints, and records up to the second."""
-    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsFile(folder / "metrics.jsonl")
+    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsWriter(folder / "metrics.jsonl")
     for step in (1, 2):
-        metrics.scalars(step, "train", {"loss": 1 / step})
+        metrics.write_scalars(step, "train", {"loss": 1 / step})
         metrics.flush()
         checkpoints.save(step, state(step), {"records": {"metrics.jsonl": metrics.extent()}})
     checkpoints.close()
@@ -96,11 +96,11 @@ def begin(folder: Path) -> None:
 
 def go_on(folder: Path, number: int | None, kind: str) -> dict[str, Any]:
     """Append a line, save a step, and by that remove the first; return what the injection has counted."""
-    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsFile(folder / "metrics.jsonl")
+    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsWriter(folder / "metrics.jsonl")
     injection, failed = Injection(number, kind), ""
     with injected(injection):
         try:
-            metrics.scalars(3, "train", {"loss": 1 / 3})
+            metrics.write_scalars(3, "train", {"loss": 1 / 3})
             metrics.flush()
             checkpoints.save(3, state(3), {"records": {"metrics.jsonl": metrics.extent()}})
             checkpoints.close()
@@ -112,7 +112,7 @@ def go_on(folder: Path, number: int | None, kind: str) -> dict[str, Any]:
 
 def restart(folder: Path) -> str:
     """Start again: what is wrong, or nothing."""
-    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsFile(folder / "metrics.jsonl")
+    checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsWriter(folder / "metrics.jsonl")
     sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, state(0)))
     if sound is None:
         return "no checkpoint is left"

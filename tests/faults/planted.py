@@ -17,18 +17,18 @@ from transformer.runs import checkpoint
 from transformer.training import config as experiment
 from transformer.training import loop, train
 from transformer.training.state import TrainState
-from transformer.training.writers.contract import NullSink
-from transformer.training.writers.jsonl import JsonLines
+from transformer.training.writers.jsonl import JsonLinesFile
+from transformer.training.writers.writer import NullWriter
 
 STEPS, STOPPED = 20, 13
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-class Stopped(NullSink):
+class Stopped(NullWriter):
     """What ends a run between two steps, as a kill does."""
 
-    def progress(self, step: int, total: int) -> None:
+    def report_progress(self, step: int, total: int) -> None:
         if step == STOPPED:
             raise Killed
 
@@ -65,7 +65,7 @@ def _stopped_and_resumed(values: dict[str, Any], run: Path, cache: Path, plant: 
     resolved = experiment.resolve(values)
     if plant is not None:
         with contextlib.suppress(Killed):
-            train.train(resolved, run, sink=Stopped())
+            train.train(resolved, run, writer=Stopped())
     with pytest.MonkeyPatch.context() as patch:
         if plant:
             PLANTS[plant](patch)
@@ -141,14 +141,14 @@ def _gradient(patch: pytest.MonkeyPatch) -> None:
 
 
 def _dropped_line(patch: pytest.MonkeyPatch) -> None:
-    append, count = JsonLines.append, [0]
+    append, count = JsonLinesFile.append, [0]
 
-    def sometimes(self: JsonLines, record: Any) -> None:
+    def sometimes(self: JsonLinesFile, record: Any) -> None:
         count[0] += 1
         if count[0] != 2:
             append(self, record)
 
-    patch.setattr(JsonLines, "append", sometimes)
+    patch.setattr(JsonLinesFile, "append", sometimes)
 
 
 def _dropped(batches: Iterator[Any]) -> Iterator[Any]:
@@ -182,6 +182,6 @@ PLANTS: dict[str, Plant] = {
     "a batch is dropped": _batches(_dropped),
     "a batch is repeated": _batches(_repeated),
     "two batches are exchanged": _batches(_reordered),
-    "records are not cut on resuming": lambda patch: patch.setattr(JsonLines, "truncate", lambda *_, **__: None),
+    "records are not cut on resuming": lambda patch: patch.setattr(JsonLinesFile, "truncate", lambda *_, **__: None),
     "a line of the records is dropped": _dropped_line,
 }

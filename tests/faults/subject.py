@@ -23,7 +23,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.training import config as experiment
 from transformer.training import train
-from transformer.training.writers.contract import NullSink
+from transformer.training.writers.writer import NullWriter
 
 STEPS, SAVED_EVERY = 60, 5
 LIMIT = 300  # seconds for a child
@@ -84,13 +84,13 @@ class Ended(NamedTuple):
     value: Any
 
 
-class Progress(NullSink):
+class Progress(NullWriter):
     """Where a run has come to, in memory that its parent sees: the first step of this start, and the last."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 16)
 
-    def progress(self, step: int, total: int) -> None:
+    def report_progress(self, step: int, total: int) -> None:
         first, _ = self.seen()
         self._shared[:] = struct.pack("qq", first or step, step)
 
@@ -163,10 +163,10 @@ def forked(folder: Path, function: Callable[..., Any], *arguments: Any, limit: f
     return Child(folder, function, *arguments).wait(limit)
 
 
-def trained(values: dict[str, Any], run: Path, cache: Path, sink: Any = None) -> None:
+def trained(values: dict[str, Any], run: Path, cache: Path, writer: Any = None) -> None:
     """Train the subject, or resume it."""
     use_cache(cache)
-    train.train(experiment.resolve(values), run, sink=sink)
+    train.train(experiment.resolve(values), run, writer=writer)
 
 
 def use_cache(cache: Path) -> None:

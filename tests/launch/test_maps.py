@@ -167,11 +167,11 @@ def test_ctrl_c_ends_the_server_quietly(directory, tmp_path, root):
 SERVING = """
 import os, sys
 from pathlib import Path
-from transformer.training.writers.live_page import LivePage
-page = LivePage(Path(sys.argv[1]))
-page.maps(0, {})  # of a model without attention: nothing to serve
-page.maps(0, {"a site": None})
-page.maps(1, {"a site": None})
+from transformer.training.writers.live_page import LivePageWriter
+page = LivePageWriter(Path(sys.argv[1]))
+page.write_maps(0, {})  # of a model without attention: nothing to serve
+page.write_maps(0, {"a site": None})
+page.write_maps(1, {"a site": None})
 sys.stdin.read()
 page.close() if sys.argv[2] == "close" else os._exit(1)
 """

@@ -32,7 +32,7 @@ from transformer.training import build, train
 from transformer.training import config as experiment
 from transformer.training.init_from import initial_state
 from transformer.training.writers import open_writers
-from transformer.training.writers.maps import BackgroundMaps
+from transformer.training.writers.map_writer import BackgroundMapWriter
 
 SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
 DTYPES = {"half": jnp.bfloat16, "count": jnp.int32}
@@ -190,16 +190,16 @@ def check_maps(folder: Path) -> None:
         store.write(step, jax.tree.map(divided, some_maps()))
 
 
-def dies(folder: Path) -> type[BackgroundMaps]:
-    """The sink of a process that is killed, once the checkpoint before is there."""
+def dies(folder: Path) -> type[BackgroundMapWriter]:
+    """The writer of a process that is killed, once the checkpoint before is there."""
 
-    class Dying(BackgroundMaps):
-        def progress(self, step: int, total: int) -> None:
+    class Dying(BackgroundMapWriter):
+        def report_progress(self, step: int, total: int) -> None:
             if step == DIES and jax.process_index() == jax.process_count() - 1:
                 while not (folder / "checkpoints" / str(DIES - 1)).exists():
                     time.sleep(0.05)
                 os.kill(os.getpid(), signal.SIGKILL)
-            super().progress(step, total)
+            super().report_progress(step, total)
 
     return Dying
 
@@ -221,7 +221,7 @@ def main(folder: Path, *more: str) -> None:
         found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
     if "killed" in more:
-        open_writers.BackgroundMaps = dies(folder / "killed")  # type: ignore[misc]
+        open_writers.BackgroundMapWriter = dies(folder / "killed")  # type: ignore[misc]
         train.train(experiment.resolve(config), folder / "killed")
 
 

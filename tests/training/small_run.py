@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.runs.jsonl_records import read_records
-from transformer.training.writers.console import Console
+from transformer.training.writers.console import ConsoleWriter
 
 CONFIG: dict[str, Any] = {
     "name": "small",
@@ -51,14 +51,14 @@ class Killed(BaseException):
     """What ends a run between two steps."""
 
 
-def console_killed_at(step: int) -> type[Console]:
+def console_killed_at(step: int) -> type[ConsoleWriter]:
     """The console of a run that does not live to see the end of that step."""
 
-    class KilledConsole(Console):
-        def progress(self, at: int, total: int) -> None:
+    class KilledConsole(ConsoleWriter):
+        def report_progress(self, at: int, total: int) -> None:
             if at == step:
                 raise Killed
-            super().progress(at, total)
+            super().report_progress(at, total)
 
     return KilledConsole
 

@@ -34,7 +34,7 @@ from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
 from transformer.training.init_from import InitializeFrom, initial_state
 from transformer.training.state import TrainState
-from transformer.training.writers.open_writers import RunSinks
+from transformer.training.writers.open_writers import RunWriters
 
 STEPS = 2
 CONFIG: dict[str, Any] = {
@@ -85,7 +85,7 @@ def one_device() -> Iterator[None]:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.one_device())
         for module in (train, vmapped):
-            patch.setattr(module, "open_sinks", lambda *arguments, **named: RunSinks(()))
+            patch.setattr(module, "open_writers", lambda *arguments, **named: RunWriters(()))
             patch.setattr(module, "peak_flops", lambda devices: 1e9)
         patch.setattr(run_setup, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
         patch.setattr(run_setup, "compile_evaluations", of_nothing)

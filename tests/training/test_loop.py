@@ -15,7 +15,7 @@ from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_l
 from transformer.training.meter import Meter
 from transformer.training.step import Metrics
 from transformer.training.update_guard import Diverged, SkippedSteps
-from transformer.training.writers.contract import Sink
+from transformer.training.writers.writer import Writer
 
 
 class Count(NamedTuple):
@@ -32,31 +32,31 @@ class Numbers:
 
 
 class Recorder:
-    """A sink that keeps every call, by name, in order."""
+    """A writer that keeps every call, by name, in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         self.calls.append(("scalars", step, split, dict(values)))
 
-    def samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
         self.calls.append(("samples", step, split, list(samples)))
 
-    def maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
+    def write_maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
         self.calls.append(("maps", step, dict(maps)))
 
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         self.calls.append(("heads", step, dict(heads)))
 
-    def progress(self, step: int, total: int) -> None:
+    def report_progress(self, step: int, total: int) -> None:
         self.calls.append(("progress", step, total))
 
     def flush(self) -> None:
         self.calls.append(("flush", None))
 
     def close(self) -> None:
-        raise AssertionError("who opened the sink closes it")
+        raise AssertionError("who opened the writer closes it")
 
     def steps(self, *start: Any) -> list[int]:
         """The steps of the calls whose name (and split) is this."""
@@ -83,7 +83,7 @@ class Trial:
         self.losses = losses or {}
         self.monitor = Until(stopped_before)
         self.saved: list[dict[str, Any]] = []
-        self.sink = Recorder()
+        self.writer = Recorder()
         self.fed: list[int] = []
 
     def step(self, state: Count, batch: Mapping[str, np.ndarray], observe: bool = False) -> tuple[Count, Metrics]:
@@ -103,16 +103,16 @@ class Trial:
         )
 
     def probe(self, state: Count) -> dict[str, np.ndarray]:
-        self.sink.calls.append(("probe", state.step))
+        self.writer.calls.append(("probe", state.step))
         return {"site": np.full(1, np.max(state.step))}
 
     def save(self, state: Count, progress: Mapping[str, Any]) -> None:
-        self.sink.calls.append(("save", int(np.max(state.step))))
+        self.writer.calls.append(("save", int(np.max(state.step))))
         self.saved.append(dict(progress))
 
     def run(self, steps: int, cadence: Cadence, start: int = 0, **options: Any) -> Any:
         evaluations = [self.measured("bleu", False), self.measured("error_rate", True)]
-        reporter = Reporter(cadence, evaluations, self.probe, self.sink, self.monitor)  # type: ignore[arg-type]
+        reporter = Reporter(cadence, evaluations, self.probe, self.writer, self.monitor)  # type: ignore[arg-type]
         return train_loop(
             Count(start),  # type: ignore[arg-type]
             self.step,  # type: ignore[arg-type]
@@ -126,46 +126,46 @@ class Trial:
 
 def test_each_thing_happens_at_its_cadence_and_at_the_end() -> None:
     trial = Trial()
-    assert isinstance(trial.sink, Sink)
+    assert isinstance(trial.writer, Writer)
     state = trial.run(11, Cadence(log=2, evaluate=3, maps=4, checkpoint=5))
     assert state == Count(11)
     assert trial.fed == list(range(11))
-    assert trial.sink.steps("progress") == list(range(1, 12))
-    assert trial.sink.steps("scalars", "train") == [2, 4, 6, 8, 10, 11]
-    assert trial.sink.steps("scalars", "validation") == [3, 6, 9, 11]
-    assert trial.sink.steps("samples", "validation") == [3, 6, 9, 11]
-    assert trial.sink.steps("scalars", "test") == [11]  # an evaluation of the end
-    assert trial.sink.steps("maps") == [0, 4, 8, 11]
-    assert trial.sink.steps("save") == [5, 10, 11]
-    assert [int(c[2]["site"][0]) for c in trial.sink.calls if c[0] == "maps"] == [0, 4, 8, 11]
-    assert trial.sink.calls[-1] == ("save", 11)  # a run that has its last checkpoint is complete
+    assert trial.writer.steps("progress") == list(range(1, 12))
+    assert trial.writer.steps("scalars", "train") == [2, 4, 6, 8, 10, 11]
+    assert trial.writer.steps("scalars", "validation") == [3, 6, 9, 11]
+    assert trial.writer.steps("samples", "validation") == [3, 6, 9, 11]
+    assert trial.writer.steps("scalars", "test") == [11]  # an evaluation of the end
+    assert trial.writer.steps("maps") == [0, 4, 8, 11]
+    assert trial.writer.steps("save") == [5, 10, 11]
+    assert [int(c[2]["site"][0]) for c in trial.writer.calls if c[0] == "maps"] == [0, 4, 8, 11]
+    assert trial.writer.calls[-1] == ("save", 11)  # a run that has its last checkpoint is complete
 
 
 def test_zero_means_only_at_the_end() -> None:
     trial = Trial()
     trial.run(4, Cadence(log=1, evaluate=0, maps=0, checkpoint=0))
     for name in (("scalars", "validation"), ("maps",), ("save",)):
-        assert trial.sink.steps(*name) == [4]
+        assert trial.writer.steps(*name) == [4]
 
 
 def test_a_resumed_run_goes_on_where_it_stopped() -> None:
     trial = Trial()
     trial.run(9, Cadence(log=3, evaluate=0, maps=3, checkpoint=3), start=6)
     assert trial.fed == [6, 7, 8]
-    assert trial.sink.steps("scalars", "train") == [9]
-    assert trial.sink.steps("maps") == [9]  # none of step 0: the first run has it
+    assert trial.writer.steps("scalars", "train") == [9]
+    assert trial.writer.steps("maps") == [9]  # none of step 0: the first run has it
 
 
 def test_a_finished_run_does_nothing() -> None:
     trial = Trial()
     assert trial.run(9, Cadence(log=3, evaluate=3, maps=3, checkpoint=3), start=9) == Count(9)
-    assert trial.sink.calls == []
+    assert trial.writer.calls == []
 
 
 def test_the_metrics_of_every_step_count_once() -> None:
     trial = Trial()
     trial.run(7, Cadence(log=3, evaluate=0, maps=0, checkpoint=0))
-    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     windows = ([1, 2, 3], [4, 5, 6], [7])
     assert [r["loss"] for r in reports] == [np.mean(w) for w in windows]
     assert [r["rate"] for r in reports] == pytest.approx([np.mean([1 / n for n in w]) for w in windows])
@@ -181,7 +181,7 @@ def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do()
     trial = Trial()
     meter = Meter(flops=lambda batch: 1000.0 * float(batch["number"][0] + 1), peak_flops=5e6)
     trial.run(4, Cadence(log=2, evaluate=0, maps=0, checkpoint=0), meter=meter)
-    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     a_step = [r["utilization"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
     assert [r["flops_per_step"] for r in reports] == [1500, 3500]
@@ -197,13 +197,13 @@ def test_two_steps_in_a_row_that_made_no_update_stop_a_run_that_bears_one(bad: f
         trial.run(6, Cadence(log=5, evaluate=0, maps=0, checkpoint=5), meter=Meter(SkippedSteps(2).check))
     assert isinstance(diverged.value, FloatingPointError)
     assert (diverged.value.first, diverged.value.step) == (at - 1, at)
-    assert trial.sink.steps("save") == ([5] if at > 5 else [])
+    assert trial.writer.steps("save") == ([5] if at > 5 else [])
 
 
 def test_steps_that_made_no_update_are_counted_and_in_no_mean() -> None:
     trial = Trial(losses={2: math.nan, 5: math.inf, 6: math.nan})
     trial.run(6, Cadence(log=4, evaluate=0, maps=0, checkpoint=4))
-    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     assert [r["skipped"] for r in reports] == [1, 2]
     assert reports[0]["loss"] == np.mean([1, 3, 4])
     assert np.isnan(reports[1]["loss"])
@@ -226,10 +226,10 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
     trial = Trial(stopped_before=before)
     with pytest.raises(RunStopped):
         trial.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4))
-    assert trial.sink.steps("save") == saved
+    assert trial.writer.steps("save") == saved
     if saved and trial.saved[-1]:
         assert (trial.saved[-1]["looked"], trial.saved[-1]["window"]["steps"]) == (looked, window)
-    assert trial.sink.steps("scalars", "validation") == ([4] if looked and saved else [])
+    assert trial.writer.steps("scalars", "validation") == ([4] if looked and saved else [])
     made = saved[-1] if saved else 0
     assert trial.fed == list(range(made))
     rest = Trial()
@@ -237,7 +237,9 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
     progress = trial.saved[-1] if saved else {}
     meter.restore_window(**progress.get("window", {"steps": 0, "sums": {}}))
     rest.run(8, Cadence(log=2, evaluate=4, maps=4, checkpoint=4), start=made, meter=meter)
-    reports = {c[1]: c[3]["loss"] for t in (trial, rest) for c in t.sink.calls if c[0] == "scalars" and c[2] == "train"}
+    reports = {
+        c[1]: c[3]["loss"] for t in (trial, rest) for c in t.writer.calls if c[0] == "scalars" and c[2] == "train"
+    }
     assert reports == {2: 1.5, 4: 3.5, 6: 5.5, 8: 7.5}
 
 
@@ -256,7 +258,7 @@ def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_
         start=np.full(2, 2),  # type: ignore[arg-type]
         meter=Meter(lambda step, _, values: checked.append((step, values["loss"].tolist())), lambda batch: 10.0),
     )
-    reports = [c[3] for c in trial.sink.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     np.testing.assert_array_equal([r["loss"] for r in reports], [[3.5, 7], [5.5, np.nan]])
     rates = reports[0]["tokens_per_second"] / reports[0]["steps_per_second"]
     np.testing.assert_allclose(rates, [3, 5])
@@ -268,7 +270,7 @@ def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_
 def test_heads_are_reported_of_the_steps_that_observed_them_and_of_no_other() -> None:
     trial = Trial()
     trial.run(7, Cadence(log=3, evaluate=0, maps=0, checkpoint=0, heads=2))
-    reports = [call for call in trial.sink.calls if call[0] == "heads"]
+    reports = [call for call in trial.writer.calls if call[0] == "heads"]
     assert [call[1] for call in reports] == [2, 4, 6]
     for _, _, heads in reports:
         np.testing.assert_array_equal(heads["site"]["entropy"], np.full((1, 2), 3.0))

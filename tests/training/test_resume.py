@@ -30,7 +30,7 @@ from transformer.training import config as experiment
 from transformer.training.rollback import Rewind
 from transformer.training.state import TrainState
 from transformer.training.writers import open_writers as files
-from transformer.training.writers.maps import Maps
+from transformer.training.writers.map_writer import MapWriter
 
 STEPS, SAVED, STOPPED = 8, 4, 7
 PROMPTS = {"prompts": ("the ", "of "), "max_new_tokens": 4}
@@ -88,7 +88,7 @@ def stopped(workdirs: Path) -> Path:
     """A run that was killed behind its checkpoint, and resumed: its metrics went further than its checkpoint."""
     folder = workdirs / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "Console", console_killed_at(STOPPED))
+        patch.setattr(train, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
             train.train(experiment.resolve(CONFIG), folder)
     assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
@@ -171,19 +171,19 @@ def unlooked(workdirs: Path) -> Path:
     return workdirs / "unlooked"
 
 
-class KilledMaps(Maps):
+class KilledMaps(MapWriter):
     """The maps of a process that dies as soon as one step of them is on disk."""
 
-    def maps(self, step: int, maps: Any) -> None:
-        super().maps(step, maps)
+    def write_maps(self, step: int, maps: Any) -> None:
+        super().write_maps(step, maps)
         raise Killed
 
 
 @pytest.mark.parametrize(
     ("name", "killed"),
     [
-        ("Console", (train, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
-        pytest.param("Maps", (files, KilledMaps), marks=pytest.mark.slow),  # in the midst of reporting
+        ("ConsoleWriter", (train, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
+        pytest.param("MapWriter", (files, KilledMaps), marks=pytest.mark.slow),  # in the midst of reporting
     ],
 )
 def test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_reports_it(
@@ -406,7 +406,7 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
     shutil.copytree(half, folder)
 
     def diverged(*arguments: Any, reporter: Any, **more: Any) -> None:
-        reporter.sink.maps(6, {})  # which no store takes
+        reporter.writer.write_maps(6, {})  # which no store takes
         raise FloatingPointError("loss is nan at step 7")
 
     monkeypatch.setattr(train, "train_loop", diverged)
@@ -516,7 +516,7 @@ def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, mon
     def spoilt(state: TrainState, *arguments: Any, save: Any, reporter: Any, **more: Any) -> None:
         leaves, structure = jax.tree.flatten(state.variables)
         leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(np.nan)
-        reporter.sink.flush()
+        reporter.writer.flush()
         save(state._replace(step=state.step + 1, variables=jax.tree.unflatten(structure, leaves)), {})
 
     monkeypatch.setattr(train, "train_loop", spoilt)

@@ -22,8 +22,8 @@ from transformer.storage.lease import Lease, hold_lease
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.worker import PROGRESS
-from transformer.training.writers.jsonl import MetricsFile
-from transformer.training.writers.tensorboard import TensorBoard
+from transformer.training.writers.jsonl import MetricsWriter
+from transformer.training.writers.tensorboard import TensorBoardWriter
 
 # Not imported here: what it is depends on an environment variable that is set below.
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
@@ -144,11 +144,11 @@ def test_a_file_that_does_not_grow_is_not_sent_again(run: Path, server: BucketSe
     server.put("bucket", f"{_key(run)}/m", b'{"step": 1, "split": "a"}\n')
     before = server.objects["bucket", f"{_key(run)}/m"].generation
     for _ in range(2):
-        file = MetricsFile(run / "m")
+        file = MetricsWriter(run / "m")
         file.truncate(1)
         file.close()
     assert server.objects["bucket", f"{_key(run)}/m"].generation == before
-    MetricsFile(run / "n").close()
+    MetricsWriter(run / "n").close()
     assert _contents(server, run).keys() == {"m"}
 
 
@@ -157,12 +157,12 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
     run: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
 ):
     run = run / str(lost)
-    file = MetricsFile(run / "m")
+    file = MetricsWriter(run / "m")
     for step in range(1, 9):
-        file.scalars(step, "train", {"loss": 1 / step})
+        file.write_scalars(step, "train", {"loss": 1 / step})
     file.close()
     before = read_records(run / "m")
-    stopped = MetricsFile(run / "m")
+    stopped = MetricsWriter(run / "m")
 
     def killed(path: Path, send: Any) -> None:
         raise DirectoryLost("killed")
@@ -176,10 +176,10 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
             stopped.truncate(after_step=3)
         stopped._file._mirror._closed.set()  # type: ignore[attr-defined]  # a killed process sends nothing
     assert read_records(run / "m") == (before if lost else before[:3])
-    resumed = MetricsFile(run / "m")
+    resumed = MetricsWriter(run / "m")
     resumed.truncate(after_step=3)
     assert read_records(run / "m") == before[:3]
-    resumed.scalars(4, "train", {"loss": 1 / 4})
+    resumed.write_scalars(4, "train", {"loss": 1 / 4})
     resumed.close()
     assert read_records(run / "m") == before[:4]
 
@@ -189,7 +189,7 @@ def test_a_spoilt_line_is_named_and_heals(run: Path, server: BucketServer, capsy
     server.put("bucket", f"{_key(run)}/m", content)
     with pytest.raises(UserError, match="m:2 is no JSON object"):
         read_records(run / "m")
-    file = MetricsFile(run / "m")
+    file = MetricsWriter(run / "m")
     file.truncate(1)
     file.close()
     assert "line 2 cannot be read" in capsys.readouterr().err
@@ -211,9 +211,9 @@ def test_a_checkpoint_is_moved_whole_and_removed_from_its_mark_on(run: Path, ser
 
 def test_a_file_that_was_copied_from_a_disk_goes_on(run: Path, server: BucketServer):
     server.put("bucket", f"{_key(run)}/m", b'{"step": 1, "split": "a"}\n{"step": 2, "split": "a"}\n')
-    file = MetricsFile(run / "m")
+    file = MetricsWriter(run / "m")
     file.truncate(1)
-    file.scalars(2, "b", {})
+    file.write_scalars(2, "b", {})
     file.close()
     assert [(record["step"], record["split"]) for record in read_records(run / "m")] == [(1, "a"), (2, "b")]
 
@@ -328,12 +328,12 @@ def test_of_many_claimants_one_follows_a_dead_holder(run: Path):
 def test_a_run_that_lost_its_lease_stops_with_one_line_and_writes_nothing_more(run: Path, server: BucketServer):
     """Also in the midst of something that asks for nothing."""
     key = "bucket", f"{_key(run)}/lock"
-    opened: list[MetricsFile] = []
+    opened: list[MetricsWriter] = []
 
     def train() -> None:
         with RunDirectory.claim(run, CONFIG) as directory:
-            opened.append(MetricsFile(directory.metrics_file))
-            opened[0].scalars(1, "train", {"loss": 1.0})
+            opened.append(MetricsWriter(directory.metrics_file))
+            opened[0].write_scalars(1, "train", {"loss": 1.0})
             theirs = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
             server.put(*key, json.dumps(theirs).encode())
             try:
@@ -550,11 +550,11 @@ def test_the_log_and_the_events_arrive(run: Path, server: BucketServer, monkeypa
         for note in ("a note", "again"):
             with directory.log_to_file():
                 ours.info(note)
-        board = TensorBoard(directory.tensorboard)
-        board.scalars(1, "train", {"loss": 2.5})
+        board = TensorBoardWriter(directory.tensorboard)
+        board.write_scalars(1, "train", {"loss": 2.5})
         _wait(lambda: server.names(f"{_key(run)}/tensorboard/"))
         (early,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]
-        board.scalars(2, "train", {"loss": 1.5})
+        board.write_scalars(2, "train", {"loss": 1.5})
         board.close()
         (late,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]
     lines = (run / "log.txt").read_text().splitlines()

@@ -30,7 +30,7 @@ from transformer.training import config as experiment
 from transformer.training.init_from import copy_source_tokenizer, initial_state
 from transformer.training.state import TrainState
 from transformer.training.trained_run import load
-from transformer.training.writers.console import Console
+from transformer.training.writers.console import ConsoleWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")]
 
@@ -84,7 +84,7 @@ def run(server: BucketServer) -> Path:
     """A run in the bucket that was stopped behind its checkpoint, and resumed."""
     run = parse_path("gs://bucket/runs/one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "Console", console_killed_at(STOPPED))
+        patch.setattr(train, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
             train.train(experiment.resolve(CONFIG), run)
     assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
@@ -181,8 +181,8 @@ def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path:
 def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Robbed(Console):
-        def progress(self, step: int, total: int) -> None:
+    class Robbed(ConsoleWriter):
+        def report_progress(self, step: int, total: int) -> None:
             if step == SAVED:
                 key = "bucket", "runs/robbed/lock"
                 about = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
@@ -191,7 +191,7 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
                 (held,) = [each for name, each in lease._held.items() if name == "runs/robbed"]
                 held._lost = "was taken over by process 1 on host other"
 
-    monkeypatch.setattr(train, "Console", Robbed)
+    monkeypatch.setattr(train, "ConsoleWriter", Robbed)
     with pytest.raises(
         DirectoryLost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"
     ):

@@ -16,8 +16,8 @@ from tests.training.small_run import CONFIG
 from transformer.runs.jsonl_records import read_records
 from transformer.training.config import resolve
 from transformer.training.train import train
-from transformer.training.writers.contract import Sinks
-from transformer.training.writers.trackers import ToMlflow, TrackedRun, open_trackers
+from transformer.training.writers.trackers import MlflowTracker, TrackedRun, open_trackers
+from transformer.training.writers.writer import MultiWriter
 
 Curves = dict[str, list[tuple[int, float]]]
 # The second start goes on behind step 4, and sends nothing twice.
@@ -39,8 +39,8 @@ def trained(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for steps in STEPS:
         task = {**CONFIG["task"], "prompts": ("The ",), "max_new_tokens": 4}
         config = {**CONFIG, "steps": steps, "maps_every": 4, "task": task}
-        with open_trackers((name,), workdir, said.append, group="sweep") as sinks:
-            train(resolve(config), workdir, sink=Sinks(*sinks))
+        with open_trackers((name,), workdir, said.append, group="sweep") as writers:
+            train(resolve(config), workdir, writer=MultiWriter(*writers))
     assert said == []
     return workdir
 
@@ -82,9 +82,9 @@ def test_mlflow_holds_the_numbers_the_config_and_the_page(folder: Path, monkeypa
         "samples",
     }
     # A run that was killed reports again what lies behind its checkpoint: nothing of it is there twice.
-    again = ToMlflow(TrackedRun(run.data.tags["headwise.id"], "run", "sweep", {}, resumed=True))
+    again = MlflowTracker(TrackedRun(run.data.tags["headwise.id"], "run", "sweep", {}, resumed=True))
     for step in (6, 8, 10):
-        again.scalars(step, "train", {"loss": 1.0})
+        again.write_scalars(step, "train", {"loss": 1.0})
     steps = [each.step for each in client.get_metric_history(run.info.run_id, "train/loss")]
     assert steps == [2, 4, 6, 8, 10]
 

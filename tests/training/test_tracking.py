@@ -21,10 +21,10 @@ from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.studies.sweeps.training import ModelTrainer
 from transformer.training.writers import trackers as tracking
 from transformer.training.writers.trackers import (
-    Library,
     ReportThread,
     TrackedRun,
-    Trackers,
+    TrackerLibrary,
+    TrackersWriter,
     any_tracker_hangs,
     requested_trackers,
 )
@@ -49,13 +49,13 @@ class Recorder:
         self._kept = kept
         kept.append(("open", run.id, run.name, run.group, run.config, run.resumed))
 
-    def scalars(self, step: int, split: str, values: Any) -> None:
+    def write_scalars(self, step: int, split: str, values: Any) -> None:
         self._kept.append((step, split, values))
 
-    def samples(self, step: int, split: str, samples: Any) -> None:
+    def write_samples(self, step: int, split: str, samples: Any) -> None:
         self._kept.append((step, split, samples))
 
-    def page(self, path: Path) -> None:
+    def write_page(self, path: Path) -> None:
         self._kept.append(("page", path.read_text()))
 
     def close(self, complete: bool) -> None:
@@ -66,7 +66,7 @@ class Recorder:
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the only tracker that there is, "recorder", is told."""
     told: list[Any] = []
-    table = {"recorder": Library("json", "recorder", lambda run: Recorder(run, told))}
+    table = {"recorder": TrackerLibrary("json", "recorder", lambda run: Recorder(run, told))}
     monkeypatch.setattr(tracking, "TRACKERS", table)
     return told
 
@@ -81,11 +81,11 @@ def workdir(tmp_path: Path) -> Path:
     return path
 
 
-def tell(trackers: Trackers, steps: Sequence[int], total: int) -> None:
+def tell(trackers: TrackersWriter, steps: Sequence[int], total: int) -> None:
     for step in steps:
-        trackers.scalars(step, "train", {"loss": 0.5 * step})
-        trackers.progress(step, total)
-    trackers.samples(steps[-1], "test", [{"output": "ok"}])
+        trackers.write_scalars(step, "train", {"loss": 0.5 * step})
+        trackers.report_progress(step, total)
+    trackers.write_samples(steps[-1], "test", [{"output": "ok"}])
     trackers.close()
 
 
@@ -93,10 +93,10 @@ def test_everything_is_told_in_order_and_a_run_keeps_its_name(
     kept: list[Any], workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "render", lambda path: f"page of {path.name}")
-    assert Trackers(("recorder",), workdir).wait(30) == []
+    assert TrackersWriter(("recorder",), workdir).wait(30) == []
     assert kept == []  # nothing is opened before the first report
     for steps in ((1,), (2,)):
-        trackers = Trackers(("recorder",), workdir, "sweep")
+        trackers = TrackersWriter(("recorder",), workdir, "sweep")
         tell(trackers, steps, 2)
         assert trackers.wait(30) == []
     number = RunDirectory(workdir).facts()["tracked_as"]
@@ -117,30 +117,30 @@ def test_everything_is_told_in_order_and_a_run_keeps_its_name(
 
 
 def test_a_run_without_maps_has_no_page(kept: list[Any], workdir: Path) -> None:
-    trackers = Trackers(("recorder",), workdir)
+    trackers = TrackersWriter(("recorder",), workdir)
     tell(trackers, (1,), 1)
     assert trackers.wait(30) == []
     assert [each[0] for each in kept] == ["open", 1, 1, "close"]
 
 
 def test_trials_are_told_as_one_sweep(kept: list[Any], workdir: Path) -> None:
-    with ModelTrainer(trackers=("recorder",))._tracking(workdir) as sinks:
-        sinks[0].scalars(1, "train", {"loss": 1.0})
+    with ModelTrainer(trackers=("recorder",))._tracking(workdir) as writers:
+        writers[0].write_scalars(1, "train", {"loss": 1.0})
     assert kept[0][2:4] == ("one", "sweep")
     assert kept[-1] == ("close", False)
-    with ModelTrainer()._tracking(workdir) as sinks:
-        assert sinks == ()
+    with ModelTrainer()._tracking(workdir) as writers:
+        assert writers == ()
 
 
 def test_a_run_that_is_stopped_waits_less(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hung, said = threading.Event(), []
-    monkeypatch.setattr(tracking, "TRACKERS", {"x": Library("json", "x", lambda run: hung.wait())})  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(tracking, "TRACKERS", {"x": TrackerLibrary("json", "x", lambda run: hung.wait())})  # type: ignore[arg-type,return-value]
     monkeypatch.setattr(tracking, "GRACE_SECONDS", 10_000.0)
     monkeypatch.setattr(tracking, "GRACE_SECONDS_WHEN_STOPPED", 0.1)
 
     def stopped() -> None:
-        with tracking.open_trackers(("x",), workdir, said.append) as (sink,):
-            sink.scalars(1, "train", {"loss": 1.0})
+        with tracking.open_trackers(("x",), workdir, said.append) as (writer,):
+            writer.write_scalars(1, "train", {"loss": 1.0})
             raise RunStopped
 
     with pytest.raises(RunStopped):
@@ -207,9 +207,9 @@ def test_what_hangs_holds_up_nothing_but_itself(monkeypatch: pytest.MonkeyPatch)
 def test_an_unknown_tracker_and_an_absent_library_are_one_line(
     flag: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = {name: Library("json", name, Recorder) for name in tracking.TRACKERS}  # type: ignore[arg-type]
+    table = {name: TrackerLibrary("json", name, Recorder) for name in tracking.TRACKERS}  # type: ignore[arg-type]
     if flag == "absent":
-        table["absent"] = Library("no_such_module", "absent-client", Recorder)  # type: ignore[arg-type]
+        table["absent"] = TrackerLibrary("no_such_module", "absent-client", Recorder)  # type: ignore[arg-type]
     monkeypatch.setattr(tracking, "TRACKERS", table)
     with pytest.raises(UserError) as told:
         requested_trackers(flag)

@@ -29,8 +29,8 @@ from transformer.training.restore import resume_together
 from transformer.training.run_setup import OpenRun
 from transformer.training.update_guard import Diverged
 from transformer.training.vmapped import StackedBatches
-from transformer.training.writers.contract import NullSink
-from transformer.training.writers.vmapped import VmappedSinks
+from transformer.training.writers.vmapped import VmappedWriters
+from transformer.training.writers.writer import NullWriter
 
 STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
 CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "vmapped", "maps_every": 4}
@@ -68,7 +68,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All vmapped, killed behind a checkpoint and resumed."""
     folder = tmp_path_factory.mktemp("together")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vmapped, "Console", console_killed_at(STOPPED))
+        patch.setattr(vmapped, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
             train(RUNS, folder)
     for name in RUNS:
@@ -83,15 +83,15 @@ def train(runs: Mapping[str, experiment.Experiment], folder: Path) -> list[vmapp
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
 
 
-class Told(NullSink):
-    """A sink beside a run's own: what it is told last of the run in a directory."""
+class Told(NullWriter):
+    """A writer beside a run's own: what it is told last of the run in a directory."""
 
     runs: ClassVar[dict[Path, list[tuple[int, str, float]]]] = {}
 
     def __init__(self, path: Path):
         self._told = self.runs[path] = []
 
-    def scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
         self._told.append((step, split, float(values["loss"])))
 
 
@@ -297,16 +297,16 @@ def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
     assert vmapped.vmapped_gain(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
 
 
-class Kept(NullSink):
-    """A sink that keeps its calls."""
+class Kept(NullWriter):
+    """A writer that keeps its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         self.calls.append((step, split, dict(values)))
 
-    def samples(self, step: int, split: str, samples: Any) -> None:
+    def write_samples(self, step: int, split: str, samples: Any) -> None:
         self.calls.append((step, split, list(samples)))
 
     def close(self) -> None:
@@ -314,25 +314,27 @@ class Kept(NullSink):
 
 
 def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
-    class Refusing(NullSink):
-        def maps(self, step: int, maps: Mapping[str, Any]) -> None:
+    class Refusing(NullWriter):
+        def write_maps(self, step: int, maps: Mapping[str, Any]) -> None:
             raise NonFiniteError(step, "maps['self'] holds NaN")
 
-    class Maps(NullSink):
+    class Maps(NullWriter):
         def __init__(self) -> None:
             self.kept: list[Any] = []
 
-        def maps(self, step: int, maps: Mapping[str, Any]) -> None:
+        def write_maps(self, step: int, maps: Mapping[str, Any]) -> None:
             self.kept.append((step, maps))
 
     kept, ended = Maps(), []
-    sinks = VmappedSinks([Refusing(), kept], not_finite=lambda run, found: (ended.append(run), sinks.stop(run))[1])
+    writers = VmappedWriters(
+        [Refusing(), kept], not_finite=lambda run, found: (ended.append(run), writers.stop(run))[1]
+    )
     for step in (1, 2):
-        sinks.maps(step, {"self": {0: "nan", 1: "sound"}})
+        writers.write_maps(step, {"self": {0: "nan", 1: "sound"}})
     assert ended == [0]
     assert kept.kept == [(1, {"self": "sound"}), (2, {"self": "sound"})]
     with pytest.raises(NonFiniteError):
-        VmappedSinks([Refusing()]).maps(1, {"self": {0: "nan"}})
+        VmappedWriters([Refusing()]).write_maps(1, {"self": {0: "nan"}})
 
 
 @pytest.mark.slow
@@ -352,13 +354,13 @@ def test_a_state_that_is_not_finite_ends_its_run_alone(
 
 def test_every_run_is_told_its_own_until_it_is_stopped() -> None:
     one, two, shared = Kept(), Kept(), Kept()
-    sinks = VmappedSinks([one, two], shared)
-    sinks.scalars(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0})
-    sinks.samples(1, "test", [[], [{"output": "x"}]])
-    sinks.scalars(2, "test", {"bleu": (None, 5.0)})
-    sinks.stop(1)
-    sinks.scalars(3, "train", {"loss": np.array([2.0, np.nan])})
-    sinks.close()
+    writers = VmappedWriters([one, two], shared)
+    writers.write_scalars(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0})
+    writers.write_samples(1, "test", [[], [{"output": "x"}]])
+    writers.write_scalars(2, "test", {"bleu": (None, 5.0)})
+    writers.stop(1)
+    writers.write_scalars(3, "train", {"loss": np.array([2.0, np.nan])})
+    writers.close()
     assert one.calls == [(1, "train", {"loss": 1.0, "rate": 7.0}), (3, "train", {"loss": 2.0}), "closed"]
     told = [(1, "train", {"loss": 3.0, "rate": 7.0}), (1, "test", [{"output": "x"}]), (2, "test", {"bleu": 5.0})]
     assert two.calls == [*told, "closed"]

@@ -1,4 +1,4 @@
-"""Sinks: the metrics file survives kills and resumes, the console suits its stream, events are readable."""
+"""Writers: the metrics file survives kills and resumes, the console suits its stream, events are readable."""
 
 import concurrent.futures
 import contextlib
@@ -23,27 +23,27 @@ from transformer.maps.attention_png import wall
 from transformer.maps.capture_plan import levels_of, quantize_maps
 from transformer.runs.jsonl_records import read_records
 from transformer.storage.storage import DirectoryLost
-from transformer.training.writers.console import Console, Log
-from transformer.training.writers.contract import NullSink, OptionalSink, Sinks
-from transformer.training.writers.jsonl import MetricsFile
-from transformer.training.writers.maps import BackgroundMaps
-from transformer.training.writers.tensorboard import TensorBoard
+from transformer.training.writers.console import ConsoleWriter, LogWriter
+from transformer.training.writers.jsonl import MetricsWriter
+from transformer.training.writers.map_writer import BackgroundMapWriter
+from transformer.training.writers.tensorboard import TensorBoardWriter
+from transformer.training.writers.writer import BestEffortWriter, MultiWriter, NullWriter
 
 
 class Recorder:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def scalars(self, *arguments: object) -> None:
+    def write_scalars(self, *arguments: object) -> None:
         self.calls.append("scalars")
 
-    def samples(self, *arguments: object) -> None:
+    def write_samples(self, *arguments: object) -> None:
         self.calls.append("samples")
 
-    def maps(self, *arguments: object) -> None:
+    def write_maps(self, *arguments: object) -> None:
         self.calls.append("maps")
 
-    def progress(self, *arguments: object) -> None:
+    def report_progress(self, *arguments: object) -> None:
         self.calls.append("progress")
 
     def flush(self) -> None:
@@ -54,24 +54,24 @@ class Recorder:
 
 
 def test_metrics_are_one_plain_object_a_line(tmp_path: Path):
-    file = MetricsFile(tmp_path / "metrics.jsonl")
-    file.scalars(1, "train", {"loss": np.float32(2.5), "count": np.int64(3)})
+    file = MetricsWriter(tmp_path / "metrics.jsonl")
+    file.write_scalars(1, "train", {"loss": np.float32(2.5), "count": np.int64(3)})
     on_disk = (tmp_path / "metrics.jsonl").read_text()
     assert on_disk == '{"step": 1, "split": "train", "loss": 2.5, "count": 3}\n'
     file.close()
 
 
 def test_a_number_that_is_not_finite_is_null(tmp_path: Path):
-    file = MetricsFile(tmp_path / "m")
-    file.scalars(1, "train", {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": 1.0})
+    file = MetricsWriter(tmp_path / "m")
+    file.write_scalars(1, "train", {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": 1.0})
     file.close()
     assert read_records(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None, "c": None, "d": 1.0}]
 
 
 def test_a_metric_cannot_hide_the_step(tmp_path: Path):
-    file = MetricsFile(tmp_path / "m")
+    file = MetricsWriter(tmp_path / "m")
     with pytest.raises(ValueError, match="'step'"):
-        file.scalars(1, "train", {"step": 3.0})
+        file.write_scalars(1, "train", {"step": 3.0})
     assert (tmp_path / "m").read_bytes() == b""
 
 
@@ -81,30 +81,30 @@ def test_a_torn_last_line_is_cut_at_every_length(tmp_path: Path):
     for length in range(len(second) - 1):
         path.write_bytes(first + second[:length])
         assert [record["step"] for record in read_records(path)] == [1]
-        MetricsFile(path).close()
+        MetricsWriter(path).close()
         assert path.read_bytes() == first
     # Only its newline is missing: nothing is lost.
     path.write_bytes(first + second[:-1])
-    MetricsFile(path).close()
+    MetricsWriter(path).close()
     assert path.read_bytes() == first + second
 
 
 def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path):
-    def report(file: MetricsFile, steps: range) -> None:
+    def report(file: MetricsWriter, steps: range) -> None:
         for step in steps:
-            file.scalars(step, "train", {"loss": 1 / step})
+            file.write_scalars(step, "train", {"loss": 1 / step})
             if step % 4 == 0:
-                file.scalars(step, "validation", {"loss": 2 / step})
+                file.write_scalars(step, "validation", {"loss": 2 / step})
 
-    whole = MetricsFile(tmp_path / "whole")
+    whole = MetricsWriter(tmp_path / "whole")
     report(whole, range(1, 13))
     whole.close()
-    stopped = MetricsFile(tmp_path / "stopped")
+    stopped = MetricsWriter(tmp_path / "stopped")
     report(stopped, range(1, 11))
     stopped.close()
     with (tmp_path / "stopped").open("ab") as file:
         file.write(b'{"step": 11, "spl')
-    resumed = MetricsFile(tmp_path / "stopped")
+    resumed = MetricsWriter(tmp_path / "stopped")
     resumed.truncate(after_step=8)
     report(resumed, range(9, 13))
     resumed.close()
@@ -118,7 +118,7 @@ def test_a_spoilt_line_inside_is_named_kept_aside_and_heals(tmp_path: Path, caps
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"m:2 is no JSON object"):
         read_records(path)
-    MetricsFile(path).truncate(1)
+    MetricsWriter(path).truncate(1)
     assert "m is not as the checkpoint of step 1 left it: line 2 cannot be read" in capsys.readouterr().err
     assert path.read_bytes() == b'{"step": 1, "split": "a"}\n'
     assert (tmp_path / "m.damaged-1").read_bytes() == content
@@ -140,19 +140,19 @@ def test_lines_that_changed_since_the_checkpoint_are_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], found: bytes, says: str
 ):
     path = tmp_path / "m"
-    file = MetricsFile(path)
-    file.scalars(1, "a", {"loss": 1})
-    file.scalars(2, "a", {"loss": 0.125})
+    file = MetricsWriter(path)
+    file.write_scalars(1, "a", {"loss": 1})
+    file.write_scalars(2, "a", {"loss": 0.125})
     extent, content = file.extent(), path.read_bytes()
-    file.scalars(3, "a", {"loss": 3})
+    file.write_scalars(3, "a", {"loss": 3})
     file.close()
-    resumed = MetricsFile(path)
+    resumed = MetricsWriter(path)
     resumed.truncate(2, extent)
     assert path.read_bytes() == content
     assert resumed.extent() == extent
     assert capsys.readouterr().err == ""
     path.write_bytes(found)
-    MetricsFile(path).truncate(2, extent)
+    MetricsWriter(path).truncate(2, extent)
     assert says in capsys.readouterr().err
     assert path.read_bytes() == found
 
@@ -160,11 +160,11 @@ def test_lines_that_changed_since_the_checkpoint_are_noticed(
 def test_plain_lines_without_a_terminal(tmp_path: Path):
     values = {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0, "utilization": 0.31}
     with (tmp_path / "output").open("w") as stream:
-        console = Console(3000, stream)
-        console.scalars(400, "train", values)
-        console.progress(401, 3000)
-        console.scalars(1000, "validation", {**values, "loss": float("nan")})
-        console.samples(1000, "validation", [{"source": "[red]one[/red]", "output": "eins"}])
+        console = ConsoleWriter(3000, stream)
+        console.write_scalars(400, "train", values)
+        console.report_progress(401, 3000)
+        console.write_scalars(1000, "validation", {**values, "loss": float("nan")})
+        console.write_samples(1000, "validation", [{"source": "[red]one[/red]", "output": "eins"}])
         console.close()
     shown = (tmp_path / "output").read_text()
     train, validation, *samples = shown.splitlines()
@@ -178,9 +178,9 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
 
 def test_details_are_left_out_where_there_is_more_than_details(tmp_path: Path):
     with (tmp_path / "out.txt").open("w") as stream:
-        console = Console(10, stream)
-        console.scalars(1, "validation", {"loss": 2.0, "test/loss": 3.0, "importance_cv/encoder/0": 0.5})
-        console.scalars(1, "validation", {"greedy/accuracy/5": 0.25, "greedy/area/5": 0.5})
+        console = ConsoleWriter(10, stream)
+        console.write_scalars(1, "validation", {"loss": 2.0, "test/loss": 3.0, "importance_cv/encoder/0": 0.5})
+        console.write_scalars(1, "validation", {"greedy/accuracy/5": 0.25, "greedy/area/5": 0.5})
     first, second = (tmp_path / "out.txt").read_text().splitlines()
     assert "test/loss 3" in first
     assert "importance_cv" not in first
@@ -195,12 +195,12 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
     os.set_blocking(reader, False)
     shown = b""
     with os.fdopen(terminal, "w") as stream:
-        console = Console(3000, stream)
-        console.progress(400, 3000)
-        console.scalars(401, "train", {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0})
-        console.scalars(401, "validation", {"exact_match": 0.5})
-        console.samples(401, "validation", [{"source": "[red]one[/red]"}])
-        console.progress(402, 3000)
+        console = ConsoleWriter(3000, stream)
+        console.report_progress(400, 3000)
+        console.write_scalars(401, "train", {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0})
+        console.write_scalars(401, "validation", {"exact_match": 0.5})
+        console.write_samples(401, "validation", [{"source": "[red]one[/red]"}])
+        console.report_progress(402, 3000)
         console.close()
         with contextlib.suppress(BlockingIOError):
             while True:  # a read gives no more than a page
@@ -214,10 +214,10 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_log_has_numbers_and_samples(caplog: pytest.LogCaptureFixture):
-    log = Log(10)
+    log = LogWriter(10)
     with caplog.at_level(logging.INFO, "transformer"):
-        log.scalars(5, "train", {"loss": 1.0})
-        log.samples(5, "validation", [{"source": "one", "output": "eins"}, {"source": "100 % s"}])
+        log.write_scalars(5, "train", {"loss": 1.0})
+        log.write_samples(5, "validation", [{"source": "one", "output": "eins"}, {"source": "100 % s"}])
     assert [" ".join(message.split()) for message in caplog.messages] == [
         "step 5/10 train loss 1",
         "step 5 validation source: one output: eins",
@@ -232,13 +232,13 @@ def test_sinks_pass_everything_on_and_close_all():
             raise OSError("disk full")
 
     first, second, third = Recorder(), Failing(), Recorder()
-    sinks = Sinks(first, second, third)
-    sinks.scalars(1, "train", {})
-    sinks.samples(1, "train", [])
-    sinks.maps(1, {})
-    sinks.progress(1, 2)
+    writers = MultiWriter(first, second, third)
+    writers.write_scalars(1, "train", {})
+    writers.write_samples(1, "train", [])
+    writers.write_maps(1, {})
+    writers.report_progress(1, 2)
     with pytest.raises(OSError, match="disk full"):
-        sinks.close()
+        writers.close()
     assert first.calls == second.calls == third.calls == ["scalars", "samples", "maps", "progress", "close"]
 
 
@@ -274,13 +274,13 @@ def _gray_pixels(file: bytes) -> np.ndarray:
 
 
 class Slow(Recorder):
-    """A sink that writes maps when it is let, or fails to."""
+    """A writer that writes maps when it is let, or fails to."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
         self.let, self.error = threading.Event(), error
 
-    def maps(self, step: int, maps: object) -> None:
+    def write_maps(self, step: int, maps: object) -> None:
         assert self.let.wait(10)
         if self.error is not None:
             raise self.error
@@ -289,15 +289,15 @@ class Slow(Recorder):
 
 def test_maps_are_written_in_order_while_the_loop_goes_on():
     slow = Slow()
-    background = BackgroundMaps(slow)
-    background.maps(1, {})
-    background.maps(2, {})
-    background.scalars(2, "train", {})
+    background = BackgroundMapWriter(slow)
+    background.write_maps(1, {})
+    background.write_maps(2, {})
+    background.write_scalars(2, "train", {})
     assert slow.calls == ["scalars"]
     slow.let.set()
     background.flush()
     assert slow.calls == ["scalars", "maps 1", "maps 2", "flush"]
-    background.maps(3, {})
+    background.write_maps(3, {})
     background.close()
     assert slow.calls[-2:] == ["maps 3", "close"]
 
@@ -305,25 +305,25 @@ def test_maps_are_written_in_order_while_the_loop_goes_on():
 def test_a_write_that_failed_in_the_background_is_not_lost():
     slow = Slow(OSError("disk full"))
     slow.let.set()
-    background = BackgroundMaps(slow)
-    background.maps(1, {})
+    background = BackgroundMapWriter(slow)
+    background.write_maps(1, {})
     with pytest.raises(OSError, match="disk full"):
         background.flush()
-    background.maps(1, {})
+    background.write_maps(1, {})
     concurrent.futures.wait(background._pending)
     with pytest.raises(OSError, match="disk full"):
-        background.maps(2, {})
-    background.maps(2, {})
+        background.write_maps(2, {})
+    background.write_maps(2, {})
     with pytest.raises(OSError, match="disk full"):
         background.close()
     assert slow.calls == ["close"]
 
 
 def test_events_are_on_the_disk_soon_and_not_only_at_the_end(tmp_path: Path):
-    board = TensorBoard(tmp_path)
-    board.scalars(1, "train", {"first": 1.0})
+    board = TensorBoardWriter(tmp_path)
+    board.write_scalars(1, "train", {"first": 1.0})
     (file,) = tmp_path.iterdir()
-    board.scalars(2, "train", {"second": 1.0})
+    board.write_scalars(2, "train", {"second": 1.0})
     assert b"train/second" in file.read_bytes()
     board.close()
 
@@ -340,13 +340,13 @@ def test_an_event_that_cannot_be_written_leaves_the_events_before_it_whole(
         left -= (fits := min(left, len(content)))
         return write(descriptor, content[:fits])
 
-    board = TensorBoard(tmp_path)
-    board.scalars(1, "train", {"loss": 1.0})
+    board = TensorBoardWriter(tmp_path)
+    board.write_scalars(1, "train", {"loss": 1.0})
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", fills)
         with pytest.raises(OSError, match="No space left"):
-            board.scalars(2, "train", {"loss": 2.0})
-    board.scalars(3, "train", {"loss": 3.0})
+            board.write_scalars(2, "train", {"loss": 2.0})
+    board.write_scalars(3, "train", {"loss": 3.0})
     board.close()
     assert [event.step for event in _events(tmp_path) if event.summary.value] == [1, 3]
 
@@ -355,48 +355,48 @@ def test_an_event_that_cannot_be_written_leaves_the_events_before_it_whole(
 def test_what_an_optional_sink_raises_is_said_once_and_stops_nothing(
     report: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Failing(NullSink):
+    class Failing(NullWriter):
         def __getattribute__(self, name: str) -> object:
             if name in (report, "close"):
                 raise OSError(errno.EIO, "Input/output error", "events")
             return super().__getattribute__(name)
 
-    def opened() -> NullSink:
+    def opened() -> NullWriter:
         if report == "opening":
             raise OSError(errno.EIO, "Input/output error", "events")
         return Failing()
 
-    sink = OptionalSink("the events", opened)
+    writer = BestEffortWriter("the events", opened)
     for _ in range(2):
-        sink.scalars(1, "train", {})
-        sink.samples(1, "train", [])
-        sink.maps(1, {})
-        sink.heads(1, {})
-        sink.progress(1, 2)
-        sink.flush()
-    sink.close()
+        writer.write_scalars(1, "train", {})
+        writer.write_samples(1, "train", [])
+        writer.write_maps(1, {})
+        writer.write_heads(1, {})
+        writer.report_progress(1, 2)
+        writer.flush()
+    writer.close()
     said = capsys.readouterr().err
     assert said == "the events: [Errno 5] Input/output error: 'events'; the run goes on without\n"
 
 
 def test_that_the_directory_is_lost_is_no_fault_of_an_optional_sink() -> None:
-    class Losing(NullSink):
+    class Losing(NullWriter):
         def flush(self) -> None:
             raise DirectoryLost("taken over")
 
     with pytest.raises(DirectoryLost):
-        OptionalSink("the events", Losing).flush()
+        BestEffortWriter("the events", Losing).flush()
 
 
 def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     maps_LxBxHxQxK = np.zeros((2, 3, 4, 5, 6), np.float32)
     maps_LxBxHxQxK[1, 0, 2, 3, 4] = 1.0
-    board = TensorBoard(tmp_path, resumed_step=6)
-    board.scalars(7, "train", {"loss": 2.5})
-    board.samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
+    board = TensorBoardWriter(tmp_path, resumed_step=6)
+    board.write_scalars(7, "train", {"loss": 2.5})
+    board.write_samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
     entropy = np.stack([np.arange(8.0).reshape(2, 4), np.full((2, 4), np.nan), np.full((2, 4), 1.0)], axis=1)
-    board.maps(7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
-    board.progress(7, 9)
+    board.write_maps(7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, levels_of(5, 6, (64,)), {"entropy": entropy})})
+    board.report_progress(7, 9)
     board.close()
     events = _events(tmp_path)
     assert [event.step for event in events if event.HasField("session_log")] == [7]
@@ -434,10 +434,10 @@ sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
 from transformer.training.writers.tensorboard import TensorBoard
 board = TensorBoard({str(tmp_path / "events")!r})
-board.scalars(1, "train", {{"loss": 1.0}})
-board.samples(1, "train", [{{"source": "a"}}])
+board.write_scalars(1, "train", {{"loss": 1.0}})
+board.write_samples(1, "train", [{{"source": "a"}}])
 from transformer.maps.capture_plan import levels_of, quantize_maps
-board.maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
+board.write_maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), levels_of(2, 2, (64,)))}})
 board.close()
 import json
 print(json.dumps([name for name in ("torch", "tensorflow") if name in sys.modules]))

@@ -26,11 +26,11 @@ from transformer.training.meter import Meter
 from transformer.training.partitioning import on_host_batches, shard_batch
 from transformer.training.state import TrainState
 from transformer.training.step import Step
-from transformer.training.writers.console import Console, Log
-from transformer.training.writers.contract import Sink, Sinks
-from transformer.training.writers.jsonl import MetricsFile, SamplesFile
-from transformer.training.writers.maps import BackgroundMaps, Maps
-from transformer.training.writers.tensorboard import TensorBoard
+from transformer.training.writers.console import ConsoleWriter, LogWriter
+from transformer.training.writers.jsonl import MetricsWriter, SamplesWriter
+from transformer.training.writers.map_writer import BackgroundMapWriter, MapWriter
+from transformer.training.writers.tensorboard import TensorBoardWriter
+from transformer.training.writers.writer import MultiWriter, Writer
 
 # The capture of a run that records its heads.
 ROWS, EVERY = 8, 100
@@ -131,16 +131,16 @@ def of_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int
 def _seconds_of_loop(
     experiment: Experiment, assembly: Assembly, step: Step, folder: Path, steps: int, probe: Probe | None = None
 ) -> float:
-    """The time of a run's loop with its sinks in `folder`; with a probe, maps are taken at its start and at its end."""
+    """The time of a training loop with its writers in `folder`; with a probe, maps are stored at its start and end."""
     folder.mkdir()
     files = RunDirectory(folder)
-    shown: Sink = TensorBoard(files.tensorboard)
+    shown: Writer = TensorBoardWriter(files.tensorboard)
     if probe is not None:
         plan = probe.plan
         store = MapStore.open(files.maps, plan.sites, plan.labels, "", plan.tiers, plan.sizes)
-        shown = BackgroundMaps(Sinks(Maps(store), shown))
-    numbers = (MetricsFile(files.metrics_file), SamplesFile(files.samples_file), Log(steps))
-    sink = Sinks(*numbers, Console(steps, io.StringIO()), shown)
+        shown = BackgroundMapWriter(MultiWriter(MapWriter(store), shown))
+    numbers = (MetricsWriter(files.metrics_file), SamplesWriter(files.samples_file), LogWriter(steps))
+    writer = MultiWriter(*numbers, ConsoleWriter(steps, io.StringIO()), shown)
     state = jax.block_until_ready(assembly.initialize(jax.random.key(experiment.run.seed)))
     began = time.perf_counter()
     state = train_loop(
@@ -152,7 +152,7 @@ def _seconds_of_loop(
             Cadence(experiment.run.log_every, 0, maps=0 if probe is None else steps, checkpoint=0),
             evaluations=[],
             probe=(lambda state: {}) if probe is None else probe.run,
-            sink=sink,
+            writer=writer,
             monitor=ProgressMonitor(),
         ),
         save=lambda state, progress: None,
@@ -160,7 +160,7 @@ def _seconds_of_loop(
     )
     jax.block_until_ready(state)
     seconds = time.perf_counter() - began
-    sink.close()
+    writer.close()
     return seconds
 
 

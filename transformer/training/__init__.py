@@ -1,1 +1,1 @@
-"""Training: state, step, loop and sinks."""
+"""Training: state, step, loop and writers."""

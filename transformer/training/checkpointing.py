@@ -14,15 +14,15 @@ from transformer.runs.exceptions import NonFiniteError
 from transformer.training.rollback import passed_batches
 from transformer.training.run_setup import OpenRun
 from transformer.training.state import TrainState
-from transformer.training.writers.contract import NullSink
-from transformer.training.writers.open_writers import RunSinks
+from transformer.training.writers.open_writers import RunWriters
+from transformer.training.writers.writer import NullWriter
 
 
 class Saver:
     """Saves states of one run: its parameters, optimizers and averages are finite, or they are not saved."""
 
-    def __init__(self, run: OpenRun, placement: Placement, sinks: RunSinks):
-        self._run, self._sinks = run, sinks
+    def __init__(self, run: OpenRun, placement: Placement, writers: RunWriters):
+        self._run, self._writers = run, writers
         self._passed = passed_batches(run.directory)
         whole = NamedSharding(placement.mesh, PartitionSpec())
         self._finite = jax.jit(_are_finite, out_shardings=whole)
@@ -45,7 +45,7 @@ class Saver:
         metadata = {
             **self._run.provenance,
             "passed_batches": self._passed,
-            "records": self._sinks.extents(),
+            "records": self._writers.extents(),
             "progress": dict(progress),
         }
         self._run.checkpoints.save(step, state, metadata)
@@ -66,8 +66,8 @@ class Saver:
         return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)
 
 
-class WaitForSave(NullSink):
-    """The sink that waits for a save before the last step that precedes the next one, N steps later.
+class WaitForSave(NullWriter):
+    """The writer that waits for a save before the last step that precedes the next one, N steps later.
 
     A kill at any moment then costs at most 2 N - 1 steps.
     """
@@ -75,7 +75,7 @@ class WaitForSave(NullSink):
     def __init__(self, saver: Saver, every: int):
         self._saver, self._every = saver, every
 
-    def progress(self, step: int, total: int) -> None:
+    def report_progress(self, step: int, total: int) -> None:
         """Wait, once in so many steps.
 
         Raises:

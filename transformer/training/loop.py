@@ -15,7 +15,7 @@ from transformer.tasks.contract import Report
 from transformer.training.meter import Meter
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
-from transformer.training.writers.contract import Sink
+from transformer.training.writers.writer import Writer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Reporter:
     cadence: Cadence
     evaluations: Sequence[LoopEvaluation]
     probe: Callable[[TrainState], Mapping[str, StoredMaps]]
-    sink: Sink
+    writer: Writer
     monitor: ProgressMonitor
 
     def __call__(self, number: int, state: TrainState, last: bool) -> None:
@@ -61,11 +61,11 @@ class Reporter:
             maps = self.probe(state)
         for split, report in reports:
             if report.scalars:
-                self.sink.scalars(number, split, report.scalars)
+                self.writer.write_scalars(number, split, report.scalars)
             if report.samples:
-                self.sink.samples(number, split, report.samples)
+                self.writer.write_samples(number, split, report.samples)
         if maps is not None:
-            self.sink.maps(number, maps)
+            self.writer.write_maps(number, maps)
 
 
 class PendingStep(NamedTuple):
@@ -86,7 +86,7 @@ def train_loop(
     save: Callable[[TrainState, Mapping[str, Any]], None],
     meter: Meter | None = None,
 ) -> TrainState:
-    """Train from the state's step to `steps`, feeding all metrics, samples and maps to the sink of `reporter`.
+    """Train from the state's step to `steps`, feeding all metrics, samples and maps to the writer of `reporter`.
 
     `meter` averages what the steps report, by default without counting operations. A state, and with it all that is
     reported, may be that of several runs at one step (transformer.training.vmapped). The metrics of step N - 1 are read
@@ -97,7 +97,7 @@ def train_loop(
     Raises:
         UserError: What `meter` raises; RunStopped.
     """
-    cadence, sink, monitor = reporter.cadence, reporter.sink, reporter.monitor
+    cadence, writer, monitor = reporter.cadence, reporter.writer, reporter.monitor
     first = int(np.max(jax.device_get(state.step)))
     done = saved = first  # the last step that was dispatched, and the last that was saved
     reported = True  # whether what was due at the step `done` is reported
@@ -106,7 +106,7 @@ def train_loop(
     try:
         if first == 0 and cadence.maps:
             monitor.begin("the maps of step 0")
-            sink.maps(0, reporter.probe(state))
+            writer.write_maps(0, reporter.probe(state))
         batches = stream(source, first, steps)
         for number in range(first + 1, steps + 1):
             monitor.begin(f"step {number}", makes=True)
@@ -117,40 +117,40 @@ def train_loop(
             state, metrics = step(state, batch, observe)
             monitor.mark_waiting()
             done, reported = number, False
-            _read_pending(pending, meter, sink)
+            _read_pending(pending, meter, writer)
             meter.feed(batch)
             pending = PendingStep(number, metrics, observe)
-            sink.progress(number, steps)
+            writer.report_progress(number, steps)
             if last or number % cadence.log == 0:
-                _read_pending(pending, meter, sink)
+                _read_pending(pending, meter, writer)
                 pending = None
-                sink.scalars(number, "train", meter.report())
+                writer.write_scalars(number, "train", meter.report())
             with meter.paused():
                 reporter(number, state, last)
                 reported = True
                 if last or _is_due(number, cadence.checkpoint):
                     monitor.begin(f"the checkpoint of step {number}")
                     # A run that resumes from this checkpoint does not report the steps before it again.
-                    sink.flush()
+                    writer.flush()
                     save(state, {})
                     saved = number
     except RunStopped:
         if done > saved:
-            _read_pending(pending, meter, sink)
-            sink.flush()
+            _read_pending(pending, meter, writer)
+            writer.flush()
             save(state, {"window": meter.window(), "looked": reported})
         raise
     return state
 
 
-def _read_pending(pending: PendingStep | None, meter: Meter, sink: Sink) -> None:
+def _read_pending(pending: PendingStep | None, meter: Meter, writer: Writer) -> None:
     """Read a step's metrics, waiting until it is done."""
     if pending is None:
         return
     meter.read(pending.metrics, pending.step)
     if pending.observed:
         heads = {site: captured.means() for site, captured in pending.metrics.maps.items()}
-        sink.heads(pending.step, jax.device_get(heads))
+        writer.write_heads(pending.step, jax.device_get(heads))
 
 
 def _is_due(number: int, every: int) -> bool:

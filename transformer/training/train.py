@@ -44,9 +44,9 @@ from transformer.training.run_setup import (
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
 from transformer.training.update_guard import Diverged, SkippedSteps
-from transformer.training.writers.console import Console
-from transformer.training.writers.contract import Sink, Sinks
-from transformer.training.writers.open_writers import closed_with_run, open_sinks
+from transformer.training.writers.console import ConsoleWriter
+from transformer.training.writers.open_writers import close_with_run, open_writers
+from transformer.training.writers.writer import MultiWriter, Writer
 
 
 def train(
@@ -54,14 +54,14 @@ def train(
     workdir: Path,
     *,
     profile: bool = False,
-    sink: Sink | None = None,
+    writer: Writer | None = None,
     monitor: ProgressMonitor | None = None,
     rewind: Rewind | None = None,
 ) -> RunDirectory:
     """Train in a run directory, or resume its run; return when all steps and evaluations are done.
 
-    `sink` is fed after the run's own sinks; an error of it ends the run, whose metrics are written by then. `monitor`
-    can be told to stop; `rewind` first goes back.
+    `writer` is fed after the run's own writers; an error of it ends the run, whose metrics are written by then.
+    `monitor` can be told to stop; `rewind` first goes back.
 
     Raises:
         UserError: For anything that the user can correct, before anything compiles; RunStopped; RunFailed.
@@ -79,7 +79,7 @@ def train(
         if is_primary():
             print_run_summary(assembly, run, latest, complete)
         if not complete:
-            _train_from(resumed, run, assembly, profile, sink, monitor or ProgressMonitor())
+            _train_from(resumed, run, assembly, profile, writer, monitor or ProgressMonitor())
     return run.directory
 
 
@@ -88,7 +88,7 @@ def _train_from(
     run: OpenRun,
     assembly: Assembly,
     profile: bool,
-    extra_sink: Sink | None,
+    extra_writer: Writer | None,
     monitor: ProgressMonitor,
 ) -> None:
     """Train from where the run was left to its last step."""
@@ -96,7 +96,7 @@ def _train_from(
     config, start = experiment.run, resumed.step
 
     plan, probe = compile_run_probe(assembly, run)
-    records = open_sinks(
+    records = open_writers(
         directory,
         plan,
         config_hash(experiment),
@@ -106,10 +106,10 @@ def _train_from(
         reported=resumed.reported,
     )
     save = Saver(run, assembly.placement, records)
-    sink: Sink = records
+    writer: Writer = records
     if is_primary():
-        console = Console(config.steps, sys.stdout)
-        sink = Sinks(records, console, *(() if extra_sink is None else (extra_sink,)))
+        console = ConsoleWriter(config.steps, sys.stdout)
+        writer = MultiWriter(records, console, *(() if extra_writer is None else (extra_writer,)))
 
     jitted_step = compile_step(experiment, assembly)
     step = on_host_batches(jitted_step, assembly.placement)
@@ -133,11 +133,11 @@ def _train_from(
     batches_ahead = training_batches(run, assembly)
     programs = programs_to_compile(experiment, assembly, jitted_step, evaluations, start, batches_ahead)
     waits_for_saves = WaitForSave(save, config.checkpoint_every)
-    reporter = Reporter(cadence_of(config), evaluations, probe, Sinks(sink, waits_for_saves), monitor)
-    with closed_with_run(traces), closed_with_run(sink), compile_in_background(programs):
+    reporter = Reporter(cadence_of(config), evaluations, probe, MultiWriter(writer, waits_for_saves), monitor)
+    with close_with_run(traces), close_with_run(writer), compile_in_background(programs):
         if not resumed.reported:
             reporter(start, resumed.state, last=start == config.steps)
-            sink.flush()
+            writer.flush()
             note_reported(directory, start, records.extents())
         try:
             train_loop(resumed.state, step, batches, steps=config.steps, reporter=reporter, save=save, meter=meter)

@@ -47,10 +47,10 @@ from transformer.training.run_setup import OpenRun, cadence_of, compile_loop_eva
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
 from transformer.training.update_guard import Diverged, SkippedSteps
-from transformer.training.writers.console import Console
-from transformer.training.writers.contract import NullSink, Sink, Sinks
-from transformer.training.writers.open_writers import closed_with_run, open_sinks
-from transformer.training.writers.vmapped import VmappedSinks
+from transformer.training.writers.console import ConsoleWriter
+from transformer.training.writers.open_writers import close_with_run, open_writers
+from transformer.training.writers.vmapped import VmappedWriters
+from transformer.training.writers.writer import MultiWriter, NullWriter, Writer
 
 BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
 
@@ -62,12 +62,12 @@ class RunEnd(NamedTuple):
 
 
 def train_vmapped(
-    experiments: Sequence[Experiment], workdirs: Sequence[Path], also: Sequence[Sink] = ()
+    experiments: Sequence[Experiment], workdirs: Sequence[Path], also: Sequence[Writer] = ()
 ) -> list[RunEnd]:
     """Train each experiment in its run directory, or resume its run, all in one program; return how each ended.
 
     They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
-    complete, or diverged before, are left as they are. `also` has for each run a sink that is fed after its own.
+    complete, or diverged before, are left as they are. `also` has for each run a writer that is fed after its own.
 
     Raises:
         UserError: For experiments that are not of one program, batches whose shapes differ between seeds, several
@@ -81,8 +81,8 @@ def train_vmapped(
         left = [each.latest != each.experiment.run.steps for each in runs]
         going = [n for n, end in enumerate(ends) if end.diverged_at is None and left[n]]
         if going:
-            sinks = [also[number] for number in going] if also else [NullSink()] * len(going)
-            ends_of_going = _train_runs([runs[number] for number in going], assembly, sinks)
+            writers = [also[number] for number in going] if also else [NullWriter()] * len(going)
+            ends_of_going = _train_runs([runs[number] for number in going], assembly, writers)
             ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
     return ends
 
@@ -255,7 +255,7 @@ def _compile_vmapped_step(experiment: Experiment, assembly: Assembly) -> Step:
     )
 
 
-def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink]) -> list[RunEnd]:
+def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Writer]) -> list[RunEnd]:
     first = runs[0].experiment
     steps = first.run.steps
     start, resumed = resume_together(runs, assembly)
@@ -271,7 +271,7 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
     state = stack_states(states, assembly.placement)
     _print_run_summary(runs, assembly, start)
     records = [
-        open_sinks(run.directory, plan, config_hash(run.experiment), steps=steps, start=start, extents=run_extents)
+        open_writers(run.directory, plan, config_hash(run.experiment), steps=steps, start=start, extents=run_extents)
         for run, run_extents in zip(runs, extents, strict=True)
     ]
     savers = [Saver(run, assembly.placement, files) for run, files in zip(runs, records, strict=True)]
@@ -280,16 +280,16 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
     def end(number: int, why: Diverged | NonFiniteError) -> None:
         ends[number] = RunEnd(why.step)
         _record_divergence(runs[number], why, assembly)
-        sinks.stop(number)
-        if not sinks.going:
+        writers.stop(number)
+        if not writers.going:
             raise why
 
-    sinks_of_runs = [Sinks(*sinks_of_run) for sinks_of_run in zip(records, also, strict=True)]
-    sinks = VmappedSinks(sinks_of_runs, Console(steps, sys.stdout), not_finite=end)
+    writers_of_runs = [MultiWriter(*writers_of_run) for writers_of_run in zip(records, also, strict=True)]
+    writers = VmappedWriters(writers_of_runs, ConsoleWriter(steps, sys.stdout), not_finite=end)
     skipped_steps = [SkippedSteps(run.experiment.update_guard.max_consecutive_skips) for run in runs]
 
     def check(step: int, totals: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
-        for number in sinks.going:
+        for number in writers.going:
             run_totals = {name: total[number] for name, total in totals.items()}
             run_values = {name: value[number] for name, value in values.items()}
             try:
@@ -299,11 +299,11 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
 
     monitor = ProgressMonitor()
     evaluations = [
-        _evaluate_each_run(evaluation, sinks, len(runs)) for evaluation in compile_loop_evaluations(assembly, monitor)
+        _evaluate_each_run(evaluation, writers, len(runs)) for evaluation in compile_loop_evaluations(assembly, monitor)
     ]
 
     # The last run alone raises what ended it: each has recorded its own.
-    with closed_with_run(sinks), contextlib.suppress(Diverged, NonFiniteError):
+    with close_with_run(writers), contextlib.suppress(Diverged, NonFiniteError):
         train_loop(
             state,
             on_host_batches(jitted_step, assembly.placement),
@@ -312,11 +312,11 @@ def _train_runs(runs: Sequence[OpenRun], assembly: Assembly, also: Sequence[Sink
             reporter=Reporter(
                 cadence_of(first.run),
                 evaluations=evaluations,
-                probe=lambda state: _probe_each_run(state, probe, sinks),
-                sink=sinks,
+                probe=lambda state: _probe_each_run(state, probe, writers),
+                writer=writers,
                 monitor=monitor,
             ),
-            save=lambda state, progress: _save_runs(state, {number: savers[number] for number in sinks.going}, end),
+            save=lambda state, progress: _save_runs(state, {number: savers[number] for number in writers.going}, end),
             meter=Meter(
                 check,
                 _flops_of_one_run(assembly),
@@ -356,23 +356,23 @@ def _record_divergence(each: OpenRun, why: Diverged | NonFiniteError, assembly: 
     print(f"{each.directory.path}: {said}", flush=True)
 
 
-def _evaluate_each_run(evaluation: LoopEvaluation, sinks: VmappedSinks, count: int) -> LoopEvaluation:
+def _evaluate_each_run(evaluation: LoopEvaluation, writers: VmappedWriters, count: int) -> LoopEvaluation:
     """The evaluation of every unfinished run, one after the other in one compiled program."""
 
     def evaluate(state: TrainState) -> Report:
         seen = state.without_optimizers()
-        going = sinks.going
+        going = writers.going
         return stack_reports([evaluation.run(take_run(seen, n)) if n in going else None for n in range(count)])
 
     return dataclasses.replace(evaluation, run=evaluate)
 
 
 def _probe_each_run(
-    state: TrainState, probe: Callable[[TrainState], Mapping[str, StoredMaps]], sinks: VmappedSinks
+    state: TrainState, probe: Callable[[TrainState], Mapping[str, StoredMaps]], writers: VmappedWriters
 ) -> dict[str, Any]:
     """The maps of every unfinished run, by site and run."""
     seen = state.without_optimizers()
-    maps_by_run = {number: probe(take_run(seen, number)) for number in sinks.going}
+    maps_by_run = {number: probe(take_run(seen, number)) for number in writers.going}
     sites = next(iter(maps_by_run.values()))
     return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
 

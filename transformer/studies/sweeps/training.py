@@ -11,8 +11,8 @@ from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import Report
 from transformer.training.config import Experiment, resolve
 from transformer.training.train import train
-from transformer.training.writers.contract import NullSink, Number, Sink, Sinks
 from transformer.training.writers.trackers import open_trackers
+from transformer.training.writers.writer import MultiWriter, NullWriter, Scalar, Writer
 from transformer.trust import check_trusted
 
 
@@ -29,7 +29,7 @@ class ModelTrainer:
 
     def train(self, trial: Trial, directory: Path, report: Report) -> None:
         with downloads(self._vouched), self._tracking(directory) as tracked:
-            train(self._experiment(trial), directory, sink=Sinks(*tracked, _Reports(report)))
+            train(self._experiment(trial), directory, writer=MultiWriter(*tracked, _Reports(report)))
 
     def program(self, trial: Trial) -> str:
         from transformer.training.vmapped import program_of
@@ -48,12 +48,12 @@ class ModelTrainer:
         from transformer.training.vmapped import train_vmapped
 
         with downloads(self._vouched), contextlib.ExitStack() as stack:
-            tracked = [Sinks(*stack.enter_context(self._tracking(directory))) for directory in directories]
+            tracked = [MultiWriter(*stack.enter_context(self._tracking(directory))) for directory in directories]
             ended = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
         return [end.diverged_at for end in ended]
 
-    def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Sink, ...]]:
-        """The sink of a trial's trackers: the sweep's directory holds the folder of its trials."""
+    def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
+        """The writer of a trial's trackers: the sweep's directory holds the folder of its trials."""
         return open_trackers(self._trackers, directory, announce, group=directory.parent.parent.name)
 
     def _experiment(self, trial: Trial) -> Experiment:
@@ -64,11 +64,11 @@ class ModelTrainer:
         return resolve(values)
 
 
-class _Reports(NullSink):
-    """The sink that passes metrics to a function."""
+class _Reports(NullWriter):
+    """The writer that passes metrics to a function."""
 
     def __init__(self, report: Report):
         self._report = report
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         self._report(step, split, values)

@@ -1,1 +1,1 @@
-"""Writers: the sinks to which a run's numbers, samples and maps go."""
+"""Writers of a run: they record its metrics, samples, head statistics and attention maps."""

@@ -11,7 +11,7 @@ import rich.progress
 
 from transformer.maps.capture_plan import StoredMaps
 from transformer.terminal import drawn_on, printable
-from transformer.training.writers.contract import NullSink, Number, Sample
+from transformer.training.writers.writer import NullWriter, Sample, Scalar
 
 # Shorter names for the metrics that every line has.
 _LABELS = {
@@ -28,7 +28,7 @@ _SAMPLES = 3
 _logger = logging.getLogger(__name__)
 
 
-def format_line(step: int, total: int, split: str, values: Mapping[str, Number]) -> str:
+def format_metrics(step: int, total: int, split: str, values: Mapping[str, Scalar]) -> str:
     """One aligned line, such as `step  400/3000  train       loss 2.134   lr 3.1e-04`."""
     head = f"step {step:>{len(str(total))}}/{total}  {split:<10}"
     # Columns are as wide as their label and nine figures, so that lines of one split stay aligned.
@@ -48,8 +48,8 @@ def format_sample(sample: Sample) -> str:
     return f"{sample['source']}  ->  {sample['output']}{wrong}"
 
 
-class Console(NullSink):
-    """The sink that prints to the console.
+class ConsoleWriter(NullWriter):
+    """The writer that prints to the console.
 
     On a terminal a bar with step, loss, learning rate, tokens a second and time left, and above it a line
     for every other split; elsewhere a plain line for each call.
@@ -70,22 +70,22 @@ class Console(NullSink):
                 console=self._console,
             )
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         """Show the numbers: of the training split beside the bar on a terminal, else as a line."""
         if self._bar is None or split != "train":
-            self._print(format_line(step, self._total, split, _main(values)))
+            self._print(format_metrics(step, self._total, split, _main(values)))
             return
         shown = ("loss", "learning_rate", "tokens_per_second")
         self._latest = "  ".join(_fields({name: values[name] for name in shown if name in values}))
         if self._task is not None:
             self._bar.update(self._task, description=self._latest)
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         """Print one line for each of the first few samples; samples.jsonl has them all."""
         for sample in samples[:_SAMPLES]:
             self._print(f"  {format_sample(sample)}")
 
-    def progress(self, step: int, total: int) -> None:
+    def report_progress(self, step: int, total: int) -> None:
         """Move the bar; the first call starts it, so that a resumed run's earlier steps do not count as speed."""
         self._total = total
         if self._bar is None:
@@ -109,26 +109,26 @@ class Console(NullSink):
             self._console.file.flush()
 
 
-class Log(NullSink):
-    """The sink that logs numbers and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
+class LogWriter(NullWriter):
+    """The writer that logs numbers and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
 
-    With several runs in one process, `run` is the directory of this sink's run.
+    With several runs in one process, `run` is the directory of this writer's run.
     """
 
     def __init__(self, total_steps: int, run: Path | None = None):
         self._total, self._run = total_steps, {} if run is None else {"run": run}
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        _logger.info("%s", format_line(step, self._total, split, values), extra=self._run)
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
+        _logger.info("%s", format_metrics(step, self._total, split, values), extra=self._run)
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         for sample in samples:
             _logger.info("step %d  %s  %s", step, split, format_sample(sample), extra=self._run)
 
-    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         _logger.info("step %d  maps  %s", step, ", ".join(maps), extra=self._run)
 
-    def progress(self, step: int, total: int) -> None:
+    def report_progress(self, step: int, total: int) -> None:
         """Only keep the total: a line a step would be too many."""
         self._total = total
 
@@ -156,11 +156,11 @@ def _number(name: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def _fields(values: Mapping[str, Number]) -> list[str]:
+def _fields(values: Mapping[str, Scalar]) -> list[str]:
     return [f"{_label(name)} {_number(name, float(value))}" for name, value in values.items()]
 
 
-def _main(values: Mapping[str, Number]) -> dict[str, Number]:
+def _main(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The numbers to show: of a training step the usual ones, else all but details.
 
     A detail has more slashes in its name than the others: importance_cv/encoder/3 beside loss. Where all have as many,

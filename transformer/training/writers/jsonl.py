@@ -12,10 +12,10 @@ import numpy as np
 from transformer.runs.distributed import announce
 from transformer.runs.jsonl_records import FileExtent, complete_lines, describe_change, truncate_records
 from transformer.storage.paths import parse_path, storage_of
-from transformer.training.writers.contract import NullSink, Number, Sample
+from transformer.training.writers.writer import NullWriter, Sample, Scalar
 
 
-class JsonLines:
+class JsonLinesFile:
     """A file of records, one JSON object a line, each with its "step"; appended to without a buffer.
 
     Opening it cuts off a last line that a kill tore and changes nothing else.
@@ -77,10 +77,10 @@ class JsonLines:
         self._length, self._sum = len(content), hashlib.sha256(content)
 
 
-class MetricsFile(JsonLines, NullSink):
-    """The sink that appends {"step", "split", ...numbers} to a metrics file, a line a call."""
+class MetricsWriter(JsonLinesFile, NullWriter):
+    """The writer that appends {"step", "split", ...numbers} to a metrics file, a line a call."""
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         """Append one line.
 
         Raises:
@@ -92,18 +92,18 @@ class MetricsFile(JsonLines, NullSink):
         self.append({"step": int(step), "split": split, **{name: _plain(value) for name, value in values.items()}})
 
 
-class HeadsFile(JsonLines, NullSink):
-    """The sink that appends {"step", "site", "statistic": [[head, ...] of each layer], ...}, a line a site.
+class HeadStatisticsWriter(JsonLinesFile, NullWriter):
+    """The writer that appends {"step", "site", "statistic": [[head, ...] of each layer], ...}, a line a site.
 
     A number that is not finite, such as the largest logit where no row counted, is null.
     """
 
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         for site, statistics in heads.items():
             self.append({"step": int(step), "site": site, **{name: _rows(of) for name, of in statistics.items()}})
 
 
-def _plain(value: Number) -> int | float | None:
+def _plain(value: Scalar) -> int | float | None:
     """The Python number of a scalar; JSON has no NaN and no infinity, so these become null."""
     number = value.item() if isinstance(value, np.number) else value
     return number if math.isfinite(number) else None
@@ -114,9 +114,9 @@ def _rows(values_LxH: np.ndarray) -> list[list[float | None]]:
     return [[float(f"{x:.7g}") if np.isfinite(x) else None for x in row] for row in values_LxH.tolist()]
 
 
-class SamplesFile(JsonLines, NullSink):
-    """The sink that appends {"step", "split", ...texts} to a file, a line a sample."""
+class SamplesWriter(JsonLinesFile, NullWriter):
+    """The writer that appends {"step", "split", ...texts} to a file, a line a sample."""
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         for sample in samples:
             self.append({"step": int(step), "split": split, **sample})

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer.maps.capture_plan import StoredMaps
-from transformer.training.writers.contract import NullSink
+from transformer.training.writers.writer import NullWriter
 
 
-class LivePage(NullSink):
-    """A sink that starts serving the run's page at its first maps; a model without attention has none.
+class LivePageWriter(NullWriter):
+    """A writer that starts serving the run's page at its first maps; a model without attention has none.
 
     The page is made by another process, of lower priority, so that steps do not wait for it.
     """
@@ -20,7 +20,7 @@ class LivePage(NullSink):
         self._workdir = workdir
         self._server: multiprocessing.process.BaseProcess | None = None
 
-    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Serve from now on."""
         if maps and self._server is None:
             # Spawned: a fork would copy the locks of jax's threads.

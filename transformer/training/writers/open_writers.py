@@ -1,4 +1,4 @@
-"""Opening the sinks of a run, and closing them with it."""
+"""Opening the writers of a run, and closing them with it."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,15 +13,15 @@ from transformer.maps.store import MapStore
 from transformer.runs.distributed import is_primary, primary_first
 from transformer.runs.jsonl_records import FileExtent
 from transformer.runs.run_directory import RunDirectory
-from transformer.training.writers.console import Log
-from transformer.training.writers.contract import OptionalSink, Sink, Sinks
-from transformer.training.writers.jsonl import HeadsFile, MetricsFile, SamplesFile
-from transformer.training.writers.maps import BackgroundMaps, Maps
-from transformer.training.writers.tensorboard import TensorBoard
+from transformer.training.writers.console import LogWriter
+from transformer.training.writers.jsonl import HeadStatisticsWriter, MetricsWriter, SamplesWriter
+from transformer.training.writers.map_writer import BackgroundMapWriter, MapWriter
+from transformer.training.writers.tensorboard import TensorBoardWriter
+from transformer.training.writers.writer import BestEffortWriter, MultiWriter, Writer
 
 
-class RecordFile(Sink, Protocol):
-    """A sink that is a file of records."""
+class RecordWriter(Writer, Protocol):
+    """A writer that is a file of records."""
 
     path: Path
 
@@ -30,10 +30,10 @@ class RecordFile(Sink, Protocol):
     def truncate(self, after_step: int, extent: FileExtent | None = None) -> None: ...
 
 
-class RunSinks(Sinks):
-    """The sinks of one run, which know how far its files of records reach."""
+class RunWriters(MultiWriter):
+    """The writers of one run, which know how far its files of records reach."""
 
-    def __init__(self, files: Sequence[RecordFile], *others: Sink):
+    def __init__(self, files: Sequence[RecordWriter], *others: Writer):
         super().__init__(*files, *others)
         self._files = files
 
@@ -42,7 +42,7 @@ class RunSinks(Sinks):
         return {file.path.name: file.extent() for file in self._files}
 
 
-def open_sinks(
+def open_writers(
     directory: RunDirectory,
     plan: Plan,
     config_hash: str,
@@ -51,8 +51,8 @@ def open_sinks(
     start: int,
     extents: Mapping[str, FileExtent] = MappingProxyType({}),
     reported: bool = True,
-) -> RunSinks:
-    """The sinks of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
+) -> RunWriters:
+    """The writers of a run of `steps`; on resuming, records beyond step `start` are dropped, as they are written again.
 
     `extents` are those of the files at that step. Where it was not `reported`, its maps are dropped as well. Every
     process writes its own part of the maps; the first writes all other files.
@@ -71,30 +71,30 @@ def open_sinks(
     # Whoever was killed while it reported has left the maps of the step, or not: they are written again.
     maps.truncate(after_step=start if start and reported else start - 1)
     if not is_primary():
-        return RunSinks((), BackgroundMaps(Maps(maps)))
-    files: tuple[RecordFile, ...] = (
-        MetricsFile(directory.metrics_file),
-        SamplesFile(directory.samples_file),
-        HeadsFile(directory.heads_file),
+        return RunWriters((), BackgroundMapWriter(MapWriter(maps)))
+    files: tuple[RecordWriter, ...] = (
+        MetricsWriter(directory.metrics_file),
+        SamplesWriter(directory.samples_file),
+        HeadStatisticsWriter(directory.heads_file),
     )
     for file in files:
         file.truncate(after_step=start or -1, extent=extents.get(file.path.name))
-    events = OptionalSink("TensorBoard's events", lambda: TensorBoard(directory.tensorboard, start or None))
-    return RunSinks(
+    events = BestEffortWriter("TensorBoard's events", lambda: TensorBoardWriter(directory.tensorboard, start or None))
+    return RunWriters(
         files,
-        BackgroundMaps(Sinks(Maps(maps), events)),
-        Log(steps, directory.path),
+        BackgroundMapWriter(MultiWriter(MapWriter(maps), events)),
+        LogWriter(steps, directory.path),
     )
 
 
 class Closeable(Protocol):
-    """What is closed when a run ends, such as a sink."""
+    """What is closed when a run ends, such as a writer."""
 
     def close(self) -> None: ...
 
 
 @contextlib.contextmanager
-def closed_with_run(resource: Closeable) -> Iterator[None]:
+def close_with_run(resource: Closeable) -> Iterator[None]:
     """Close `resource` at the end of the context; where an error ends it, that error is raised, not one of closing."""
     try:
         yield

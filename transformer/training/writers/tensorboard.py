@@ -21,7 +21,7 @@ from transformer.maps.attention_png import wall
 from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.quantize import Quantized
 from transformer.storage.paths import parse_path, storage_of
-from transformer.training.writers.contract import NullSink, Number, Sample
+from transformer.training.writers.writer import NullWriter, Sample, Scalar
 
 _EXAMPLES = 2
 
@@ -47,8 +47,8 @@ def _held(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
     return values, held.reshape(len(held), -1).all(axis=1)
 
 
-class TensorBoard(NullSink):
-    """The sink that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
+class TensorBoardWriter(NullWriter):
+    """The writer that writes scalars, samples and maps (a layer x head wall of the first examples) as events.
 
     A resumed run passes its restored step: TensorBoard then hides events of an earlier start beyond it.
     """
@@ -69,20 +69,20 @@ class TensorBoard(NullSink):
             start = self._event.SessionLog(status=self._event.SessionLog.START)
             self._write(step=resumed_step + 1, session_log=start)
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         """One curve for each name, under its split."""
         for name, value in values.items():
             self._write(step=step, summary=self._summary.scalar(f"{split}/{name}", float(value)))
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         """All samples as one text; indented, so that Markdown leaves them as they are."""
         lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
         self._write(step=step, summary=self._summary.text(f"{split}/samples", "\n".join(lines)))
 
-    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """An image for each site and each of the first examples; a curve for each statistic of each head.
 
-        Only the first process has this sink, which leaves out examples that lie partly on others.
+        Only the first process has this writer, which leaves out examples that lie partly on others.
         """
         for site, kept in maps.items():
             for name, values_BxLxH in kept.statistics.items():

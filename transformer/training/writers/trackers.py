@@ -20,7 +20,7 @@ from transformer.maps.report.page import render
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
-from transformer.training.writers.contract import NullSink, Number, Sample, Sink
+from transformer.training.writers.writer import NullWriter, Sample, Scalar, Writer
 
 QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
 _PREFIX = "tracker "
@@ -53,20 +53,20 @@ class TrackedRun:
 class Tracker(Protocol):
     """A place outside the run directory, reached by somebody else's library, which may raise or hang at any call."""
 
-    def scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Numbers of one step of one split; those that it holds already are left out."""
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         """Examples to read."""
 
-    def page(self, path: Path) -> None:
+    def write_page(self, path: Path) -> None:
         """The page of the run's maps, a file that is removed afterwards."""
 
     def close(self, complete: bool) -> None:
         """Send what is left; `complete`: the run is at its last step."""
 
 
-class ToWandb:
+class WandbTracker:
     """The tracker of one run. Project, entity and folder are their own variables': WANDB_PROJECT, WANDB_DIR ...
 
     Every report is a line of their history with its `step`, which their charts have as the horizontal axis: their own
@@ -100,16 +100,16 @@ class ToWandb:
         self._run.define_metric("*", step_metric=_STEP)
         self._held = int(self._run.summary.get(_STEP) or -1) if run.resumed else -1
 
-    def scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
         if step >= self._held:
             self._run.log({_STEP: step, **{f"{split}/{name}": value for name, value in values.items()}})
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         names = list(dict.fromkeys(name for sample in samples for name in sample))
         rows = [[sample.get(name, "") for name in names] for sample in samples]
         self._run.log({_STEP: step, f"{split}/samples": self._library.Table(columns=names, data=rows)})
 
-    def page(self, path: Path) -> None:
+    def write_page(self, path: Path) -> None:
         artifact = self._library.Artifact(f"maps-{self._run.id}", type="maps")
         artifact.add_file(str(path))
         self._run.log_artifact(artifact)
@@ -118,7 +118,7 @@ class ToWandb:
         self._run.finish(exit_code=0 if complete else 1)
 
 
-class ToMlflow:
+class MlflowTracker:
     """The tracker of one run. Its experiment is MLFLOW_EXPERIMENT_NAME or "headwise"; a sweep is its tag `group`.
 
     A run is found again by its tag, and of each of its numbers only what is behind the last step held is sent.
@@ -152,18 +152,18 @@ class ToMlflow:
             self._client.log_batch(self._run, params=told[start : start + _AT_ONCE])
         self._client.log_dict(self._run, dict(run.config), "config.json")
 
-    def scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         told = {_UNNAMED.sub("_", f"{split}/{name}"): value for name, value in values.items()}
         new = [self._metric(key, value, now, step) for key, value in told.items() if step > self._last(key)]
         if new:
             self._client.log_batch(self._run, metrics=new)
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         lines = [f"{name}: {text}" for sample in samples for name, text in sample.items()]
         self._client.log_text(self._run, "\n".join(lines), f"samples/{split}/{step:09d}.txt")
 
-    def page(self, path: Path) -> None:
+    def write_page(self, path: Path) -> None:
         self._client.log_artifact(self._run, str(path))
 
     def close(self, complete: bool) -> None:
@@ -191,7 +191,7 @@ class ToMlflow:
         return self._held[key]
 
 
-class ToTrackio:
+class TrackioTracker:
     """The tracker of one run. Its project is TRACKIO_PROJECT or "headwise".
 
     Their runs are known again by their names: ours end with the run's id.
@@ -213,21 +213,21 @@ class ToTrackio:
             embed=False,
         )
 
-    def scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
         self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         lines = [f"- {name}: {text}" for sample in samples for name, text in sample.items()]
         self._run.log({f"{split}/samples": self._library.Markdown("\n".join(lines))}, step=step)
 
-    def page(self, path: Path) -> None:
+    def write_page(self, path: Path) -> None:
         self._run.log_artifact(str(path), name=f"maps-{self._run.id}", type="maps")
 
     def close(self, complete: bool) -> None:
         self._run.finish()
 
 
-class Library(NamedTuple):
+class TrackerLibrary(NamedTuple):
     """What a tracker needs: the module to import, the package to install, and what opens it."""
 
     module: str
@@ -235,10 +235,10 @@ class Library(NamedTuple):
     open: Callable[[TrackedRun], Tracker]
 
 
-TRACKERS: Mapping[str, Library] = {
-    "wandb": Library("wandb", "wandb", ToWandb),
-    "mlflow": Library("mlflow", "mlflow-skinny", ToMlflow),
-    "trackio": Library("trackio", "trackio", ToTrackio),
+TRACKERS: Mapping[str, TrackerLibrary] = {
+    "wandb": TrackerLibrary("wandb", "wandb", WandbTracker),
+    "mlflow": TrackerLibrary("mlflow", "mlflow-skinny", MlflowTracker),
+    "trackio": TrackerLibrary("trackio", "trackio", TrackioTracker),
 }
 
 
@@ -263,8 +263,8 @@ def open_trackers(
     say: Callable[[str], None],
     *,
     group: str | None = None,
-) -> Iterator[tuple[Sink, ...]]:
-    """The sink of a run's trackers; none where it has none.
+) -> Iterator[tuple[Writer, ...]]:
+    """The writer of a run's trackers; none where it has none.
 
     At the end of the context the trackers have `GRACE_SECONDS`, `GRACE_SECONDS_WHEN_STOPPED` where the run is stopped;
     what they did not take is said, a line a tracker.
@@ -272,7 +272,7 @@ def open_trackers(
     if not names:
         yield ()
         return
-    trackers, seconds = Trackers(names, workdir, group), GRACE_SECONDS
+    trackers, seconds = TrackersWriter(names, workdir, group), GRACE_SECONDS
     try:
         yield (trackers,)
     except (RunStopped, KeyboardInterrupt):
@@ -283,8 +283,8 @@ def open_trackers(
             say(line)
 
 
-class Trackers(NullSink):
-    """The sink that tells trackers, each in a thread of its own, and opens them at the first report.
+class TrackersWriter(NullWriter):
+    """The writer that tells trackers, each in a thread of its own, and opens them at the first report.
 
     By then the run directory is this process's. No call waits for a tracker and none raises what one raises.
     """
@@ -295,15 +295,15 @@ class Trackers(NullSink):
         self._complete = self._closed = False
         self._page = _Page(workdir)
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         plain = {name: float(value) for name, value in values.items()}
-        self._tell(lambda tracker: tracker.scalars(step, split, plain))
+        self._tell(lambda tracker: tracker.write_scalars(step, split, plain))
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         kept = [dict(sample) for sample in samples]
-        self._tell(lambda tracker: tracker.samples(step, split, kept))
+        self._tell(lambda tracker: tracker.write_samples(step, split, kept))
 
-    def progress(self, step: int, total: int) -> None:
+    def report_progress(self, step: int, total: int) -> None:
         self._complete = step == total
 
     def close(self) -> None:
@@ -429,7 +429,7 @@ class _Page:
                     self._path = Path(self._folder.name) / _PAGE
                     self._path.write_text(text, encoding="utf-8")
         if self._path is not None:
-            tracker.page(self._path)
+            tracker.write_page(self._path)
 
     def remove(self) -> None:
         """Remove the file."""

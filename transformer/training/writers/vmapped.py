@@ -1,4 +1,4 @@
-"""The sink of vmapped runs, each with its own sink."""
+"""The writer of vmapped runs, each with its own writer."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from transformer.runs.exceptions import NonFiniteError
-from transformer.training.writers.contract import NullSink, Sink
+from transformer.training.writers.writer import NullWriter, Writer
 
 
 def _refuse(run: int, found: NonFiniteError) -> None:
     raise found
 
 
-class VmappedSinks:
-    """The sink of several runs, which gives each its own.
+class VmappedWriters:
+    """The writer of several runs, which gives each its own.
 
     Numbers, arrays and samples are sequences over the runs, with None for a run that has none; a plain number is every
     run's. A stopped run gets no more reports. `shared`, such as the console, gets the means over the unfinished runs.
@@ -24,12 +24,12 @@ class VmappedSinks:
 
     def __init__(
         self,
-        sinks: Sequence[Sink],
-        shared: Sink | None = None,
+        writers: Sequence[Writer],
+        shared: Writer | None = None,
         not_finite: Callable[[int, NonFiniteError], None] = _refuse,
     ):
-        self._going, self._not_finite = dict(enumerate(sinks)), not_finite
-        self._shared = NullSink() if shared is None else shared
+        self._going, self._not_finite = dict(enumerate(writers)), not_finite
+        self._shared = NullWriter() if shared is None else shared
 
     @property
     def going(self) -> tuple[int, ...]:
@@ -37,48 +37,50 @@ class VmappedSinks:
         return tuple(self._going)
 
     def stop(self, run: int) -> None:
-        """Close a run's sink: nothing follows."""
+        """Close a run's writer: nothing follows."""
         self._going.pop(run).close()
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
         told = {run: {name: _of_run(value, run) for name, value in values.items()} for run in self._going}
-        for run, sink in self._going.items():
+        for run, writer in self._going.items():
             if numbers := {name: number for name, number in told[run].items() if number is not None}:
-                sink.scalars(step, split, numbers)
+                writer.write_scalars(step, split, numbers)
         every = {name: [numbers[name] for numbers in told.values()] for name in values}
         if means := {name: float(np.mean(numbers)) for name, numbers in every.items() if None not in numbers}:
-            self._shared.scalars(step, split, means)
+            self._shared.write_scalars(step, split, means)
 
-    def samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
-        for run, sink in self._going.items():
+    def write_samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
+        for run, writer in self._going.items():
             if samples[run]:
-                sink.samples(step, split, samples[run])
+                writer.write_samples(step, split, samples[run])
 
-    def maps(self, step: int, maps: Mapping[str, Any]) -> None:
-        for run, sink in list(self._going.items()):
+    def write_maps(self, step: int, maps: Mapping[str, Any]) -> None:
+        for run, writer in list(self._going.items()):
             try:
-                sink.maps(step, {site: kept[run] for site, kept in maps.items()})
+                writer.write_maps(step, {site: kept[run] for site, kept in maps.items()})
             except NonFiniteError as found:
                 self._not_finite(run, found)
 
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        for run, sink in self._going.items():
-            sink.heads(step, {site: {name: of[run] for name, of in table.items()} for site, table in heads.items()})
+    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        for run, writer in self._going.items():
+            writer.write_heads(
+                step, {site: {name: of[run] for name, of in table.items()} for site, table in heads.items()}
+            )
 
-    def progress(self, step: int, total: int) -> None:
-        for sink in self._all():
-            sink.progress(step, total)
+    def report_progress(self, step: int, total: int) -> None:
+        for writer in self._all():
+            writer.report_progress(step, total)
 
     def flush(self) -> None:
-        for sink in self._all():
-            sink.flush()
+        for writer in self._all():
+            writer.flush()
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
-            for sink in self._all():
-                stack.callback(sink.close)
+            for writer in self._all():
+                stack.callback(writer.close)
 
-    def _all(self) -> Iterator[Sink]:
+    def _all(self) -> Iterator[Writer]:
         yield from self._going.values()
         yield self._shared
 

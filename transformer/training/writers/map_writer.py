@@ -8,55 +8,55 @@ import numpy as np
 
 from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.store import MapStore
-from transformer.training.writers.contract import NullSink, Number, Sample, Sink
+from transformer.training.writers.writer import NullWriter, Sample, Scalar, Writer
 
 QUEUE_SIZE = 2  # steps of maps in the queue, at most; then the loop waits
 
 
-class Maps(NullSink):
-    """The sink that appends maps to a store."""
+class MapWriter(NullWriter):
+    """The writer that appends maps to a store."""
 
     def __init__(self, store: MapStore):
         self._store = store
 
-    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         self._store.write(step, maps)
 
 
-class BackgroundMaps:
-    """The sink that gives maps, in order, to another sink in a thread of its own.
+class BackgroundMapWriter:
+    """The writer that gives maps, in order, to another writer in a thread of its own.
 
-    An error of the other sink is raised at the next call of `maps`, `flush` or `close`.
+    An error of the other writer is raised at the next call of `maps`, `flush` or `close`.
     """
 
-    def __init__(self, sink: Sink):
-        self._sink = sink
+    def __init__(self, writer: Writer):
+        self._writer = writer
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="maps")
         self._pending: list[concurrent.futures.Future[None]] = []
 
-    def scalars(self, step: int, split: str, values: Mapping[str, Number]) -> None:
-        self._sink.scalars(step, split, values)
+    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
+        self._writer.write_scalars(step, split, values)
 
-    def samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        self._sink.samples(step, split, samples)
+    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
+        self._writer.write_samples(step, split, samples)
 
-    def heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        self._sink.heads(step, heads)
+    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        self._writer.write_heads(step, heads)
 
-    def progress(self, step: int, total: int) -> None:
-        self._sink.progress(step, total)
+    def report_progress(self, step: int, total: int) -> None:
+        self._writer.report_progress(step, total)
 
-    def maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Start the copies to the host and come back."""
         for leaf in jax.tree.leaves(dict(maps)):
             if isinstance(leaf, jax.Array):
                 leaf.copy_to_host_async()
         self._settle(QUEUE_SIZE - 1)
-        self._pending.append(self._thread.submit(self._sink.maps, step, maps))
+        self._pending.append(self._thread.submit(self._writer.write_maps, step, maps))
 
     def flush(self) -> None:
         self._settle(0)
-        self._sink.flush()
+        self._writer.flush()
 
     def close(self) -> None:
         """Wait, and end the thread, also when a write failed."""
@@ -64,7 +64,7 @@ class BackgroundMaps:
             self._settle(0)
         finally:
             self._thread.shutdown()
-            self._sink.close()
+            self._writer.close()
 
     def _settle(self, waiting: int) -> None:
         while self._pending and (len(self._pending) > waiting or self._pending[0].done()):
