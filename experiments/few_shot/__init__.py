@@ -1,1 +1,1 @@
-"""Characters known again from one or a few drawings: SNAIL (Mishra et al. 2018)."""
+"""Few-shot classification of handwritten characters with SNAIL (Mishra et al. 2018)."""

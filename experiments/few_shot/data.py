@@ -1,4 +1,4 @@
-"""Episodes of characters: published, or drawn here by many hands, a few drawings of a few shown at a time."""
+"""Few-shot episodes of Omniglot's characters or of synthetic ones."""
 
 import dataclasses
 import enum
@@ -24,79 +24,79 @@ _AT_ONCE, _FAR = 256, 1e3
 
 
 def draw_characters(
-    random: np.random.Generator, count: int, hands: int, side: int
-) -> UInt8[np.ndarray, "count hands side side"]:
-    """So many characters, each drawn by so many hands: ink is bright.
+    random: np.random.Generator, count: int, num_drawers: int, image_size: int
+) -> UInt8[np.ndarray, "count drawers size size"]:
+    """Render synthetic characters, each by several drawers; ink is bright.
 
-    A stroke is a parabola (a Bezier curve of three points) anywhere in the square. A hand moves the points of every
-    stroke a little, and turns, slants, scales and shifts the whole.
+    A stroke is a parabola (a quadratic Bezier curve) anywhere in the square. A drawer moves the control points of every
+    stroke a little, and rotates, slants, scales and shifts the whole.
     """
     points_SxT = np.linspace(0, 1, _POINTS)[:, None]
     weights_Px3 = np.concatenate([(1 - points_SxT) ** 2, 2 * points_SxT * (1 - points_SxT), points_SxT**2], axis=1)
     most = _STROKES[1]
-    segments = np.full((count, hands, most * (_POINTS - 1), 2, 2), _FAR, np.float32)
+    segments = np.full((count, num_drawers, most * (_POINTS - 1), 2, 2), _FAR, np.float32)
     for character in range(count):
         strokes = int(random.integers(_STROKES[0], most + 1))
         bends_Kx3x2 = random.random((strokes, 3, 2))
         low, high = bends_Kx3x2.min(axis=(0, 1)), bends_Kx3x2.max(axis=(0, 1))
         bends_Kx3x2 = _EDGE + (1 - 2 * _EDGE) * (bends_Kx3x2 - low) / (high - low)
-        for hand in range(hands):
+        for hand in range(num_drawers):
             moved_Kx3x2 = bends_Kx3x2 + _SHIFTED * random.standard_normal(bends_Kx3x2.shape)
             line_KxPx2 = weights_Px3 @ moved_Kx3x2
             pairs = np.stack([line_KxPx2[:, :-1], line_KxPx2[:, 1:]], axis=2).reshape(-1, 2, 2)
             segments[character, hand, : len(pairs)] = varied(pairs, random, _HAND)
-    flat = segments.reshape(count * hands, -1, 2, 2)
+    flat = segments.reshape(count * num_drawers, -1, 2, 2)
     thickness = random.uniform(*_HAND.thickness, len(flat)).astype(np.float32)
     drawn = [
-        cover(flat[start : start + _AT_ONCE], np.zeros(len(part), bool), part, side)
+        cover(flat[start : start + _AT_ONCE], np.zeros(len(part), bool), part, image_size)
         for start in range(0, len(flat), _AT_ONCE)
         for part in (thickness[start : start + _AT_ONCE],)
     ]
-    ink = np.concatenate(drawn).reshape(count, hands, side, side)
+    ink = np.concatenate(drawn).reshape(count, num_drawers, image_size, image_size)
     return np.round(255 * ink).astype(np.uint8)
 
 
 STROKES, OMNIGLOT, OF_ALL_ALPHABETS = "strokes", "omniglot", "omniglot_characters"
-Drawings = UInt8[np.ndarray, "characters hands side side"]
+Drawings = UInt8[np.ndarray, "characters drawers size size"]
 
 
 @dataclasses.dataclass(frozen=True)
 class CharacterSet:
-    """Drawings of each split's characters, no character in two splits; ink is bright. `cut` says how they were cut."""
+    """Drawings of each split's characters, with no character in two splits; ink is bright."""
 
     name: str
     splits: Mapping[str, Drawings]
-    cut: str = ""
+    split_note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawnCharacters(Config):
-    """So many characters of bent strokes for each split, each drawn by so many `hands`, from `seed` and the split.
+class SyntheticCharacters(Config):
+    """Numbers of synthetic characters of each split, each drawn by `num_drawers`, from `seed` and the split.
 
     Raises:
-        UserError: For less than one character, and for less than two hands.
+        UserError: If a split has no character, or there are fewer than two drawers.
     """
 
     train: Positive = 200
     validation: Positive = 40
     test: Positive = 60
-    hands: Annotated[int, Range(2)] = 20
+    num_drawers: Annotated[int, Range(2)] = 20
     seed: int = 0
 
-    def draw(self, split: str, side: int) -> Drawings:
-        """The drawings of a split."""
+    def draw(self, split: str, image_size: int) -> Drawings:
+        """Render the drawings of a split."""
         random = np.random.default_rng((self.seed, SPLITS.index(split)))
-        return draw_characters(random, getattr(self, split), self.hands, side)
+        return draw_characters(random, getattr(self, split), self.num_drawers, image_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutAlphabets(Config):
-    """How many alphabets of the background validate, and how many test where there are no archives of evaluation.
+    """Number of background alphabets that are the validation set and, without images_evaluation.zip, the test set.
 
-    They are the last by name, those that test at the end.
+    They are the last by name, the test alphabets at the end.
 
     Raises:
-        UserError: For less than one.
+        UserError: If one of them is less than 1.
     """
 
     validation: Positive = 1
@@ -105,10 +105,10 @@ class HeldOutAlphabets(Config):
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutCharacters(Config):
-    """How many characters of all alphabets, in an order drawn from `seed`, validate, and how many test.
+    """Number of characters of all alphabets in validation and test, in an order sampled from `seed`.
 
     Raises:
-        UserError: For less than one.
+        UserError: If one of them is less than 1.
     """
 
     validation: Positive = 20
@@ -116,54 +116,56 @@ class HeldOutCharacters(Config):
     seed: int = 0
 
 
-def open_characters(name: str, *, data_dir: str | None, side: int) -> CharacterSet:
-    """Open a set of characters, drawn `side` x `side` pixels large.
+def open_characters(name: str, *, data_dir: str | None, image_size: int) -> CharacterSet:
+    """Load or render a character set, in images of `image_size` x `image_size` pixels.
 
-    `name` is one of: "strokes", with options as in "strokes/train=100,hands=10", random strokes drawn here; "omniglot",
-    whose archives lie in `data_dir`, with options as in "omniglot/validation=1,test=2": alphabets that validate and,
-    where there is no images_evaluation*.zip, whose alphabets test, test; "omniglot_characters", with options as in
-    "omniglot_characters/validation=20,test=60": characters that are held out of all alphabets of both archives.
+    Args:
+        name: One of "strokes", synthetic characters, with options as in "strokes/train=100,num_drawers=10"; "omniglot",
+            with options as in "omniglot/validation=1,test=2" (alphabets held out); "omniglot_characters", with options
+            as in "omniglot_characters/validation=20,test=60" (characters of all alphabets held out).
+        data_dir: The folder of Omniglot's archives.
+        image_size: Height and width of a drawing in pixels.
 
     Raises:
-        UserError: Of one line saying what to do, for an unknown name or option and for missing or unfit files.
+        UserError: If the name or an option is unknown, or files are missing or invalid.
     """
     kind, _, options = name.partition("/")
     if kind == OMNIGLOT:
         given = from_config(HeldOutAlphabets, whole_numbers(kind, options, "validation=1,test=2"), kind)
-        return _of_alphabets(
-            name, read_alphabets(data_dir, side), given, said_of_unread(data_dir, BACKGROUND, EVALUATION)
+        return _split_by_alphabet(
+            name, read_alphabets(data_dir, image_size), given, said_of_unread(data_dir, BACKGROUND, EVALUATION)
         )
     if kind == OF_ALL_ALPHABETS:
         held_out = from_config(HeldOutCharacters, whole_numbers(kind, options, "validation=20,test=60"), kind)
-        return _of_characters(
-            name, read_alphabets(data_dir, side), held_out, said_of_unread(data_dir, BACKGROUND, EVALUATION)
+        return _split_by_character(
+            name, read_alphabets(data_dir, image_size), held_out, said_of_unread(data_dir, BACKGROUND, EVALUATION)
         )
-    drawn = _drawn(name)
+    drawn = _synthetic_characters(name)
     if data_dir is not None:
         raise UserError(f"config.task.data_dir={data_dir!r} is for omniglot: {kind} are drawn here")
-    return CharacterSet(name, {split: drawn.draw(split, side) for split in SPLITS})
+    return CharacterSet(name, {split: drawn.draw(split, image_size) for split in SPLITS})
 
 
-def made_up(name: str, *, classes: int, hands: int, side: int) -> CharacterSet:
-    """So many empty characters in every split: nothing is read or drawn.
+def placeholder_characters(name: str, *, classes: int, num_drawers: int, image_size: int) -> CharacterSet:
+    """Return a set of blank characters of the right shape, without reading or rendering any.
 
     Raises:
-        UserError: As `open_characters`, of the name.
+        UserError: If the name is not that of a set.
     """
     if name.partition("/")[0] not in (OMNIGLOT, OF_ALL_ALPHABETS):
-        _drawn(name)
-    return CharacterSet(name, dict.fromkeys(SPLITS, np.zeros((classes, hands, side, side), np.uint8)))
+        _synthetic_characters(name)
+    return CharacterSet(name, dict.fromkeys(SPLITS, np.zeros((classes, num_drawers, image_size, image_size), np.uint8)))
 
 
-def _drawn(name: str) -> DrawnCharacters:
+def _synthetic_characters(name: str) -> SyntheticCharacters:
     kind, _, options = name.partition("/")
     if kind != STROKES:
         known = (STROKES, OMNIGLOT, OF_ALL_ALPHABETS)
         raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")
-    return from_config(DrawnCharacters, whole_numbers(kind, options, "train=100,hands=10"), kind)
+    return from_config(SyntheticCharacters, whole_numbers(kind, options, "train=100,num_drawers=10"), kind)
 
 
-def _of_alphabets(
+def _split_by_alphabet(
     name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutAlphabets, unread: str
 ) -> CharacterSet:
     background = dict(sorted(read[BACKGROUND].items()))
@@ -178,7 +180,7 @@ def _of_alphabets(
     return CharacterSet(name, splits, join_notes((names, unread)))
 
 
-def _of_characters(
+def _split_by_character(
     name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutCharacters, unread: str
 ) -> CharacterSet:
     every = [drawings for alphabets in read.values() for _, drawings in sorted(alphabets.items())]
@@ -190,14 +192,14 @@ def _of_characters(
     order = np.random.default_rng(given.seed).permutation(len(ink))
     test, validation, train = np.split(order, [given.test, given.test + given.validation])
     splits = {"train": ink[train], "validation": ink[validation], "test": ink[test]}
-    cut = f"characters of {len(every)} alphabets, each in one split"
-    return CharacterSet(name, splits, join_notes((cut, unread)))
+    split_note = f"characters of {len(every)} alphabets, each in one split"
+    return CharacterSet(name, splits, join_notes((split_note, unread)))
 
 
-class Turned(enum.Enum):
-    """Which characters count as new ones beside those of the alphabets.
+class RotationAugmentation(enum.Enum):
+    """Which characters are added as new classes.
 
-    none: no others. rotations: each turned by 90, 180 and 270 degrees (Santoro et al. 2016). reflections: these, and
+    none: no others. rotations: each rotated by 90, 180 and 270 degrees (Santoro et al. 2016). reflections: these, and
     the mirror image of each of the four.
     """
 
@@ -206,39 +208,39 @@ class Turned(enum.Enum):
     REFLECTIONS = "reflections"
 
     def __call__(self, drawings: Drawings) -> Drawings:
-        """The characters, and behind them those that are made from them."""
+        """Return the characters followed by the augmented ones."""
         match self:
-            case Turned.NONE:
+            case RotationAugmentation.NONE:
                 return drawings
-            case Turned.ROTATIONS:
+            case RotationAugmentation.ROTATIONS:
                 return np.concatenate([np.rot90(drawings, turns, axes=(2, 3)) for turns in range(4)])
-            case Turned.REFLECTIONS:
-                return Turned.ROTATIONS(np.concatenate([drawings, drawings[..., ::-1]]))
+            case RotationAugmentation.REFLECTIONS:
+                return RotationAugmentation.ROTATIONS(np.concatenate([drawings, drawings[..., ::-1]]))
             case _:
                 assert_never(self)
 
 
-class Episodes(NamedTuple):
-    """Ways x shots drawings in any order and one more; the class of each, from 0, that of the last being asked for."""
+class EpisodeBatch(NamedTuple):
+    """Episodes of ways x shots drawings in random order and a query drawing, with the class of each from 0."""
 
-    images: UInt8[np.ndarray, "B T side side"]
+    images: UInt8[np.ndarray, "B T size size"]
     classes: Int[np.ndarray, "B T"]
 
 
-def draw_episodes(random: np.random.Generator, drawings: Drawings, rows: int, ways: int, shots: int) -> Episodes:
-    """Different characters in a random order, of each different hands; the last is a hand that is not shown."""
-    characters, hands = drawings.shape[:2]
-    picked_BxW = _different(random, rows, characters, ways)
-    drawn_BxWxH = _different(random, rows * ways, hands, shots + 1).reshape(rows, ways, shots + 1)
-    order_BxS = _different(random, rows, ways * shots, ways * shots)
+def sample_episodes(random: np.random.Generator, drawings: Drawings, rows: int, ways: int, shots: int) -> EpisodeBatch:
+    """Sample episodes: distinct characters, distinct drawers of each; the query is by another drawer."""
+    characters, num_drawers = drawings.shape[:2]
+    picked_BxW = _sample_distinct(random, rows, characters, ways)
+    drawn_BxWxH = _sample_distinct(random, rows * ways, num_drawers, shots + 1).reshape(rows, ways, shots + 1)
+    order_BxS = _sample_distinct(random, rows, ways * shots, ways * shots)
     asked_B = random.integers(0, ways, rows)
     classes_BxT = np.concatenate([order_BxS // shots, asked_B[:, None]], axis=1)
     which_BxT = np.concatenate([order_BxS % shots, np.full((rows, 1), shots)], axis=1)
     row = np.arange(rows)[:, None]
     images = drawings[picked_BxW[row, classes_BxT], drawn_BxWxH[row, classes_BxT, which_BxT]]
-    return Episodes(images, classes_BxT.astype(np.int32))
+    return EpisodeBatch(images, classes_BxT.astype(np.int32))
 
 
-def _different(random: np.random.Generator, rows: int, of: int, count: int) -> Int[np.ndarray, "rows count"]:
-    """In each row so many different ones of the numbers below `of`, in a random order."""
+def _sample_distinct(random: np.random.Generator, rows: int, of: int, count: int) -> Int[np.ndarray, "rows count"]:
+    """Sample, in each row, `count` distinct numbers below `of` in random order."""
     return np.argsort(random.random((rows, of)), axis=1)[:, :count]

@@ -803,14 +803,14 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "few_shots x snail",
+        "few_shot x snail",
         {
             "name": "contract",
             # Three ways and one shot have four steps: two devices can share them.
             "task": {
                 "name": "experiments.few_shot.task",
-                "dataset": "strokes/train=6,validation=3,test=3,hands=3",
-                "side": 8,
+                "dataset": "strokes/train=6,validation=3,test=3,num_drawers=3",
+                "image_size": 8,
                 "ways": 3,
                 "batch_size": 16,
                 "num_eval_examples": 16,

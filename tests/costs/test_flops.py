@@ -447,7 +447,7 @@ STEPS = {
     "summaries x pointer_generator": 6_650_880 - 3 * 2 * 16 * 10 * 32 * 8,
     "linear_functions x regression_decoder": 2_774_016,
     "episodes x decoder": 5_971_968 + OF_SCORES * 384 * 16 * (32 - 18),
-    "few_shots x snail": 3_717_504,
+    "few_shot x snail": 3_717_504,
     "point_clouds x set_transformer": 6_700_032,
     "planar x pointer": 2_657_280,
     "questions x spatial_memory": 7_130_112,

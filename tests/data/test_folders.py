@@ -199,7 +199,7 @@ def test_hidden_files_and_folders_are_no_classes(tmp_path: Path) -> None:
     opened = images(tmp_path, dict.fromkeys((*files, "train/README", "LICENSE"), IMAGE))
     assert opened.classes == ("a", "b")
     assert {split: len(each.labels) for split, each in opened.splits.items()} == {"train": 6, "validation": 6}
-    assert opened.cut == (
+    assert opened.split_note == (
         "not read: .ipynb_checkpoints, LICENSE; not read: train/.ipynb_checkpoints, train/README, train/a/._0.png; "
         "not read: val/Thumbs.db"
     )
@@ -207,7 +207,7 @@ def test_hidden_files_and_folders_are_no_classes(tmp_path: Path) -> None:
 
 def test_images_in_two_splits_are_told(tmp_path: Path) -> None:
     opened = images(tmp_path, {"test/a/x.png": IMAGE, "val/a/y.png": IMAGE, "test/b/z.PNG": IMAGE})
-    assert opened.cut == "2 of 2 test images are in validation as well"
+    assert opened.split_note == "2 of 2 test images are in validation as well"
 
 
 def test_further_splits_are_told(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ TWO = {f"set/{label}/{number}.png": IMAGE for label in "ab" for number in range(
 def test_what_is_hidden_in_an_archive_is_not_read_and_said(tmp_path: Path) -> None:
     opened = packed(tmp_path, {**TWO, "__MACOSX/set/a/._0.png": IMAGE, "set/README": b"about", "set/a": None})
     assert opened.classes == ("a", "b")
-    assert "; not read: train.tar.gz/__MACOSX/set/a/._0.png, train.tar.gz/set/README" in opened.cut
+    assert "; not read: train.tar.gz/__MACOSX/set/a/._0.png, train.tar.gz/set/README" in opened.split_note
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) ->
             for take in range(9):
                 sound = np.full(100, 0.5 if take in (0, 8) else (10 * digit + take) / 200, np.float32)
                 archive.writestr(f"recordings/{digit}_ann_{take}.wav", wav(sound))
-    said = open_spoken("fsdd", data_dir=str(tmp_path)).cut
+    said = open_spoken("fsdd", data_dir=str(tmp_path)).split_note
     assert "not read: recordings.zip/README.md, recordings.zip/__MACOSX/._7_ann_0.wav" in said
     assert "10 of 50 test recordings are in train as well" in said
     with zipfile.ZipFile(tmp_path / "recordings.zip", "a") as archive:
@@ -302,13 +302,13 @@ def test_archives_of_sounds_and_drawings_say_what_is_not_read(tmp_path: Path) ->
     write_omniglot(path, "Greek", 2)
     assert (
         "not read: images_background.zip/images_background/Greek/notes.txt"
-        in open_images("omniglot", data_dir=str(tmp_path)).cut
+        in open_images("omniglot", data_dir=str(tmp_path)).split_note
     )
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("images_background/Greek/alpha.png", IMAGE)
     for act in (
         lambda: open_images("omniglot", data_dir=str(tmp_path)),
-        lambda: open_characters("omniglot_characters/validation=1,test=1", data_dir=str(tmp_path), side=4),
+        lambda: open_characters("omniglot_characters/validation=1,test=1", data_dir=str(tmp_path), image_size=4),
     ):
         refused(act, "alpha.png is not named as .png files of this set are")
 

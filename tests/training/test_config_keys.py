@@ -40,7 +40,7 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
         ("experiments.instruction_following.task", "clauses"),
         ("experiments.summarization.task", "fillers"),
         ("experiments.summarization.task", "known"),
-        ("experiments.few_shot.task", "side"),
+        ("experiments.few_shot.task", "image_size"),
         ("translation", "tokens_per_batch"),
         ("experiments.in_context_learning.task", "longest"),
     ],

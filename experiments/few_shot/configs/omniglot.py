@@ -1,31 +1,33 @@
-"""Omniglot from one drawing: SNAIL of reduced width is shown five characters that it has not met, and asked for one.
+"""One-shot classification on Omniglot with a SNAIL of reduced width: five ways, one shot.
 
     python -m launch.train --config=experiments/few_shot/configs/omniglot.py --data_dir=DIR --workdir=runs/omniglot
 
-DIR holds Omniglot's archives, images_background*.zip and, if it is there, images_evaluation.zip. 60 characters of all
-alphabets test, turned by quarters too, as in the paper and those whom it compares with; nothing of them is trained on.
-`:5x5`, `:20x1` and `:20x5` are five drawings of each, and twenty ways; `:alphabets` holds out alphabets whole, which is
-harder: without an archive of evaluation the last two by name test. `:paper` is the network of the paper at its full
-width with one to five drawings and 423 characters that test, for a GPU and both archives (99.07 there, with one).
+DIR holds Omniglot's archives: images_background*.zip and, optionally, images_evaluation.zip. 60 characters of all
+alphabets are the test set, with their rotations, as in the paper.
 
-About thirty minutes on one core. Expect 0.94 of the test right: results/omniglot.md. Little is learned until step
-8,000. Characters that are mirrored and turned train as new ones: the archives small1 and small2 have 162 to train on,
-an eighth of the paper's. The other settings are not yet measured.
+`:5x5`, `:20x1` and `:20x5` are other numbers of ways and shots. `:alphabets` holds out whole alphabets, which is
+harder; without images_evaluation.zip the last two by name are the test set. `:paper` is the paper's network at full
+width with one to five shots and 423 test characters; it needs a GPU and both archives (the paper reports 99.07 with one
+shot).
+
+Takes about 30 minutes on one CPU core. Expected test accuracy: 0.94 (results/omniglot.md). Little is learned until step
+8,000. Rotated and mirrored characters train as new classes: the archives small1 and small2 have 162 training
+characters, an eighth of the paper's. The other settings are not yet measured.
 """
 
 from typing import Literal
 
 from ml_collections import ConfigDict
 
-TURNED_TOO: dict[str, object] = {"dataset": "omniglot_characters", "held_out_turned": "rotations"}
+ROTATED_TOO: dict[str, object] = {"dataset": "omniglot_characters", "eval_rotation_augmentation": "rotations"}
 SETTINGS: dict[str, dict[str, object]] = {
-    "5x1": TURNED_TOO,
-    "5x5": {**TURNED_TOO, "shots": (5,)},
-    "20x1": {**TURNED_TOO, "ways": 20},
-    "20x5": {**TURNED_TOO, "ways": 20, "shots": (5,)},
+    "5x1": ROTATED_TOO,
+    "5x5": {**ROTATED_TOO, "shots": (5,)},
+    "20x1": {**ROTATED_TOO, "ways": 20},
+    "20x5": {**ROTATED_TOO, "ways": 20, "shots": (5,)},
     "alphabets": {"dataset": "omniglot"},
     "paper": {
-        **TURNED_TOO,
+        **ROTATED_TOO,
         "dataset": "omniglot_characters/validation=20,test=423",
         "shots": (1, 2, 3, 4, 5),
     },
@@ -34,7 +36,7 @@ REDUCED = {"channels": (32,) * 4, "keys": (32, 64, 64), "values": (32, 32, 64), 
 
 
 def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "paper"] = "5x1") -> ConfigDict:
-    """40,000 batches of 16 episodes of five ways and one shot, in images of 20 pixels a side."""
+    """Build the config: 40,000 batches of 16 episodes, images of 20 x 20 pixels (except `:paper`)."""
     config = ConfigDict(
         {
             "name": f"omniglot_{setting}",
@@ -45,7 +47,7 @@ def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "pape
             "checkpoint_every": 5000,
             "task": {
                 "name": "experiments.few_shot.task",
-                "turned": "reflections",
+                "rotation_augmentation": "reflections",
                 "batch_size": 16,
                 **SETTINGS[setting],
             },
@@ -62,7 +64,7 @@ def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "pape
         }
     )
     if setting != "paper":
-        config.task.side = 20
+        config.task.image_size = 20
         config.model.update(REDUCED)
         config.pod = "cpu:1"
     return config

@@ -18,7 +18,7 @@ from experiments.few_shot.configs import omniglot
 
 
 def get_config() -> ConfigDict:
-    """Half of the steps of the experiment."""
+    """Build the base config: half of the steps of omniglot.py."""
     config = omniglot.get_config()
     config.name = "snail"
     config.steps = 20_000
@@ -37,10 +37,10 @@ def get_ablation(ablation):
             "without attention": {"model.parts": "convolutions"},
         },
         reference="both",
-        chosen_by="validation/accuracy_1",
-        reported="test/accuracy_1",
+        chosen_by="validation/accuracy_1_shot",
+        reported="test/accuracy_1_shot",
         direction="maximize",
         seeds=(1, 2, 3),
         notable=0.01,
-        followed=("validation/loss_1",),
+        followed=("validation/loss_1_shot",),
     )

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.few_shot.data import Turned
-from experiments.few_shot.task import EPISODE, SHOT, FewShots, FewShotsConfig, build, synthetic
+from experiments.few_shot.data import RotationAugmentation
+from experiments.few_shot.task import EPISODE, SHOT, FewShotClassification, FewShotConfig, build, synthetic
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.tasks.contract import View
 
 SMALL: dict[str, Any] = {
-    "dataset": "strokes/train=4,validation=4,test=4,hands=4",
-    "side": 8,
+    "dataset": "strokes/train=4,validation=4,test=4,num_drawers=4",
+    "image_size": 8,
     "ways": 3,
     "batch_size": 4,
 }
@@ -23,8 +23,8 @@ SITE = Site("at", Axis(EPISODE, AxisKind.STEPS), Axis(SHOT, AxisKind.GRID, shape
 
 
 @pytest.fixture(scope="module")
-def task() -> FewShots:
-    return build(FewShotsConfig(**SMALL, shots=(1, 2), num_eval_examples=6), Path())
+def task() -> FewShotClassification:
+    return build(FewShotConfig(**SMALL, shots=(1, 2), num_eval_examples=6), Path())
 
 
 def of_model(logits: Any) -> View:
@@ -34,7 +34,7 @@ def of_model(logits: Any) -> View:
     return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
-def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task: FewShots) -> None:
+def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task: FewShotClassification) -> None:
     source = task.source(3)
     assert [source[step]["shown"].shape for step in range(3)] == [(4, 7), (4, 4), (4, 7)]
     np.testing.assert_array_equal(source[5]["images"], task.source(3)[5]["images"])
@@ -50,7 +50,7 @@ def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task
     assert len(task.splits["train"]) == 16
 
 
-def test_the_loss_is_that_of_the_last_step_alone(task: FewShots) -> None:
+def test_the_loss_is_that_of_the_last_step_alone(task: FewShotClassification) -> None:
     batch = task.source(0)[0]
     logits = np.random.default_rng(1).standard_normal((4, 7, 3)).astype(np.float32)
     loss, aux = task.objectives[0].loss(of_model(lambda inputs: logits), batch, task.totals(batch), None)
@@ -60,7 +60,7 @@ def test_the_loss_is_that_of_the_last_step_alone(task: FewShots) -> None:
     assert float(aux.metrics["accuracy"]) == np.mean(last.argmax(axis=-1) == labels)
 
 
-def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task: FewShots) -> None:
+def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task: FewShotClassification) -> None:
     assert [(each.split, each.name, each.at_end) for each in task.evaluations] == [
         ("validation", "1_shot", False),
         ("validation", "2_shot", False),
@@ -79,22 +79,28 @@ def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task
 
     sums, _ = evaluation.step(of_model(knows), evaluation.batches[0], None)
     report = evaluation.finish({name: float(value) for name, value in sums.items()}, None)
-    assert report.scalars["accuracy_2"] == 1
-    assert report.scalars["loss_2"] == pytest.approx(np.log1p(2 * np.exp(-9)), rel=1e-3)
+    assert report.scalars["accuracy_2_shot"] == 1
+    assert report.scalars["loss_2_shot"] == pytest.approx(np.log1p(2 * np.exp(-9)), rel=1e-3)
 
 
 def test_held_out_characters_are_turned_where_that_is_asked_for() -> None:
-    turned = build(FewShotsConfig(**SMALL, num_eval_examples=4, held_out_turned=Turned.ROTATIONS), Path())
-    assert {split: len(each) for split, each in turned.splits.items()} == dict.fromkeys(turned.splits, 16)
-    np.testing.assert_array_equal(turned.splits["test"][4:8], np.rot90(turned.splits["test"][:4], axes=(2, 3)))
+    rotation_augmentation = build(
+        FewShotConfig(**SMALL, num_eval_examples=4, eval_rotation_augmentation=RotationAugmentation.ROTATIONS), Path()
+    )
+    assert {split: len(each) for split, each in rotation_augmentation.splits.items()} == dict.fromkeys(
+        rotation_augmentation.splits, 16
+    )
+    np.testing.assert_array_equal(
+        rotation_augmentation.splits["test"][4:8], np.rot90(rotation_augmentation.splits["test"][:4], axes=(2, 3))
+    )
 
 
 def test_what_is_mapped_is_not_what_validates() -> None:
-    small = build(FewShotsConfig(**SMALL, num_probe_examples=4, num_eval_examples=4), Path())
+    small = build(FewShotConfig(**SMALL, num_probe_examples=4, num_eval_examples=4), Path())
     assert (small.probe_batch["images"] != small.evaluations[0].batches[0]["images"]).any()
 
 
-def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewShots) -> None:
+def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewShotClassification) -> None:
     labels = task.labels((SITE,)).completed((SITE,))
     images = labels.images[SHOT]
     assert (images.shape, images.dtype) == ((2, 16, 32, 3), np.uint8)
@@ -123,7 +129,7 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
     assert task.labels(()).images == {}
 
 
-def test_it_is_made_up_in_the_same_shapes(task: FewShots) -> None:
+def test_it_is_made_up_in_the_same_shapes(task: FewShotClassification) -> None:
     made = synthetic(task.config)
     assert made.interface == task.interface
     assert made.source(0)[0]["images"].shape == task.source(0)[0]["images"].shape
@@ -135,4 +141,4 @@ def test_it_is_made_up_in_the_same_shapes(task: FewShots) -> None:
 )
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"{next(iter(wrong))}(\[0\])?="):
-        build(FewShotsConfig(**SMALL | wrong), Path())
+        build(FewShotConfig(**SMALL | wrong), Path())
