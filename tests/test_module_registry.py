@@ -21,22 +21,22 @@ from transformer.training.config import schema_of
 from transformer.trust import check_trusted
 
 FILES = {
-    "good": "FAMILY = Family(Config, print)",
-    "twin": "from named_here.good import Config\nFAMILY = Family(Config, print)",
+    "good": "FAMILY = ModelFamily(Config, print)",
+    "twin": "from named_here.good import Config\nFAMILY = ModelFamily(Config, print)",
     "empty": "FAMILIES = 3",
     "other_kind": "FAMILY = 3",
     "needs": "import module_that_is_not_there",
     "inside": "import named_here.absent",
     "broken": "raise RuntimeError('as it is imported')",
     "sized": (
-        "SIZES = {'its-own': Size('named_here.sized', {'width': 7}, 9, 9, 'nobody')}\n"
-        "FAMILY = Family(Config, print, sizes=SIZES)"
+        "SIZES = {'its-own': PublishedSize('named_here.sized', {'width': 7}, 9, 9, 'nobody')}\n"
+        "FAMILY = ModelFamily(Config, print, sizes=SIZES)"
     ),
 }
 HEADER = """
 import dataclasses
-from transformer.models.model_family import Family
-from transformer.models.model_family import Size
+from transformer.models.model_family import ModelFamily
+from transformer.models.model_family import PublishedSize
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -86,7 +86,7 @@ def test_a_dotted_path_leads_to_a_module_anywhere_and_its_config_leads_back(fami
         ("nowhere.at_all", r"'nowhere\.at_all' is unknown: "),
         ("named_here.absent", r"'named_here\.absent' is unknown: "),
         ("named_here.good.deeper", r"'named_here\.good\.deeper' is unknown: "),
-        ("named_here.empty", r"the module exports no FAMILY; define FAMILY = Family\(\.\.\.\) in it"),
+        ("named_here.empty", r"the module exports no FAMILY; define FAMILY = ModelFamily\(\.\.\.\) in it"),
         ("named_here.other_kind", r"the module exports no FAMILY"),
         ("named_here.needs", r"importing named_here\.needs fails: No module named 'module_that_is_not_there'"),
         ("named_here.inside", r"importing named_here\.inside fails: No module named 'named_here\.absent'"),

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from transformer.decoding.constraints import Constraints, NoRepeats, Rule
-from transformer.decoding.generate import Rollout, Tokens, generate
+from transformer.decoding.constraints import Constraints, NoRepeatedTokens, TokenRule
+from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
 from transformer.models.task_interface import POINTER_END
 from transformer.tasks.contract import Batch, View
 from transformer.tasks.decoding import Decoding
@@ -39,13 +39,13 @@ class Problem(enum.Enum):
         """
         return 3 * (2 * count - 5) + 1 if self is Problem.DELAUNAY else count + 1
 
-    def rule(self, lengths_B: Int[Array, " B"]) -> Rule:
+    def rule(self, lengths_B: Int[Array, " B"]) -> TokenRule:
         """What may follow what: no point twice, at least three corners, every point of a tour; whole triangles."""
         match self:
             case Problem.HULL:
-                return NoRepeats(jnp.minimum(lengths_B, 3), POINTER_END)
+                return NoRepeatedTokens(jnp.minimum(lengths_B, 3), POINTER_END)
             case Problem.TOUR:
-                return NoRepeats(lengths_B, POINTER_END)
+                return NoRepeatedTokens(lengths_B, POINTER_END)
             case Problem.DELAUNAY:
                 return Triangles(lengths_B)
             case _:
@@ -78,7 +78,7 @@ class Triangles:
         lengths_R = jnp.repeat(lengths_B, rows // len(lengths_B))
         return _Corner(zeros_R, zeros_R, never_R, never_R, lengths_R, numbers_RxV)
 
-    def allowed(self, state: _Corner) -> Bool[Array, "R V"]:
+    def allowed_tokens(self, state: _Corner) -> Bool[Array, "R V"]:
         """Greater numbers within a triangle, with enough of them left to complete it."""
         beyond_R = jnp.where(state.place == 0, POINTER_END, state.last)
         greatest_R = state.lengths - (2 - state.place)
@@ -93,16 +93,16 @@ class Triangles:
         return state._replace(place=place_R, last=tokens_R, begun=jnp.ones_like(state.begun), ended=ended_R)
 
 
-def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *, constrained: bool) -> Rollout:
+def point_out(view: View, batch: Batch, problem: Problem, decoding: Decoding, *, constrained: bool) -> DecodedSequences:
     """The model's answers to the points of a batch, a pure function that can run under jit."""
     inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths")}
     return generate(
         view.model,
         view.variables,
         inputs,
-        chooser=decoding.chooser,
+        strategy=decoding.strategy,
         length=decoding.max_new_tokens,
-        tokens=Tokens(end=POINTER_END),
+        tokens=SpecialTokens(end=POINTER_END),
         key=jax.random.key(decoding.seed),
         constraints=Constraints(
             decoding.repetition_penalty, rule=problem.rule(inputs["lengths"]) if constrained else None

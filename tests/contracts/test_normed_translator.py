@@ -11,9 +11,9 @@ from tests import programs
 from tests.contracts.alone import Alone
 from tests.contracts.bahdanau import SITE
 from transformer.attention import Capture
-from transformer.decoding.beam import Beam
-from transformer.decoding.generate import Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.layers.batch_and_spectral_norm import BatchStatistics
 from transformer.models.model import Cache, Model, Variables
 
@@ -68,11 +68,11 @@ def test_steps_are_the_pass_over_known_targets_with_the_running_statistics(
 
 @pytest.mark.slow
 def test_one_beam_without_a_penalty_finds_no_more_than_greedy_and_three_no_less(model: Model, given: Variables) -> None:
-    tokens = Tokens(PAD, BEGIN, END)
+    tokens = SpecialTokens(PAD, BEGIN, END)
     scores = {}
-    for chooser in (Greedy(), Beam(3, 0.0)):
-        rollout = generate(model, given, {"source": jnp.asarray(SOURCE)}, chooser=chooser, length=3, tokens=tokens)
-        scores[chooser.beams] = np.asarray(rollout.scores[:, 0])
+    for strategy in (GreedySearch(), BeamSearch(3, 0.0)):
+        rollout = generate(model, given, {"source": jnp.asarray(SOURCE)}, strategy=strategy, length=3, tokens=tokens)
+        scores[strategy.beams] = np.asarray(rollout.scores[:, 0])
     assert (scores[3] >= scores[1] - 1e-5).all()
 
 

@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
 from transformer.data.tokenizers.training import byte_tokenizer, characters, train_bpe, train_byte_bpe
-from transformer.decoding.stop_sequences import stop_table
+from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.decoding import Decoding
 from transformer.trust import check_trusted
 
@@ -142,7 +142,7 @@ def test_one_text_is_not_taken_for_its_letters() -> None:
         lambda: train_bpe("text", 60),
         lambda: train_bpe([TEXT], 60, "de"),
         lambda: train_byte_bpe("text", 300),
-        lambda: stop_table("ab", [b"a", b"b"]),
+        lambda: build_stop_table("ab", [b"a", b"b"]),
         # Each part of the name would be trusted.
         lambda: check_trusted({"task": {"name": "lab.mi"}}, "lab.mine"),
     ):

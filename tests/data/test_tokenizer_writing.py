@@ -17,7 +17,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers.pieces import Writing, writing_of
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.training import byte_tokenizer, characters, train_bpe, train_byte_bpe
-from transformer.decoding.stop_sequences import stop_table
+from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.continuation import _continued, encode_prompts
 
 WORDS = ("the", "cat", "sat", "on", "mat", ".", "no", "not", "犬")
@@ -175,7 +175,7 @@ def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: Tokenizer
     stops = [" ", "sat", " sat", "sat ", "sat on", "mat.", "mat .", "t s", " no", "the cat sat"]
     prompt = tokenizer.encode(["the cat"])[0] if prompted else []
     for stop in stops:
-        table = stop_table([stop], tokenizer.token_bytes(), None if prompted else tokenizer.first_bytes())
+        table = build_stop_table([stop], tokenizer.token_bytes(), None if prompted else tokenizer.first_bytes())
         for text in texts()[::4]:
             chosen = tokenizer.encode([text])[0]
             ended = state = 0

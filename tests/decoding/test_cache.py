@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.oracles import decoding as oracle
-from transformer.decoding.beam import Beam
-from transformer.decoding.generate import Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions
@@ -20,7 +20,7 @@ from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import InputSpec, TaskInterface
 
-SPECIAL = Tokens(pad=0, begin=1, end=2)
+SPECIAL = SpecialTokens(pad=0, begin=1, end=2)
 VOCABULARY, LENGTH, LONGEST_SOURCE = 7, 8, 6
 SOURCE = np.int32(
     [
@@ -32,7 +32,7 @@ SOURCE = np.int32(
         [6, 4, 3, 5, 6, 2],
     ]
 )
-decode = jax.jit(generate, static_argnames=("model", "chooser", "length", "tokens"))
+decode = jax.jit(generate, static_argnames=("model", "strategy", "length", "tokens"))
 
 
 class Case(NamedTuple):
@@ -142,7 +142,9 @@ def test_each_cached_step_has_the_logits_of_the_whole_forward_pass(case: Case, b
     ids=["post_learned", "pre_sinusoidal"],
 )
 def test_greedy_is_the_uncached_argmax_loop(case: Case) -> None:
-    rollout = decode(case.model, case.variables, {"source": SOURCE}, chooser=Greedy(), length=LENGTH, tokens=SPECIAL)
+    rollout = decode(
+        case.model, case.variables, {"source": SOURCE}, strategy=GreedySearch(), length=LENGTH, tokens=SPECIAL
+    )
     ended = []
     for source, tokens, score in zip(SOURCE, rollout.tokens[:, 0], rollout.scores[:, 0], strict=True):
         expected = oracle.greedy(naive(case, source), end=SPECIAL.end, length=LENGTH)
@@ -157,32 +159,32 @@ def test_greedy_is_the_uncached_argmax_loop(case: Case) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class KeepsRows(Beam):
+class KeepsRows(BeamSearch):
     """The fault of a beam that leaves the cache's rows where they were."""
 
     def choose(self, *arguments: Any) -> Any:
         return *super().choose(*arguments)[:2], None
 
 
-def best_hypotheses(case: Case, chooser: Beam, source: np.ndarray) -> list[list[tuple[tuple[int, ...], float]]]:
-    rollout = decode(case.model, case.variables, {"source": source}, chooser=chooser, length=LENGTH, tokens=SPECIAL)
+def best_hypotheses(case: Case, strategy: BeamSearch, source: np.ndarray) -> list[list[tuple[tuple[int, ...], float]]]:
+    rollout = decode(case.model, case.variables, {"source": source}, strategy=strategy, length=LENGTH, tokens=SPECIAL)
     return [
         [(tuple(t for t in tokens if t != SPECIAL.pad), score) for tokens, score in zip(*beams, strict=True)]
         for beams in zip(np.asarray(rollout.tokens).tolist(), np.asarray(rollout.scores).tolist(), strict=True)
     ]
 
 
-def is_the_search_over_lists(case: Case, chooser: Beam, padding: int = 0) -> None:
+def is_the_search_over_lists(case: Case, strategy: BeamSearch, padding: int = 0) -> None:
     """`padding`: more of it behind every source of this search than behind those of the uncached one."""
     wider = np.pad(SOURCE, ((0, 0), (0, padding)), constant_values=SPECIAL.pad)
-    for source, found in zip(SOURCE, best_hypotheses(case, chooser, wider), strict=True):
+    for source, found in zip(SOURCE, best_hypotheses(case, strategy, wider), strict=True):
         expected = oracle.beam_search(
             naive(case, source),
             others=range(SPECIAL.end + 1, VOCABULARY),
             end=SPECIAL.end,
             length=LENGTH,
-            exponent=chooser.length_penalty,
-            beams=chooser.beams,
+            exponent=strategy.length_penalty,
+            beams=strategy.beams,
         )
         assert [tokens for tokens, _ in found] == [one.tokens for one in expected]
         np.testing.assert_allclose([score for _, score in found], [one.score for one in expected], rtol=0, atol=1e-4)
@@ -197,7 +199,7 @@ def is_the_search_over_lists(case: Case, chooser: Beam, padding: int = 0) -> Non
 def test_beam_search_is_the_uncached_search_over_lists_and_padding_of_the_source_changes_nothing(
     case: Case, padding: int
 ) -> None:
-    is_the_search_over_lists(case, Beam(4, 0.6), padding)
+    is_the_search_over_lists(case, BeamSearch(4, 0.6), padding)
 
 
 @pytest.mark.parametrize("case", [PRE_SINUSOIDAL], indirect=True, ids=["pre_sinusoidal"])

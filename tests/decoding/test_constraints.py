@@ -1,4 +1,4 @@
-"""Repetition penalty, forbidden tokens, prompts and special tokens against NumPy, for every chooser."""
+"""Repetition penalty, forbidden tokens, prompts and special tokens against NumPy, for every strategy."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import pytest
 from tests.decoding.toy import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
-from transformer.decoding.beam import Beam, Ending
+from transformer.decoding.beam import BeamSearch, HypothesisEnding
 from transformer.decoding.constraints import Constraints, Prompt
-from transformer.decoding.generate import Rollout, Tokens
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
-from transformer.decoding.stop_sequences import stop_table
+from transformer.decoding.stop_sequences import build_stop_table
 
 VOCABULARY, LENGTH, THETA, FORBIDDEN = 9, 6, 1.7, (4,)
 # Of unequal lengths; what stands behind them must not count.
@@ -32,12 +32,12 @@ def expected_of(example: int, theta: float = THETA, never: tuple[int, ...] = NEV
     return next_token(TABLE, example, prompt=prompt, theta=theta, never=never)
 
 
-def decoded(chooser: Any, theta: float = THETA, **rest: Any) -> Rollout:
+def decoded(strategy: Any, theta: float = THETA, **rest: Any) -> DecodedSequences:
     constraints = Constraints(theta, FORBIDDEN)
-    return rollout_of(TABLE, chooser, LENGTH, prompt=PROMPT, constraints=constraints, **rest)
+    return rollout_of(TABLE, strategy, LENGTH, prompt=PROMPT, constraints=constraints, **rest)
 
 
-def hypotheses(rollout: Rollout, example: int) -> list[tuple[int, ...]]:
+def hypotheses(rollout: DecodedSequences, example: int) -> list[tuple[int, ...]]:
     pairs = zip(rollout.tokens[example].tolist(), rollout.lengths[example].tolist(), strict=True)
     return [tuple(tokens[:size]) for tokens, size in pairs]
 
@@ -46,7 +46,7 @@ def hypotheses(rollout: Rollout, example: int) -> list[tuple[int, ...]]:
     "theta", [pytest.param(1.0, marks=pytest.mark.slow), 1.7, pytest.param(0.6, marks=pytest.mark.slow)]
 )
 def test_greedy_behind_prompts_of_unequal_lengths(theta: float) -> None:
-    rollout = decoded(Greedy(), theta)
+    rollout = decoded(GreedySearch(), theta)
     for example in range(EXAMPLES):
         expected = oracle.greedy(expected_of(example, theta), end=SPECIAL.end, length=LENGTH)
         assert hypotheses(rollout, example) == [expected.tokens]
@@ -54,17 +54,17 @@ def test_greedy_behind_prompts_of_unequal_lengths(theta: float) -> None:
 
 
 def test_the_prompt_and_the_rollout_both_count_as_said() -> None:
-    found = decoded(Greedy()).tokens
-    assert (found != decoded(Greedy(), 1.0).tokens).any()
+    found = decoded(GreedySearch()).tokens
+    assert (found != decoded(GreedySearch(), 1.0).tokens).any()
     # The fault of a penalty that does not know the prompt.
-    inputs_only = rollout_of(TABLE, Greedy(), LENGTH, prompt=PROMPT._replace(lengths=np.int32([1, 1, 1, 1])))
+    inputs_only = rollout_of(TABLE, GreedySearch(), LENGTH, prompt=PROMPT._replace(lengths=np.int32([1, 1, 1, 1])))
     assert (found != inputs_only.tokens).any()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", Ending)
-def test_beams_carry_what_each_hypothesis_has_said(ending: Ending) -> None:
-    rollout = decoded(Beam(3, 0.6, ending))
+@pytest.mark.parametrize("ending", HypothesisEnding)
+def test_beams_carry_what_each_hypothesis_has_said(ending: HypothesisEnding) -> None:
+    rollout = decoded(BeamSearch(3, 0.6, ending))
     for example in range(EXAMPLES):
         expected = oracle.beam_search(
             expected_of(example),
@@ -73,15 +73,15 @@ def test_beams_carry_what_each_hypothesis_has_said(ending: Ending) -> None:
             length=LENGTH,
             exponent=0.6,
             beams=3,
-            among_best=ending is Ending.AMONG_BEST,
+            among_best=ending is HypothesisEnding.AMONG_BEST,
         )
         assert hypotheses(rollout, example) == [one.tokens for one in expected]
         np.testing.assert_allclose(rollout.scores[example], [one.score for one in expected], rtol=0, atol=1e-4)
 
 
 def test_samples_are_drawn_behind_the_penalty(key: Any) -> None:
-    chooser = Sampling(0.8, 4, 0.9, beams=20)
-    rollout = decoded(chooser, key=key)
+    strategy = Sampling(0.8, 4, 0.9, beams=20)
+    rollout = decoded(strategy, key=key)
     for example in range(EXAMPLES):
         model = expected_of(example)
         for tokens, score in zip(hypotheses(rollout, example), rollout.scores[example], strict=True):
@@ -93,30 +93,32 @@ def test_samples_are_drawn_behind_the_penalty(key: Any) -> None:
 
 def test_one_beam_is_greedy_under_penalty_prompt_and_stop_strings() -> None:
     pieces = [b"", b"", b"", *(bytes([97 + n]) for n in range(3, VOCABULARY))]
-    constraints = Constraints(THETA, FORBIDDEN, stop_table(["dg", "gg", "if"], pieces))
+    constraints = Constraints(THETA, FORBIDDEN, build_stop_table(["dg", "gg", "if"], pieces))
     greedy, beam = (
-        rollout_of(TABLE, chooser, LENGTH, prompt=PROMPT, constraints=constraints)
-        for chooser in (Greedy(), Beam(1, 0.0, Ending.AMONG_BEST))
+        rollout_of(TABLE, strategy, LENGTH, prompt=PROMPT, constraints=constraints)
+        for strategy in (GreedySearch(), BeamSearch(1, 0.0, HypothesisEnding.AMONG_BEST))
     )
     np.testing.assert_array_equal(beam.tokens, greedy.tokens)
     np.testing.assert_array_equal(beam.lengths, greedy.lengths)
     np.testing.assert_allclose(beam.scores, greedy.scores, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("chooser", [Greedy(), Beam(2, 0.6), Beam(1, 0.0)], ids=["greedy", "two_beams", "one_beam"])
-def test_without_special_tokens_every_token_may_come_and_nothing_ends(chooser: Any) -> None:
-    rollout = rollout_of(TABLE, chooser, LENGTH, tokens=Tokens(), prompt=PROMPT)
+@pytest.mark.parametrize(
+    "strategy", [GreedySearch(), BeamSearch(2, 0.6), BeamSearch(1, 0.0)], ids=["greedy", "two_beams", "one_beam"]
+)
+def test_without_special_tokens_every_token_may_come_and_nothing_ends(strategy: Any) -> None:
+    rollout = rollout_of(TABLE, strategy, LENGTH, tokens=SpecialTokens(), prompt=PROMPT)
     assert (rollout.lengths == LENGTH).all()
     for example in range(EXAMPLES):
         model = expected_of(example, 1.0, ())
-        if isinstance(chooser, Beam):
+        if isinstance(strategy, BeamSearch):
             expected = oracle.beam_search(
                 model,
                 others=range(VOCABULARY),
                 end=None,
                 length=LENGTH,
-                exponent=chooser.length_penalty,
-                beams=chooser.beams,
+                exponent=strategy.length_penalty,
+                beams=strategy.beams,
             )
         else:
             expected = [oracle.greedy(model, end=None, length=LENGTH)]
@@ -127,8 +129,8 @@ def test_without_special_tokens_every_token_may_come_and_nothing_ends(chooser: A
 
 def test_a_token_that_begins_and_ends_may_come_and_fills() -> None:
     """GPT-2's only special token."""
-    both = Tokens(begin=2, end=2)
-    rollout = rollout_of(TABLE, Greedy(), LENGTH, tokens=both, prompt=PROMPT)
+    both = SpecialTokens(begin=2, end=2)
+    rollout = rollout_of(TABLE, GreedySearch(), LENGTH, tokens=both, prompt=PROMPT)
     ended = 0
     for example in range(EXAMPLES):
         expected = oracle.greedy(expected_of(example, 1.0, ()), end=2, length=LENGTH)
@@ -139,8 +141,14 @@ def test_a_token_that_begins_and_ends_may_come_and_fills() -> None:
 
 
 def test_what_stands_behind_a_rollout() -> None:
-    assert [one.fill for one in (Tokens(5, 6, 7), Tokens(end=7), Tokens(begin=6), Tokens(5, 5, 7))] == [5, 7, 0, 5]
-    assert [one.never for one in (Tokens(5, 6, 7), Tokens(None, 7, 7), Tokens(), Tokens(7, 6, 7))] == [
+    assert [
+        one.fill
+        for one in (SpecialTokens(5, 6, 7), SpecialTokens(end=7), SpecialTokens(begin=6), SpecialTokens(5, 5, 7))
+    ] == [5, 7, 0, 5]
+    assert [
+        one.never
+        for one in (SpecialTokens(5, 6, 7), SpecialTokens(None, 7, 7), SpecialTokens(), SpecialTokens(7, 6, 7))
+    ] == [
         [5, 6],
         [],
         [],
@@ -151,8 +159,8 @@ def test_what_stands_behind_a_rollout() -> None:
 def test_hypotheses_that_do_not_exist_are_empty_and_last() -> None:
     """Two tokens and no end but stop strings: all that starts with the first has ended at once."""
     table = random_table(0, 2, 3)[..., :2]
-    constraints = Constraints(stops=stop_table(["a", "bb"], [b"a", b"b"]))
-    rollout = rollout_of(table, Beam(4, 0.0), 3, tokens=Tokens(), constraints=constraints)
+    constraints = Constraints(stops=build_stop_table(["a", "bb"], [b"a", b"b"]))
+    rollout = rollout_of(table, BeamSearch(4, 0.0), 3, tokens=SpecialTokens(), constraints=constraints)
     for row in range(2):
         assert sorted(hypotheses(rollout, row)) == [(), (0,), (1, 0), (1, 1)]
         assert hypotheses(rollout, row)[-1] == ()
@@ -167,6 +175,6 @@ def test_constraints_that_cannot_be_are_refused() -> None:
     with pytest.raises(UserError, match=r"forbidden=\(-1,\)"):
         Constraints(forbidden=(-1,))
     with pytest.raises(ValueError, match="beyond the vocabulary of 9"):
-        rollout_of(TABLE, Greedy(), 2, constraints=Constraints(forbidden=(9,)))
+        rollout_of(TABLE, GreedySearch(), 2, constraints=Constraints(forbidden=(9,)))
     with pytest.raises(UserError, match="beams=0"):
-        Beam(0)
+        BeamSearch(0)

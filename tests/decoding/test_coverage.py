@@ -15,9 +15,9 @@ from transformer.attention import Capture
 from transformer.attention.capture import Captured
 from transformer.config import UserError
 from transformer.data.tokenizers.training import train_bpe
-from transformer.decoding.beam import Beam
-from transformer.decoding.generate import LEAST_COVERAGE, Coverage, Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import MIN_COVERAGE, CoveragePenalty, SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
@@ -38,11 +38,11 @@ def test_the_penalty_is_that_of_the_equation() -> None:
     """Of two examples with two beams each, one with padding; the sums of several steps, heads and layers."""
     rng = np.random.default_rng(0)
     steps = [{"one": rng.random((2, 4, 3, 1, 4)), "two": rng.random((1, 4, 1, 1, 4))} for _ in range(3)]
-    coverage = Coverage(0.2, ("one", "two"), jnp.asarray(REAL))
+    coverage = CoveragePenalty(0.2, ("one", "two"), jnp.asarray(REAL))
     attended = coverage.initial(2)
     expected = np.zeros((4, 4))
     for maps in steps:
-        attended += coverage.attended({name: Captured(jnp.asarray(each), {}, {}) for name, each in maps.items()})
+        attended += coverage.step_attention({name: Captured(jnp.asarray(each), {}, {}) for name, each in maps.items()})
         expected += (maps["one"][..., 0, :].mean((0, 2)) + maps["two"][..., 0, :].mean((0, 2))) / 2
     np.testing.assert_allclose(attended, expected, rtol=1e-5)
     penalties = [
@@ -51,7 +51,7 @@ def test_the_penalty_is_that_of_the_equation() -> None:
     np.testing.assert_allclose(coverage.penalty(attended), penalties, rtol=1e-5)
     # GNMT's own words: what was read as often as it should costs nothing, and nothing read costs what is finite.
     assert coverage.penalty(jnp.ones((4, 4)) * 1.5).tolist() == [0, 0, 0, 0]
-    assert float(coverage.penalty(jnp.zeros((4, 4)))[2]) == pytest.approx(0.2 * 3 * math.log(LEAST_COVERAGE))
+    assert float(coverage.penalty(jnp.zeros((4, 4)))[2]) == pytest.approx(0.2 * 3 * math.log(MIN_COVERAGE))
 
 
 def made(**changes: Any) -> tuple[Any, Variables]:
@@ -75,15 +75,15 @@ def made(**changes: Any) -> tuple[Any, Variables]:
 def test_a_beam_wide_enough_finds_the_best_of_all_sequences(weight: float, exponent: float) -> None:
     model, variables = made()
     length = 4
-    coverage = Coverage(weight, (SITE,), jnp.asarray(REAL))
+    coverage = CoveragePenalty(weight, (SITE,), jnp.asarray(REAL))
     decode = jax.jit(
         lambda: generate(
             model,
             variables,
             {"source": SOURCE},
-            chooser=Beam(16, exponent),
+            strategy=BeamSearch(16, exponent),
             length=length,
-            tokens=Tokens(PAD, BEGIN, END),
+            tokens=SpecialTokens(PAD, BEGIN, END),
             coverage=coverage if weight else None,
         )
     )
@@ -112,15 +112,15 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences(weight: float, expon
 
 def test_greedy_decoding_ranks_nothing() -> None:
     model, variables = made()
-    with pytest.raises(ValueError, match="coverage needs a chooser that ranks hypotheses"):
+    with pytest.raises(ValueError, match="coverage needs a strategy that ranks hypotheses"):
         generate(
             model,
             variables,
             {"source": SOURCE},
-            chooser=Greedy(),
+            strategy=GreedySearch(),
             length=2,
-            tokens=Tokens(PAD, BEGIN, END),
-            coverage=Coverage(0.2, (SITE,), jnp.asarray(REAL)),
+            tokens=SpecialTokens(PAD, BEGIN, END),
+            coverage=CoveragePenalty(0.2, (SITE,), jnp.asarray(REAL)),
         )
 
 

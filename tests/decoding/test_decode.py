@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.decoding.toy import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
-from transformer.decoding.beam import Beam, Ending
-from transformer.decoding.generate import Rollout
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch, HypothesisEnding
+from transformer.decoding.generate import DecodedSequences
+from transformer.decoding.greedy import GreedySearch
 
 EXAMPLES = 3
 
@@ -23,7 +23,7 @@ def others(vocabulary: int) -> range:
     return range(max(SPECIAL.pad, SPECIAL.begin, SPECIAL.end) + 1, vocabulary)
 
 
-def is_the(rollout: Rollout, expected: list[list[oracle.Hypothesis]]) -> None:
+def is_the(rollout: DecodedSequences, expected: list[list[oracle.Hypothesis]]) -> None:
     """Hold the rollout's tokens, scores and padding against hypotheses, best first."""
     length = rollout.tokens.shape[-1]
     tokens = [[(*one.tokens, *[SPECIAL.pad] * (length - len(one.tokens))) for one in beams] for beams in expected]
@@ -48,7 +48,7 @@ def searched(table: np.ndarray, length: int, beams: int, exponent: float, **rest
     ]
 
 
-def end_is_last(rollout: Rollout) -> None:
+def end_is_last(rollout: DecodedSequences) -> None:
     """No padding or begin token before the end, nothing but padding behind it."""
     for tokens in rollout.tokens.reshape(-1, rollout.tokens.shape[-1]):
         ends = np.flatnonzero(tokens == SPECIAL.end)
@@ -63,7 +63,7 @@ def test_greedy_takes_the_most_probable_token_until_the_end(seed: int, more_ends
     table = random_table(seed, EXAMPLES, 8, more_ends)
     # Neither may ever be chosen, however probable.
     table[..., [SPECIAL.pad, SPECIAL.begin]] += 9
-    rollout = rollout_of(table, Greedy(), 7)
+    rollout = rollout_of(table, GreedySearch(), 7)
     is_the(rollout, [[oracle.greedy(next_token(table, e), end=SPECIAL.end, length=7)] for e in range(EXAMPLES)])
     end_is_last(rollout)
 
@@ -79,7 +79,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences(exponent: float) -> 
             )
             for example in range(EXAMPLES)
         ]
-        is_the(rollout_of(table, Beam(16, exponent), 4), expected)
+        is_the(rollout_of(table, BeamSearch(16, exponent), 4), expected)
 
 
 NARROW = [(1, 0.0), (1, 0.6), (2, 0.6), (3, 0.0), (3, 1.5), (4, -0.5)]
@@ -93,13 +93,13 @@ def test_a_narrow_beam_is_the_search_over_lists_that_never_stops_early(beams: in
     for seed in range(8):
         table = random_table(seed, EXAMPLES, 8, more_ends=seed % 4)
         table[..., [SPECIAL.pad, SPECIAL.begin]] += 5
-        rollout = rollout_of(table, Beam(beams, exponent), 7)
+        rollout = rollout_of(table, BeamSearch(beams, exponent), 7)
         is_the(rollout, searched(table, 7, beams, exponent))
         end_is_last(rollout)
 
 
 @dataclasses.dataclass(frozen=True)
-class NeverDone(Beam):
+class NeverDone(BeamSearch):
     """Beam search to the greatest length."""
 
     def done(self, state: Any, step: Any) -> Any:
@@ -110,13 +110,13 @@ class NeverDone(Beam):
 @given(st.integers(0, 2**32 - 1), st.floats(0, 6))
 def test_stopping_early_changes_nothing(seed: int, more_ends: float) -> None:
     table = random_table(seed, EXAMPLES, 7, more_ends)
-    early, late = (rollout_of(table, chooser, 10) for chooser in (Beam(3, 1.0), NeverDone(3, 1.0)))
+    early, late = (rollout_of(table, strategy, 10) for strategy in (BeamSearch(3, 1.0), NeverDone(3, 1.0)))
     np.testing.assert_array_equal(early.tokens, late.tokens)
     np.testing.assert_array_equal(early.scores, late.scores)
 
 
 def test_a_search_is_done_when_the_best_that_goes_on_cannot_beat_the_worst_that_ended() -> None:
-    beam = Beam(2, 1.0)
+    beam = BeamSearch(2, 1.0)
     empty = beam.start(1, 7, SPECIAL, None)
     # At length 7 the penalty is 2, so that -3 may still become -1.5.
     for worst, done in ((-1.4, True), (-1.6, False), (-np.inf, False)):
@@ -125,7 +125,7 @@ def test_a_search_is_done_when_the_best_that_goes_on_cannot_beat_the_worst_that_
         )
         assert bool(beam.done(state, jnp.int32(3))) is done
     # A negative penalty favors short sequences: at step 3 the next end is the fourth token.
-    harsh = Beam(1, -1.0)
+    harsh = BeamSearch(1, -1.0)
     for worst, done in ((-4.4, True), (-4.6, False)):
         state = harsh.start(1, 7, SPECIAL, None)._replace(
             log_probability=jnp.array([[-3.0]]), ended_scores=jnp.array([[worst]], jnp.float32)
@@ -134,7 +134,7 @@ def test_a_search_is_done_when_the_best_that_goes_on_cannot_beat_the_worst_that_
 
 
 @dataclasses.dataclass(frozen=True)
-class KeepsRows(Beam):
+class KeepsRows(BeamSearch):
     """The fault of a beam that leaves the cache's rows where they were."""
 
     def choose(self, *arguments: Any) -> Any:
@@ -142,7 +142,7 @@ class KeepsRows(Beam):
 
 
 @dataclasses.dataclass(frozen=True)
-class StopsAtOnce(Beam):
+class StopsAtOnce(BeamSearch):
     """The fault of stopping as soon as enough have ended."""
 
     def done(self, state: Any, step: Any) -> Any:
@@ -150,7 +150,7 @@ class StopsAtOnce(Beam):
 
 
 @pytest.mark.parametrize("fault", [KeepsRows, StopsAtOnce])
-def test_a_planted_fault_is_found(fault: type[Beam]) -> None:
+def test_a_planted_fault_is_found(fault: type[BeamSearch]) -> None:
     table = random_table(0, EXAMPLES, 8)
     with pytest.raises(AssertionError):
         is_the(rollout_of(table, fault(3, 1.5), 7), searched(table, 7, 3, 1.5))
@@ -159,7 +159,7 @@ def test_a_planted_fault_is_found(fault: type[Beam]) -> None:
 def test_one_beam_is_at_least_as_good_as_greedy() -> None:
     for seed in range(5):
         table = random_table(seed, EXAMPLES, 8, more_ends=2)
-        greedy, beam = rollout_of(table, Greedy(), 7), rollout_of(table, Beam(1, 0.0), 7)
+        greedy, beam = rollout_of(table, GreedySearch(), 7), rollout_of(table, BeamSearch(1, 0.0), 7)
         ended = (greedy.tokens == SPECIAL.end).any(-1)
         assert ended.any()
         assert (beam.scores[ended] >= greedy.scores[ended] - 1e-5).all()
@@ -169,26 +169,29 @@ def test_one_beam_is_at_least_as_good_as_greedy() -> None:
 def test_a_beam_may_count_only_ends_among_its_best(beams: int) -> None:
     for seed in range(4):
         table = random_table(seed, EXAMPLES, 8, more_ends=seed % 3)
-        rollout = rollout_of(table, Beam(beams, 0.6, Ending.AMONG_BEST), 7)
+        rollout = rollout_of(table, BeamSearch(beams, 0.6, HypothesisEnding.AMONG_BEST), 7)
         is_the(rollout, searched(table, 7, beams, 0.6, among_best=True))
 
 
 def test_one_beam_that_counts_only_such_ends_is_greedy() -> None:
     for seed in range(5):
         table = random_table(seed, EXAMPLES, 8, more_ends=2)
-        greedy, beam = (rollout_of(table, chooser, 7) for chooser in (Greedy(), Beam(1, 0.0, Ending.AMONG_BEST)))
+        greedy, beam = (
+            rollout_of(table, strategy, 7)
+            for strategy in (GreedySearch(), BeamSearch(1, 0.0, HypothesisEnding.AMONG_BEST))
+        )
         np.testing.assert_array_equal(beam.tokens, greedy.tokens)
         np.testing.assert_allclose(beam.scores, greedy.scores, rtol=0, atol=1e-5)
 
 
 def test_scores_fall_and_what_was_cut_off_stands_behind_what_ended() -> None:
     table = random_table(3, EXAMPLES, 8, more_ends=-7)
-    rollout = rollout_of(table, Beam(3, 0.6), 2)
+    rollout = rollout_of(table, BeamSearch(3, 0.6), 2)
     ended = (rollout.tokens == SPECIAL.end).any(-1)
     # With two steps and three beams, one ends at the first step, and three could at the second.
     assert ended.all()
     assert (np.diff(rollout.scores) <= 0).all()
-    one = rollout_of(table, Beam(3, 0.6), 1)
+    one = rollout_of(table, BeamSearch(3, 0.6), 1)
     np.testing.assert_array_equal((one.tokens == SPECIAL.end).any(-1), [[True, False, False]] * EXAMPLES)
     assert (np.diff(one.scores[:, 1:]) <= 0).all()
     is_the(one, searched(table, 1, 3, 0.6))

@@ -12,7 +12,7 @@ import pytest
 
 from launch import cli, evaluate
 from transformer.config import UserError
-from transformer.decoding.ensemble import Ensemble, joined
+from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.layers.functional_module import Precision
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model
@@ -44,7 +44,7 @@ def members() -> list[Model]:
 def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
     models = members()
     each = [jax.jit(model.init)(jax.random.key(number)) for number, model in enumerate(models)]
-    ensemble, variables, inputs = Ensemble.of(models), joined(each), {"source": SOURCE, "target": TARGET}
+    ensemble, variables, inputs = Ensemble.of(models), join_variables(each), {"source": SOURCE, "target": TARGET}
     assert (ensemble.sites, ensemble.max_length) == ((), 8)
     expected = np.zeros((2, 3, 9))
     for model, of_model in zip(models, each, strict=True):

@@ -1,4 +1,4 @@
-"""Rules of what may follow what, under every chooser, against hypotheses that are searched without a cache."""
+"""Rules of what may follow what, under every strategy, against hypotheses that are searched without a cache."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ import pytest
 
 from tests.decoding.toy import next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
-from transformer.decoding.beam import Beam, Ending
-from transformer.decoding.constraints import Constraints, NoRepeats, Prompt
-from transformer.decoding.generate import Rollout, Tokens
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch, HypothesisEnding
+from transformer.decoding.constraints import Constraints, NoRepeatedTokens, Prompt
+from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
 
 VOCABULARY, END, LENGTH = 7, 0, 8
 LEAST = np.int32([3, 6, 0, 5])
 TABLE = random_table(3, len(LEAST), VOCABULARY)
-ENDS = Tokens(end=END)
+ENDS = SpecialTokens(end=END)
 
 
 def expected_of(example: int) -> oracle.NextToken:
@@ -38,12 +38,12 @@ def expected_of(example: int) -> oracle.NextToken:
 PROMPT = Prompt(np.full((len(LEAST), 1), END, np.int32), np.ones(len(LEAST), np.int32))
 
 
-def decoded(chooser: Any, **rest: Any) -> Rollout:
-    constraints = Constraints(rule=NoRepeats(LEAST, END))
-    return rollout_of(TABLE, chooser, LENGTH, prompt=PROMPT, tokens=ENDS, constraints=constraints, **rest)
+def decoded(strategy: Any, **rest: Any) -> DecodedSequences:
+    constraints = Constraints(rule=NoRepeatedTokens(LEAST, END))
+    return rollout_of(TABLE, strategy, LENGTH, prompt=PROMPT, tokens=ENDS, constraints=constraints, **rest)
 
 
-def said(rollout: Rollout, example: int) -> list[tuple[int, ...]]:
+def said(rollout: DecodedSequences, example: int) -> list[tuple[int, ...]]:
     pairs = zip(rollout.tokens[example].tolist(), rollout.lengths[example].tolist(), strict=True)
     return [tuple(tokens[:size]) for tokens, size in pairs]
 
@@ -54,19 +54,19 @@ def keeps_the_rule(tokens: tuple[int, ...], least: int) -> bool:
 
 
 def test_greedy_decoding_takes_the_best_of_what_may_follow() -> None:
-    rollout = decoded(Greedy())
+    rollout = decoded(GreedySearch())
     for example, least in enumerate(LEAST):
         expected = oracle.greedy(expected_of(example), end=END, length=LENGTH)
         assert said(rollout, example) == [expected.tokens]
         assert rollout.scores[example, 0] == pytest.approx(expected.score, abs=1e-4)
         assert keeps_the_rule(expected.tokens, least)
-    free = rollout_of(TABLE, Greedy(), LENGTH, prompt=PROMPT, tokens=ENDS)
+    free = rollout_of(TABLE, GreedySearch(), LENGTH, prompt=PROMPT, tokens=ENDS)
     assert not all(keeps_the_rule(said(free, example)[0], least) for example, least in enumerate(LEAST))
 
 
-@pytest.mark.parametrize("ending", Ending)
-def test_beams_carry_the_state_of_each_hypothesis(ending: Ending) -> None:
-    rollout = decoded(Beam(3, 0.6, ending))
+@pytest.mark.parametrize("ending", HypothesisEnding)
+def test_beams_carry_the_state_of_each_hypothesis(ending: HypothesisEnding) -> None:
+    rollout = decoded(BeamSearch(3, 0.6, ending))
     for example, least in enumerate(LEAST):
         found = oracle.beam_search(
             expected_of(example),
@@ -75,7 +75,7 @@ def test_beams_carry_the_state_of_each_hypothesis(ending: Ending) -> None:
             length=LENGTH,
             exponent=0.6,
             beams=3,
-            among_best=ending is Ending.AMONG_BEST,
+            among_best=ending is HypothesisEnding.AMONG_BEST,
         )
         real = [one for one in found if np.isfinite(one.score)]
         assert len(real) == 3
@@ -97,7 +97,7 @@ class Countdown:
     def start(self, rows: int, vocabulary: int) -> Any:
         return jnp.full(rows, vocabulary - 1)
 
-    def allowed(self, state: Any) -> Any:
+    def allowed_tokens(self, state: Any) -> Any:
         return jnp.arange(VOCABULARY) == state[:, None]
 
     def advance(self, state: Any, tokens_R: Any) -> Any:
@@ -108,8 +108,8 @@ jax.tree_util.register_static(Countdown)
 
 
 def test_a_rule_alone_may_say_everything() -> None:
-    for chooser in (Greedy(), Beam(2)):
-        rollout = rollout_of(TABLE, chooser, LENGTH, tokens=ENDS, constraints=Constraints(rule=Countdown()))
+    for strategy in (GreedySearch(), BeamSearch(2)):
+        rollout = rollout_of(TABLE, strategy, LENGTH, tokens=ENDS, constraints=Constraints(rule=Countdown()))
         for example in range(len(LEAST)):
             assert said(rollout, example)[0] == tuple(range(VOCABULARY - 1, -1, -1))
             assert rollout.scores[example, 0] == pytest.approx(0, abs=1e-5)

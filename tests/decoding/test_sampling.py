@@ -13,15 +13,15 @@ from scipy import stats
 from tests.decoding.toy import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
 
 VOCABULARY = 9
 
 
-def distribution(chooser: Sampling, log_probability: np.ndarray) -> np.ndarray:
-    """What a chooser draws from, by token number."""
-    kept, index = chooser.kept(jnp.asarray(log_probability, jnp.float32)[None])
+def distribution(strategy: Sampling, log_probability: np.ndarray) -> np.ndarray:
+    """What a strategy draws from, by token number."""
+    kept, index = strategy.truncate(jnp.asarray(log_probability, jnp.float32)[None])
     found = np.zeros(len(log_probability))
     found[slice(None) if index is None else np.asarray(index[0])] = np.exp(np.asarray(kept[0], np.float64))
     return found
@@ -54,25 +54,25 @@ def test_the_token_that_crosses_the_nucleus_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "chooser", [Sampling(beams=3000), Sampling(0.7, 4, 0.9, beams=3000)], ids=["whole", "sharpened_and_cut"]
+    "strategy", [Sampling(beams=3000), Sampling(0.7, 4, 0.9, beams=3000)], ids=["whole", "sharpened_and_cut"]
 )
-def test_pairs_of_tokens_are_drawn_as_often_as_they_are_probable(chooser: Sampling, key: Any) -> None:
+def test_pairs_of_tokens_are_drawn_as_often_as_they_are_probable(strategy: Sampling, key: Any) -> None:
     table = random_table(5, 2, VOCABULARY, more_ends=-20)
-    rollout = rollout_of(table, chooser, 2, key=key)
+    rollout = rollout_of(table, strategy, 2, key=key)
     for example in range(2):
         model = next_token(table, example)
 
         def draws(prefix: tuple[int, ...], model: Any = model) -> np.ndarray:
-            return oracle.drawn_from(model(prefix), chooser.temperature, chooser.top_k, chooser.top_p)
+            return oracle.drawn_from(model(prefix), strategy.temperature, strategy.top_k, strategy.top_p)
 
         expected = np.array([draws(())[one] * draws((one,)) for one in range(VOCABULARY)])
         found = np.zeros_like(expected)
         np.add.at(found, tuple(rollout.tokens[example].T), 1)
         assert (expected[found > 0] > 0).all()
-        likely = expected * chooser.beams > 5
+        likely = expected * strategy.beams > 5
         compared = np.append(found[likely], found[~likely].sum()), np.append(expected[likely], expected[~likely].sum())
         counts, probabilities = (one[compared[1] > 1e-9] for one in compared)
-        chi_square = np.sum((counts - chooser.beams * probabilities) ** 2 / (chooser.beams * probabilities))
+        chi_square = np.sum((counts - strategy.beams * probabilities) ** 2 / (strategy.beams * probabilities))
         assert len(counts) > 5
         assert chi_square < stats.chi2.ppf(0.999, len(counts) - 1)
         # The score is the log-probability of what was drawn.
@@ -109,9 +109,9 @@ def test_a_sample_depends_on_its_key_and_number_and_not_on_what_is_decoded_besid
 
 def test_the_limit_of_low_temperature_and_one_kept_token_are_greedy(key: Any) -> None:
     table = random_table(2, 4, VOCABULARY)
-    greedy = rollout_of(table, Greedy(), 7)
-    for chooser in (Sampling(1e-37), Sampling(top_k=1, top_p=1e-6)):
-        sampled = rollout_of(table, chooser, 7, key=key)
+    greedy = rollout_of(table, GreedySearch(), 7)
+    for strategy in (Sampling(1e-37), Sampling(top_k=1, top_p=1e-6)):
+        sampled = rollout_of(table, strategy, 7, key=key)
         np.testing.assert_array_equal(sampled.tokens, greedy.tokens)
         np.testing.assert_array_equal(sampled.lengths, greedy.lengths)
         np.testing.assert_allclose(sampled.scores, 0, rtol=0, atol=1e-6)

@@ -17,9 +17,9 @@ from experiments.speech.task import Spelling, SpokenDigitsConfig, Transcription
 from launch import cli, evaluate, generate
 from transformer.config import UserError
 from transformer.decoding import generate as decoding
-from transformer.decoding.beam import Beam
-from transformer.decoding.ensemble import joined
-from transformer.decoding.shallow_fusion import Fused
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.ensemble import join_variables
+from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Functional, Precision
 from transformer.models.model import Aux, Cache, Model, Variables
@@ -53,11 +53,11 @@ def table() -> Table:
     return Table(Functional(lambda builder: module(builder=builder), Precision()), ())
 
 
-def fused(weight: float) -> tuple[Fused, Variables, np.ndarray, np.ndarray]:
+def fused(weight: float) -> tuple[ShallowFusion, Variables, np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     mine, theirs = random.normal(size=(7, 7)), 2 * random.normal(size=(6, 6))
-    model = Fused.of(table(), table(), NUMBERS, weight)
-    variables = joined([Variables(jnp.asarray(each, jnp.float32), {}) for each in (mine, theirs)])
+    model = ShallowFusion.of(table(), table(), NUMBERS, weight)
+    variables = join_variables([Variables(jnp.asarray(each, jnp.float32), {}) for each in (mine, theirs)])
     log = [each - np.log(np.exp(each).sum(-1, keepdims=True)) for each in (mine, theirs)]
     return model, variables, log[0], log[1]
 
@@ -77,9 +77,9 @@ def test_a_search_finds_the_greatest_sum_of_both(weight: float) -> None:
         model,
         variables,
         {"sound": jnp.zeros((2, 3))},
-        chooser=Beam(8, length_penalty=0.0),
+        strategy=BeamSearch(8, length_penalty=0.0),
         length=3,
-        tokens=decoding.Tokens(PAD, BEGIN, END, len(NUMBERS)),
+        tokens=decoding.SpecialTokens(PAD, BEGIN, END, len(NUMBERS)),
     )
     for row in range(2):
         assert tuple(rollout.tokens[row, 0, : rollout.lengths[row, 0]].tolist()) == best
@@ -94,8 +94,8 @@ def test_a_transformer_that_reads_along_is_one_that_reads_at_once() -> None:
     language = build(model_config(small), interface, Precision())
     listener = table()
     of_language = language.init(jax.random.key(0))
-    model = Fused.of(listener, language, NUMBERS, 1.0)
-    variables = joined([Variables(jnp.zeros((5, 5)), {}), of_language])
+    model = ShallowFusion.of(listener, language, NUMBERS, 1.0)
+    variables = join_variables([Variables(jnp.zeros((5, 5)), {}), of_language])
     cache, first = model.init_cache(variables, {"sound": jnp.zeros((2, 3))}, beams=2, length=3)
     said = np.int32([[1, 3, 4], [1, 4, 4], [1, 3, 3], [1, 4, 3]])
     assert first.tolist() == [1] * 4

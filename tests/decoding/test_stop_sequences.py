@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.decoding.toy import SPECIAL, decode, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
-from transformer.decoding.beam import Beam, Ending
+from transformer.decoding.beam import BeamSearch, HypothesisEnding
 from transformer.decoding.constraints import Constraints
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
-from transformer.decoding.stop_sequences import cut, stop_table
+from transformer.decoding.stop_sequences import build_stop_table, cut_at_stop
 
 # The same text can be made of these in many ways; two of them are halves of a character.
 PIECES = (b"", b"", b"", b"a", b"b", b"ab", b"ba", b"aab", "é".encode(), b"\xc3", b"\xa9a")
@@ -36,7 +36,7 @@ def holds_a_stop(tokens: tuple[int, ...], stops: tuple[str, ...] = STOPS) -> boo
 def test_the_automaton_is_complete_from_the_token_that_completes_a_stop_string(
     stops: list[str], tokens: list[int]
 ) -> None:
-    table = stop_table(stops, PIECES)
+    table = build_stop_table(stops, PIECES)
     state = 0
     for count, token in enumerate(tokens, start=1):
         state = table[state, token]
@@ -44,10 +44,10 @@ def test_the_automaton_is_complete_from_the_token_that_completes_a_stop_string(
 
 
 def test_a_stop_string_has_a_state_for_every_byte() -> None:
-    assert stop_table(["abaab"], PIECES).shape == (6, len(PIECES))
-    assert stop_table(["é"], PIECES).shape == (3, len(PIECES))
+    assert build_stop_table(["abaab"], PIECES).shape == (6, len(PIECES))
+    assert build_stop_table(["é"], PIECES).shape == (3, len(PIECES))
     # Strings that begin alike share what is alike.
-    assert stop_table(["abé", "aba"], PIECES).shape == (5, len(PIECES))
+    assert build_stop_table(["abé", "aba"], PIECES).shape == (5, len(PIECES))
 
 
 def end_of_first(text: str, stops: list[str]) -> int | None:
@@ -58,24 +58,24 @@ def end_of_first(text: str, stops: list[str]) -> int | None:
 @given(stop_strings, st.text("abé", max_size=20))
 def test_a_text_is_cut_before_the_stop_string_that_is_complete_first(stops: list[str], text: str) -> None:
     end = end_of_first(text, stops)
-    kept = cut(text, stops)
+    kept = cut_at_stop(text, stops)
     assert kept == (text if end is None else text[: end - max(len(s) for s in stops if text[:end].endswith(s))])
     # What a token adds behind the end of the stop string changes nothing.
-    assert end is None or cut(text[:end] + "bab", stops) == kept
+    assert end is None or cut_at_stop(text[:end] + "bab", stops) == kept
 
 
 @functools.cache
 def constraints() -> Constraints:
-    return Constraints(stops=stop_table(STOPS, PIECES))
+    return Constraints(stops=build_stop_table(STOPS, PIECES))
 
 
 @pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("ending", Ending)
-def test_a_beam_ends_hypotheses_at_stop_strings(beams: int, ending: Ending) -> None:
+@pytest.mark.parametrize("ending", HypothesisEnding)
+def test_a_beam_ends_hypotheses_at_stop_strings(beams: int, ending: HypothesisEnding) -> None:
     by_stop = 0
     for seed in range(6):
         table = random_table(seed, 2, len(PIECES))
-        rollout = rollout_of(table, Beam(beams, 0.6, ending), 7, constraints=constraints())
+        rollout = rollout_of(table, BeamSearch(beams, 0.6, ending), 7, constraints=constraints())
         for example in range(2):
             expected = oracle.beam_search(
                 next_token(table, example),
@@ -85,7 +85,7 @@ def test_a_beam_ends_hypotheses_at_stop_strings(beams: int, ending: Ending) -> N
                 exponent=0.6,
                 beams=beams,
                 completes=holds_a_stop,
-                among_best=ending is Ending.AMONG_BEST,
+                among_best=ending is HypothesisEnding.AMONG_BEST,
             )
             sizes = rollout.lengths[example].tolist()
             found = [tuple(row[:size]) for row, size in zip(rollout.tokens[example].tolist(), sizes, strict=True)]
@@ -99,7 +99,7 @@ def test_greedy_ends_at_a_stop_string() -> None:
     by_stop = 0
     for seed in range(6):
         table = random_table(seed, 3, len(PIECES))
-        rollout = rollout_of(table, Greedy(), 9, constraints=constraints())
+        rollout = rollout_of(table, GreedySearch(), 9, constraints=constraints())
         for example in range(3):
             expected = oracle.greedy(next_token(table, example), end=SPECIAL.end, length=9, completes=holds_a_stop)
             size = rollout.lengths[example, 0]
@@ -129,16 +129,16 @@ def test_samples_end_with_the_token_that_completes_a_stop_string(key: Any) -> No
 
 def test_other_stop_strings_of_the_same_size_need_no_new_program() -> None:
     table = random_table(0, 2, len(PIECES))
-    rollout_of(table, Greedy(), 5, constraints=Constraints(stops=stop_table(["aba"], PIECES)))
+    rollout_of(table, GreedySearch(), 5, constraints=Constraints(stops=build_stop_table(["aba"], PIECES)))
     programs = decode._cache_size()
-    rollout_of(table, Greedy(), 5, constraints=Constraints(stops=stop_table(["bab"], PIECES)))
+    rollout_of(table, GreedySearch(), 5, constraints=Constraints(stops=build_stop_table(["bab"], PIECES)))
     assert decode._cache_size() == programs
 
 
 def test_what_cannot_be_a_stop_string_is_refused() -> None:
     with pytest.raises(UserError, match="at least one"):
-        stop_table([], PIECES)
+        build_stop_table([], PIECES)
     with pytest.raises(UserError, match="empty"):
-        stop_table(["a", ""], PIECES)
+        build_stop_table(["a", ""], PIECES)
     with pytest.raises(ValueError, match="stops knows 11 tokens and the model 8"):
-        rollout_of(random_table(0, 2, 8), Greedy(), 3, constraints=constraints())
+        rollout_of(random_table(0, 2, 8), GreedySearch(), 3, constraints=constraints())

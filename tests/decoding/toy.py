@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.oracles.decoding import NextToken, normalized, penalized
+from tests.oracles.decoding import NextToken, normalized, with_repetition_penalty
 from transformer.decoding.constraints import Prompt
-from transformer.decoding.generate import Rollout, Tokens, generate
+from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
 from transformer.models.model import Aux, Cache
 
-SPECIAL = Tokens(pad=0, begin=1, end=2)
+SPECIAL = SpecialTokens(pad=0, begin=1, end=2)
 BUCKETS = 509
 # The prefix is kept twice, once in each part of the cache that beams re-order, mixed differently.
 LAYER_MIX, ROW_MIX = 31, 17
@@ -80,21 +80,27 @@ def next_token(
             first = (first * LAYER_MIX + token + 1) % BUCKETS
             second = (second * ROW_MIX + token + 1) % BUCKETS
         logits = table[example, first] + table[example, second]
-        return normalized(penalized(logits, (*prompt, *prefix), theta), never)
+        return normalized(with_repetition_penalty(logits, (*prompt, *prefix), theta), never)
 
     return log_probability
 
 
 def rollout_of(
-    table: np.ndarray, chooser: Any, length: int, *, tokens: Tokens = SPECIAL, prompt: Prompt | None = None, **rest: Any
-) -> Rollout:
+    table: np.ndarray,
+    strategy: Any,
+    length: int,
+    *,
+    tokens: SpecialTokens = SPECIAL,
+    prompt: Prompt | None = None,
+    **rest: Any,
+) -> DecodedSequences:
     """Decode behind a begin token, or behind the prompts of all examples."""
     inputs = {"source": np.zeros((len(table), 1), np.int32)} if prompt is None else prompt._asdict()
     rollout = decode(
-        TOY, jnp.asarray(table), inputs, chooser=chooser, length=length, tokens=tokens, prompt=prompt, **rest
+        TOY, jnp.asarray(table), inputs, strategy=strategy, length=length, tokens=tokens, prompt=prompt, **rest
     )
     return jax.tree.map(np.asarray, rollout)
 
 
 TOY: Any = TableModel()
-decode = jax.jit(generate, static_argnames=("model", "chooser", "length", "tokens"))
+decode = jax.jit(generate, static_argnames=("model", "strategy", "length", "tokens"))

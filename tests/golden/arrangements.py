@@ -5,30 +5,37 @@ from typing import Any
 
 import numpy as np
 
-from transformer.huggingface.conversion_spec import Entry, Family, attention, linear, norm, table
+from transformer.huggingface.conversion_spec import (
+    ConversionSpec,
+    TensorEntry,
+    attention_entries,
+    linear_entries,
+    norm_entries,
+    table_entries,
+)
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
 
 Weights = Mapping[str, np.ndarray]
 
 _GEMMA = "model.layers.{layer}"
 GEMMA2 = (
-    *table("model.embed_tokens", "embedding"),
-    *norm(f"{_GEMMA}.input_layernorm", "layers/attention_residual/norm"),
-    *norm(f"{_GEMMA}.post_attention_layernorm", "layers/attention_residual/output_norm"),
-    *attention(f"{_GEMMA}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
-    *norm(f"{_GEMMA}.pre_feedforward_layernorm", "layers/feed_forward_residual/norm"),
-    *norm(f"{_GEMMA}.post_feedforward_layernorm", "layers/feed_forward_residual/output_norm"),
-    *linear(f"{_GEMMA}.mlp.gate_proj", "layers/feed_forward/gate"),
-    *linear(f"{_GEMMA}.mlp.up_proj", "layers/feed_forward/expand"),
-    *linear(f"{_GEMMA}.mlp.down_proj", "layers/feed_forward/contract"),
-    *norm("model.norm", "norm"),
+    *table_entries("model.embed_tokens", "embedding"),
+    *norm_entries(f"{_GEMMA}.input_layernorm", "layers/attention_residual/norm"),
+    *norm_entries(f"{_GEMMA}.post_attention_layernorm", "layers/attention_residual/output_norm"),
+    *attention_entries(f"{_GEMMA}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    *norm_entries(f"{_GEMMA}.pre_feedforward_layernorm", "layers/feed_forward_residual/norm"),
+    *norm_entries(f"{_GEMMA}.post_feedforward_layernorm", "layers/feed_forward_residual/output_norm"),
+    *linear_entries(f"{_GEMMA}.mlp.gate_proj", "layers/feed_forward/gate"),
+    *linear_entries(f"{_GEMMA}.mlp.up_proj", "layers/feed_forward/expand"),
+    *linear_entries(f"{_GEMMA}.mlp.down_proj", "layers/feed_forward/contract"),
+    *norm_entries("model.norm", "norm"),
 )
 
 _XLNET = "transformer.layer.{layer}"
 XLNET = (
-    *table("transformer.word_embedding", "embedding"),
+    *table_entries("transformer.word_embedding", "embedding"),
     *(
-        Entry(f"{_XLNET}.rel_attn.{theirs}", (f"layers/attention/{ours}/kernel",), layout)
+        TensorEntry(f"{_XLNET}.rel_attn.{theirs}", (f"layers/attention/{ours}/kernel",), layout)
         for theirs, ours, layout in (
             ("q", "query", TABLE),
             ("k", "key", TABLE),
@@ -36,40 +43,40 @@ XLNET = (
             ("o", "output", FROM_HEADS),
         )
     ),
-    Entry(f"{_XLNET}.rel_attn.r", ("layers/attention/relative/weight",), TABLE),
-    Entry(f"{_XLNET}.rel_attn.r_w_bias", ("layers/attention/relative/content",), VECTOR),
-    Entry(f"{_XLNET}.rel_attn.r_r_bias", ("layers/attention/relative/position",), VECTOR),
-    *norm(f"{_XLNET}.rel_attn.layer_norm", "layers/attention_residual/norm"),
-    *linear(f"{_XLNET}.ff.layer_1", "layers/feed_forward/expand"),
-    *linear(f"{_XLNET}.ff.layer_2", "layers/feed_forward/contract"),
-    *norm(f"{_XLNET}.ff.layer_norm", "layers/feed_forward_residual/norm"),
-    Entry("lm_loss.bias", ("output_bias/bias",), VECTOR),
+    TensorEntry(f"{_XLNET}.rel_attn.r", ("layers/attention/relative/weight",), TABLE),
+    TensorEntry(f"{_XLNET}.rel_attn.r_w_bias", ("layers/attention/relative/content",), VECTOR),
+    TensorEntry(f"{_XLNET}.rel_attn.r_r_bias", ("layers/attention/relative/position",), VECTOR),
+    *norm_entries(f"{_XLNET}.rel_attn.layer_norm", "layers/attention_residual/norm"),
+    *linear_entries(f"{_XLNET}.ff.layer_1", "layers/feed_forward/expand"),
+    *linear_entries(f"{_XLNET}.ff.layer_2", "layers/feed_forward/contract"),
+    *norm_entries(f"{_XLNET}.ff.layer_norm", "layers/feed_forward_residual/norm"),
+    TensorEntry("lm_loss.bias", ("output_bias/bias",), VECTOR),
 )
 
 
-def _fused(tensor: str, leaf: str) -> tuple[Entry, ...]:
+def _fused(tensor: str, leaf: str) -> tuple[TensorEntry, ...]:
     parts = tuple(f"{leaf}/{part}/kernel" for part in ("query", "key", "value"))
-    output = Entry(f"{tensor}.out_proj.weight", (f"{leaf}/output/kernel",), FROM_HEADS)
-    return Entry(f"{tensor}.in_proj_weight", parts, LINEAR), output
+    output = TensorEntry(f"{tensor}.out_proj.weight", (f"{leaf}/output/kernel",), FROM_HEADS)
+    return TensorEntry(f"{tensor}.in_proj_weight", parts, LINEAR), output
 
 
-def _torch(side: str, stack: str, final: str, last: int) -> tuple[Entry, ...]:
+def _torch(side: str, stack: str, final: str, last: int) -> tuple[TensorEntry, ...]:
     layer = f"{side}.layers.{{layer}}"
     return (
         *_fused(f"{layer}.self_attn", f"{stack}/attention"),
-        *norm(f"{layer}.norm1", f"{stack}/attention_residual/norm"),
+        *norm_entries(f"{layer}.norm1", f"{stack}/attention_residual/norm"),
         *_fused(f"{layer}.multihead_attn", f"{stack}/cross"),
-        *norm(f"{layer}.norm2", f"{stack}/{'cross' if last == 3 else 'feed_forward'}_residual/norm"),
-        *linear(f"{layer}.linear1", f"{stack}/feed_forward/expand"),
-        *linear(f"{layer}.linear2", f"{stack}/feed_forward/contract"),
-        *(norm(f"{layer}.norm3", f"{stack}/feed_forward_residual/norm") if last == 3 else ()),
-        *norm(f"{side}.norm", final),
+        *norm_entries(f"{layer}.norm2", f"{stack}/{'cross' if last == 3 else 'feed_forward'}_residual/norm"),
+        *linear_entries(f"{layer}.linear1", f"{stack}/feed_forward/expand"),
+        *linear_entries(f"{layer}.linear2", f"{stack}/feed_forward/contract"),
+        *(norm_entries(f"{layer}.norm3", f"{stack}/feed_forward_residual/norm") if last == 3 else ()),
+        *norm_entries(f"{side}.norm", final),
     )
 
 
-TORCH_ENCODER = (*table("embedding", "embedding"), *_torch("encoder", "layers", "norm", 2))
+TORCH_ENCODER = (*table_entries("embedding", "embedding"), *_torch("encoder", "layers", "norm", 2))
 TORCH = (
-    *table("embedding", "embedding"),
+    *table_entries("embedding", "embedding"),
     *_torch("encoder", "encoder", "encoder_norm", 2),
     *_torch("decoder", "decoder", "decoder_norm", 3),
 )
@@ -144,7 +151,9 @@ def _as_they_are(weights: Weights) -> Weights:
     return weights
 
 
-Arrangement = tuple[tuple[Entry, ...], Callable[[Mapping[str, Any]], dict[str, Any]], Callable[[Weights], Weights]]
+Arrangement = tuple[
+    tuple[TensorEntry, ...], Callable[[Mapping[str, Any]], dict[str, Any]], Callable[[Weights], Weights]
+]
 
 ARRANGEMENTS: dict[str, Arrangement] = {
     "gemma2": (GEMMA2, _gemma2, _plus_one),
@@ -157,6 +166,6 @@ ARRANGEMENTS: dict[str, Arrangement] = {
 }
 
 
-def family(entries: tuple[Entry, ...]) -> Family:
+def family(entries: tuple[TensorEntry, ...]) -> ConversionSpec:
     """A family of tensors alone."""
-    return Family("recorded", "", "", keys=(), fixed={}, begun={}, entries=entries)
+    return ConversionSpec("recorded", "", "", keys=(), fixed={}, training_defaults={}, entries=entries)

@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.golden.recorded import EXCHANGED, model_of, recording
-from transformer.huggingface.convert import read_folder, write_folder
+from transformer.huggingface.convert import read_model_folder, write_model_folder
 from transformer.models.model import Variables
 from transformer.models.registry import model_config
 
@@ -26,10 +26,10 @@ def export(name: str, folder: Path) -> None:
     """One case: its folder, and the inputs and our logits beside it."""
     recorded = recording(name)
     model, params = model_of(name, recorded, folder / "in" / name)
-    section = read_folder(folder / "in" / name).model
+    section = read_model_folder(folder / "in" / name).model
     keys = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     tokens = {key: recorded.config[key] for key in keys if key in recorded.config}
-    write_folder(folder / "out" / name, model_config(section), params, tokens)
+    write_model_folder(folder / "out" / name, model_config(section), params, tokens)
     arrays, decodes = recorded.arrays, recorded.about["kind"] == "encoder_decoder"
     names = {"ids": "source", "target": "target"} if decodes else NAMES
     inputs = {ours: jnp.asarray(arrays[theirs]) for theirs, ours in names.items() if theirs in arrays}

@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 
 from tests.golden.arrangements import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
-from transformer.huggingface.convert import read_folder
-from transformer.huggingface.parameter_conversion import from_tensors, plan, shapes_of
+from transformer.huggingface.convert import read_model_folder
+from transformer.huggingface.parameter_conversion import parameter_shapes, plan_tensors, tensors_to_params
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, PyTree
 from transformer.models.registry import build, model_config
@@ -56,13 +56,13 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         rows = next(len(recorded.weights[entry.tensor]) for entry in entries if entry.leaves == ("embedding/table",))
         section = section_of(config) | {"embedding_rows": rows}
         bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
-        shapes = shapes_of(build(model_config(section), bare, Precision()).functional.shapes())
-        slots, weights = plan(family(entries), shapes), prepared(recorded.weights)
+        shapes = parameter_shapes(build(model_config(section), bare, Precision()).functional.shapes())
+        slots, weights = plan_tensors(family(entries), shapes), prepared(recorded.weights)
         assert {slot.tensor: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}
-        params = from_tensors(slots, weights.items())
+        params = tensors_to_params(slots, weights.items())
     else:
         recorded.write(folder)
-        foreign = read_folder(folder)
+        foreign = read_model_folder(folder)
         section, params = foreign.model, foreign.params
     rows = section["embedding_rows"]
     begin = config.get("decoder_start_token_id", 0)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.golden.recorded import CASES, Recording, model_of, recording
 from transformer.attention.capture import Capture
-from transformer.decoding.generate import Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import PyTree, Variables
 
 RENEW = (
@@ -116,15 +116,15 @@ def test_greedy_decoding_takes_the_tokens_recorded(name: str, tmp_path: Path) ->
     expected, config = recorded.arrays["generated"], recorded.config
     if recorded.about["kind"] == "encoder_decoder":
         inputs = {"source": jnp.asarray(recorded.arrays["ids"])}
-        tokens = Tokens(config["pad_token_id"], config["decoder_start_token_id"], config["eos_token_id"])
+        tokens = SpecialTokens(config["pad_token_id"], config["decoder_start_token_id"], config["eos_token_id"])
     else:
         names = {"prompts": "tokens", "prompt_lengths": "lengths"}
         inputs = {ours: jnp.asarray(recorded.arrays[theirs]) for theirs, ours in names.items()}
-        tokens = Tokens()
+        tokens = SpecialTokens()
     with jax.default_matmul_precision("highest"):
-        decode = jax.jit(generate, static_argnames=("model", "chooser", "length", "tokens"), compiler_options=FAST)
+        decode = jax.jit(generate, static_argnames=("model", "strategy", "length", "tokens"), compiler_options=FAST)
         rollout = decode(
-            model, Variables(params, {}), inputs, chooser=Greedy(), length=expected.shape[1], tokens=tokens
+            model, Variables(params, {}), inputs, strategy=GreedySearch(), length=expected.shape[1], tokens=tokens
         )
     message = RENEW.format(what="generated", architecture=recorded.about["architecture"])
     np.testing.assert_array_equal(rollout.tokens[:, 0], expected, err_msg=message)

@@ -15,8 +15,8 @@ from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.images import Normalization
-from transformer.huggingface.convert import read_folder, write_folder
-from transformer.huggingface.preprocessor import read_preprocessor, written_preprocessor
+from transformer.huggingface.convert import read_model_folder, write_model_folder
+from transformer.huggingface.preprocessor import preprocessor_config, read_preprocessor
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import build, model_config
@@ -41,7 +41,7 @@ def recorded(name: str, folder: Path, **changes: Any) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", CASES)
 def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
     arrays = recorded(name, tmp_path / "in")
-    foreign = read_folder(tmp_path / "in")
+    foreign = read_model_folder(tmp_path / "in")
     model = build(model_config(foreign.model), foreign.interface, Precision())
     image = {"image": arrays["image"].transpose(0, 2, 3, 1)}
     with jax.default_matmul_precision("highest"):
@@ -55,13 +55,13 @@ def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> None:
     recorded(name, tmp_path / "in")
-    foreign = read_folder(tmp_path / "in")
-    write_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
+    foreign = read_model_folder(tmp_path / "in")
+    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
     before, after = (load_file(tmp_path / side / "model.safetensors") for side in ("in", "out"))
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         np.testing.assert_array_equal(after[key], tensor)
-    again = read_folder(tmp_path / "out")
+    again = read_model_folder(tmp_path / "out")
     assert (again.model, again.interface) == (foreign.model, foreign.interface)
 
 
@@ -172,14 +172,14 @@ def test_a_way_of_reading_files_that_ours_is_not_is_refused_by_its_key(wrong: di
     (tmp_path / "in" / "preprocessor_config.json").write_text(json.dumps(DEIT | wrong))
     (key,) = wrong
     with pytest.raises(UserError, match=f"preprocessor_config.json has {key}=") as told:
-        read_folder(tmp_path / "in")
+        read_model_folder(tmp_path / "in")
     assert "\n" not in str(told.value)
 
 
 def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None:
     for values in ({"side": 12}, {"side": 12, "resize_side": 16, "resample": "bicubic"}):
         task = task_config({"name": "image_classification", "dataset": "pets", **values})
-        said = written_preprocessor("vit", 12, task, 3)
+        said = preprocessor_config("vit", 12, task, 3)
         read = read_preprocessor(said, "vit", 12)
         assert task_config({"name": "image_classification", "dataset": "pets", **read}) == dataclasses.replace(
             task, normalization=Normalization((0.5,) * 3, (0.5,) * 3)
@@ -198,4 +198,4 @@ def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None
 def test_what_no_model_expresses_is_refused(changes: dict, message: str, tmp_path: Path) -> None:
     recorded("vit", tmp_path / "in", **changes)
     with pytest.raises(UserError, match=message):
-        read_folder(tmp_path / "in")
+        read_model_folder(tmp_path / "in")

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 from tests.golden.recorded import EXCHANGED, Recording, recording
 from transformer.config import UserError
-from transformer.huggingface.conversion_spec import UNPUBLISHED_FIELDS
-from transformer.huggingface.convert import FAMILIES, Foreign, read_folder, write_folder
-from transformer.huggingface.parameter_conversion import plan, shapes_of
+from transformer.huggingface.conversion_spec import TRAINING_ONLY_FIELDS
+from transformer.huggingface.convert import CONVERSIONS, ImportedModel, read_model_folder, write_model_folder
+from transformer.huggingface.parameter_conversion import parameter_shapes, plan_tensors
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import build, model_config
@@ -27,23 +27,23 @@ def bits(tensors: dict[str, np.ndarray]) -> dict[str, bytes]:
     return {name: tensor.tobytes() for name, tensor in tensors.items()}
 
 
-def read(recorded: Recording, folder: Path, **config: Any) -> Foreign:
+def read(recorded: Recording, folder: Path, **config: Any) -> ImportedModel:
     recorded = recorded._replace(about={**recorded.about, "config": recorded.config | config})
     recorded.write(folder)
-    return read_folder(folder)
+    return read_model_folder(folder)
 
 
 @pytest.mark.parametrize("name", EXCHANGED)
 def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> None:
     recorded = recording(name)
     foreign = read(recorded, tmp_path / "in")
-    family = write_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
+    family = write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
     written = load_file(tmp_path / "out" / "model.safetensors")
     expected = recorded.weights
     assert bits(written) == bits(expected)
     assert {key: value.shape for key, value in written.items()} == {key: value.shape for key, value in expected.items()}
     assert family.model_type == recorded.config["model_type"]
-    again = read_folder(tmp_path / "out")
+    again = read_model_folder(tmp_path / "out")
     assert again.model == foreign.model
     assert again.notes == []
     said = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -69,7 +69,7 @@ def test_both_heads_of_pretraining_are_read_under_the_name_of_either_class(tmp_p
     assert both.model == published.model
     assert both.model["head"] == "pretraining"
     np.testing.assert_array_equal(both.params["next_sentence"]["kernel"].T, recorded.weights[NEXT_SENTENCE])
-    write_folder(tmp_path / "out", model_config(published.model), published.params)
+    write_model_folder(tmp_path / "out", model_config(published.model), published.params)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
 
 
@@ -100,8 +100,8 @@ def test_narrow_files_are_read_into_the_runs_type_and_that_is_said(tmp_path: Pat
 def test_parameters_of_another_type_are_written_in_it(tmp_path: Path) -> None:
     recorded = recording("llama_tied")
     recorded.write(tmp_path / "in")
-    foreign = read_folder(tmp_path / "in", dtype="bfloat16")
-    write_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
+    foreign = read_model_folder(tmp_path / "in", dtype="bfloat16")
+    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
     assert {str(tensor.dtype) for tensor in load_file(tmp_path / "out" / "model.safetensors").values()} == {"bfloat16"}
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
 
@@ -122,7 +122,7 @@ def renamed(recorded: Recording, rename: Callable[[str], str], **more: np.ndarra
 def test_published_spellings_are_read_as_the_same(tmp_path: Path, name: str, rename: Callable[[str], str]) -> None:
     recorded = recording(name)
     plain, other = read(recorded, tmp_path / "plain"), read(renamed(recorded, rename), tmp_path / "other")
-    assert shapes_of(plain.params) == shapes_of(other.params)
+    assert parameter_shapes(plain.params) == parameter_shapes(other.params)
     np.testing.assert_array_equal(plain.params["embedding"]["table"], other.params["embedding"]["table"])
 
 
@@ -228,11 +228,11 @@ def test_a_key_that_a_config_needs_is_named(tmp_path: Path) -> None:
 def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
     save_file({"a": np.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"has no config\.json"):
-        read_folder(tmp_path)
+        read_model_folder(tmp_path)
     for text in ("{", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(UserError, match=r"is not JSON|is no JSON object"):
-            read_folder(tmp_path)
+            read_model_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -256,22 +256,22 @@ def test_an_export_names_what_cannot_be_expressed(
     model = model_config(foreign.model | changes)
     shapes = build(model, foreign.interface, Precision()).functional.shapes()
     with pytest.raises(UserError, match=rf"Hugging Face has no such model; the nearest is .*{said}"):
-        write_folder(tmp_path / "out", model, shapes)
+        write_model_folder(tmp_path / "out", model, shapes)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> None:
     foreign = read(recording("gpt2"), tmp_path)
     with pytest.raises(UserError, match="exists and is not empty"):
-        write_folder(tmp_path, model_config(foreign.model), foreign.params)
+        write_model_folder(tmp_path, model_config(foreign.model), foreign.params)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+@pytest.mark.parametrize("family", CONVERSIONS.values(), ids=list(CONVERSIONS))
 def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) -> None:
     fields = {field.name for field in dataclasses.fields(MODELS[family.model].config)}
-    told = {key.ours for key in family.keys} | family.fixed.keys() | family.begun.keys()
+    told = {key.ours for key in family.keys} | family.fixed.keys() | family.training_defaults.keys()
     # Compared alike for every family.
-    told |= UNPUBLISHED_FIELDS | {"kv_heads", "head_dim", "experts", "position_join"}
+    told |= TRAINING_ONLY_FIELDS | {"kv_heads", "head_dim", "experts", "position_join"}
     fixed = family.fixed.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
     told |= set() if fixed == "t5" else {"buckets", "max_distance"}
@@ -279,11 +279,11 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
 
 
 def test_gpt2_small_has_the_published_tensors() -> None:
-    section, interface = FAMILIES["gpt2"].read_config(
+    section, interface = CONVERSIONS["gpt2"].read_config(
         {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
         frozenset(),
     )
-    shapes = shapes_of(build(model_config(section), interface, Precision()).functional.shapes())
-    slots = plan(FAMILIES["gpt2"], shapes)
+    shapes = parameter_shapes(build(model_config(section), interface, Precision()).functional.shapes())
+    slots = plan_tensors(CONVERSIONS["gpt2"], shapes)
     assert len(slots) == 148
     assert sum(int(np.prod(slot.shape)) for slot in slots) == 124_439_808

@@ -118,14 +118,14 @@ def test_a_pickle_is_refused_and_never_run(
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_bytes(bytes([0x80, protocol]) + OPENS_RAN)
     with pytest.raises(UserError, match=f"{name} holds a pickle, which can run code; convert it to safetensors"):
-        safetensors_files.open_folder(tmp_path)
+        safetensors_files.read_folder_headers(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_zip_of_pickles_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"PK\x03\x04" + bytes(60))
     with pytest.raises(UserError, match="holds a pickle"):
-        safetensors_files.open_folder(tmp_path)
+        safetensors_files.read_folder_headers(tmp_path)
 
 
 def test_a_header_may_begin_with_the_bytes_of_a_pickle(tmp_path: Path) -> None:
@@ -139,24 +139,24 @@ def test_what_was_written_is_read_back_in_its_own_type(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     types = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
     written = {name: generator.standard_normal((2, 3)).astype(kind) for name, kind in types.items()}
-    safetensors_files.write(tmp_path / "model.safetensors", written)
-    headers = safetensors_files.open_folder(tmp_path)
-    for name, tensor in safetensors_files.read(headers, list(written)):
-        assert safetensors_files.FLOATS[headers[name].dtype] == name == str(tensor.dtype)
+    safetensors_files.write_tensors(tmp_path / "model.safetensors", written)
+    headers = safetensors_files.read_folder_headers(tmp_path)
+    for name, tensor in safetensors_files.read_tensors(headers, list(written)):
+        assert safetensors_files.FLOAT_TYPES[headers[name].dtype] == name == str(tensor.dtype)
         assert tensor.tobytes() == written[name].tobytes()
 
 
 def shards(folder: Path, where: dict[str, Any]) -> Path:
-    safetensors_files.write(folder / "one.safetensors", {"a": np.ones(2, np.float32)})
-    safetensors_files.write(folder / "two.safetensors", {"b": np.zeros(3, np.float32)})
+    safetensors_files.write_tensors(folder / "one.safetensors", {"a": np.ones(2, np.float32)})
+    safetensors_files.write_tensors(folder / "two.safetensors", {"b": np.zeros(3, np.float32)})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     return folder
 
 
 def test_shards_are_read_as_one(tmp_path: Path) -> None:
-    headers = safetensors_files.open_folder(shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
+    headers = safetensors_files.read_folder_headers(shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
     assert {name: tensor.shape for name, tensor in headers.items()} == {"a": (2,), "b": (3,)}
-    assert dict(safetensors_files.read(headers, ["b", "a"]))["a"].tolist() == [1, 1]
+    assert dict(safetensors_files.read_tensors(headers, ["b", "a"]))["a"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -170,18 +170,20 @@ def test_shards_are_read_as_one(tmp_path: Path) -> None:
 )
 def test_an_index_that_lies_is_refused(tmp_path: Path, where: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        safetensors_files.open_folder(shards(tmp_path, where))
+        safetensors_files.read_folder_headers(shards(tmp_path, where))
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
-    safetensors_files.write(tmp_path / "two.safetensors", {"b": np.zeros(3, np.float32), "a": np.zeros(2, np.float32)})
+    safetensors_files.write_tensors(
+        tmp_path / "two.safetensors", {"b": np.zeros(3, np.float32), "a": np.zeros(2, np.float32)}
+    )
     with pytest.raises(UserError, match=r"tensor 'a' twice, in one\.safetensors and in two\.safetensors"):
-        safetensors_files.open_folder(tmp_path)
+        safetensors_files.read_folder_headers(tmp_path)
 
 
 def test_a_folder_without_tensors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no model\.safetensors"):
-        safetensors_files.open_folder(tmp_path)
+        safetensors_files.read_folder_headers(tmp_path)
     with pytest.raises(UserError, match="is no folder"):
-        safetensors_files.open_folder(tmp_path / "absent")
+        safetensors_files.read_folder_headers(tmp_path / "absent")

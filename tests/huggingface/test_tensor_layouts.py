@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer.huggingface import tensor_layouts
-from transformer.huggingface.tensor_layouts import Layout
+from transformer.huggingface.tensor_layouts import TensorLayout
 
 E, H, D = 6, 2, 4
 
@@ -44,7 +44,7 @@ def test_fused_leaves_lie_one_behind_another_or_in_turn_within_a_head() -> None:
         (tensor_layouts.VECTOR, [(H, D)] * 3),
         (tensor_layouts.VECTOR, [(H, D), (1, D), (1, D)]),
         (tensor_layouts.VECTOR_BY_HEADS, [(H, D)] * 3),
-        (tensor_layouts.ROW, [(E,)]),
+        (tensor_layouts.ROW_VECTOR, [(E,)]),
         (tensor_layouts.TABLE, [(E, 3)]),
         (tensor_layouts.TABLE, [(E, H, D)] * 3),
         (tensor_layouts.LINEAR, [(E, H, D), (E, 1, D), (E, 1, D)]),
@@ -53,7 +53,7 @@ def test_fused_leaves_lie_one_behind_another_or_in_turn_within_a_head() -> None:
         (tensor_layouts.TABLE_FROM_HEADS, [(H, D, E)]),
     ],
 )
-def test_reading_is_the_inverse_of_writing_bit_by_bit(layout: Layout, shapes: list[tuple[int, ...]]) -> None:
+def test_reading_is_the_inverse_of_writing_bit_by_bit(layout: TensorLayout, shapes: list[tuple[int, ...]]) -> None:
     leaves = [drawn(*shape) + number for number, shape in enumerate(shapes)]
     tensor = layout.write(leaves)
     assert tensor.shape == layout.tensor_shape(shapes)

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
 from transformer.data.tokenizers.pieces import byte_characters
-from transformer.huggingface.convert import FAMILIES
-from transformer.huggingface.parameter_conversion import plan, shapes_of, to_tensors
+from transformer.huggingface.convert import CONVERSIONS
+from transformer.huggingface.parameter_conversion import parameter_shapes, params_to_tensors, plan_tensors
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build, model_config
 
@@ -51,13 +51,13 @@ PIECES = ("<pad>", "</s>", "<unk>", "▁the", "▁fox", "▁der", "▁Fuchs", "s
 
 def write_weights(folder: Path, config: Mapping[str, Any]) -> None:
     """config.json and model.safetensors of a family, large enough random weights that no head is uniform."""
-    family = FAMILIES[config["model_type"]]
+    family = CONVERSIONS[config["model_type"]]
     section, interface = family.read_config(dict(config), frozenset())
     shapes = build(model_config(section), interface, Precision()).functional.shapes()
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32) / 2, shapes)
     folder.mkdir()
-    tensors_of = dict(to_tensors(plan(family, shapes_of(shapes)), params))
+    tensors_of = dict(params_to_tensors(plan_tensors(family, parameter_shapes(shapes)), params))
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors_of.items()}
     save_file(arrays, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))

@@ -509,5 +509,5 @@ def test_a_page_of_one_step_has_no_slider_and_asks_for_no_other(visit, tmp_path)
     write_run(tmp_path, steps=(100,))
     page = visit(write_report(tmp_path))
     assert page.locator("#steps").is_hidden()
-    assert page.locator("#compare-chooser").is_hidden()
+    assert page.locator("#compare-strategy").is_hidden()
     assert page.locator("#curves .chart").count() > 0

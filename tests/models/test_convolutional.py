@@ -17,8 +17,8 @@ from tests.oracles.decoding import NextToken
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.decoding.beam import Beam
-from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import SpecialTokens, generate
 from transformer.layers.functional_module import Precision
 from transformer.models.bytenet import ByteNetConfig
 from transformer.models.convs2s import SITE, ConvS2SConfig
@@ -295,15 +295,15 @@ def oracle_next(name: str, params: Any, source: np.ndarray) -> NextToken:
 def test_beams_are_those_of_the_equations(name: str) -> None:
     model = model_of(name)
     variables = random_variables(model)
-    params, tokens, beams, length = variables.params, Tokens(PAD, BEGIN, 2), 3, 4
+    params, tokens, beams, length = variables.params, SpecialTokens(PAD, BEGIN, 2), 3, 4
     # Less sure of itself than random numbers are, so that beams differ.
     if name == "convs2s":
         params["output"] |= {"length": 0.7 * params["output"]["length"]}
     else:
         params["output"] = jax.tree.map(lambda leaf: 0.2 * leaf, params["output"])
-    decode = jax.jit(generate, static_argnames=("model", "chooser", "length", "tokens"))
+    decode = jax.jit(generate, static_argnames=("model", "strategy", "length", "tokens"))
     given = {"source": SOURCE}
-    rollout = decode(model, variables, given, chooser=Beam(beams, 1.0), length=length, tokens=tokens)
+    rollout = decode(model, variables, given, strategy=BeamSearch(beams, 1.0), length=length, tokens=tokens)
     for row, source, _ in alone():
         expected = decoding.beam_search(
             oracle_next(name, params, source),

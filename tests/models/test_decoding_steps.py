@@ -9,8 +9,8 @@ import pytest
 
 from tests.models.arrangements import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
-from transformer.decoding.generate import Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.layers.transformer_config import Positions
 from transformer.models.model import Aux, Cache, Model, Variables
 
@@ -93,7 +93,9 @@ class Drawing:
 def test_a_model_that_draws_is_given_a_key_of_its_own_at_every_step() -> None:
     def said(key: Any) -> np.ndarray:
         model: Any = Drawing()
-        return np.asarray(generate(model, {}, {}, chooser=Greedy(), length=8, tokens=Tokens(), key=key).tokens[:, 0])
+        return np.asarray(
+            generate(model, {}, {}, strategy=GreedySearch(), length=8, tokens=SpecialTokens(), key=key).tokens[:, 0]
+        )
 
     first = said(jax.random.key(1))
     np.testing.assert_array_equal(said(jax.random.key(1)), first)

@@ -15,7 +15,7 @@ from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.costs.sizes import active_parameters
-from transformer.huggingface.convert import express
+from transformer.huggingface.convert import find_conversion
 from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Positions, Remat
@@ -235,7 +235,7 @@ def test_all_parameters_and_those_that_a_position_meets() -> None:
 def test_other_formats_refuse_experts_in_one_line() -> None:
     model, config = build("decoder", experts=ExpertsConfig(COUNT))
     with pytest.raises(UserError, match=r"^Hugging Face has no such model; .*config\.model\.experts\.count=4 is not 0"):
-        express(config, lively(model).params)
+        find_conversion(config, lively(model).params)
 
 
 @pytest.mark.parametrize(

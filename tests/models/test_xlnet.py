@@ -16,8 +16,8 @@ from tests.golden.weights import random_weights
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.huggingface.convert import read_folder, write_folder
-from transformer.huggingface.safetensors_files import open_folder
+from transformer.huggingface.convert import read_model_folder, write_model_folder
+from transformer.huggingface.safetensors_files import read_folder_headers
 from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Positions
 from transformer.models.model import Model, Variables, count_parameters, leaves_by_path
@@ -64,7 +64,7 @@ def test_both_streams_and_the_memory_are_those_of_an_independent_implementation(
 ) -> None:
     """Two segments of tokens of two kinds, in drawn orders, the second behind the memory of the first."""
     folder, recording = published
-    foreign, arrays = read_folder(folder), recording.arrays
+    foreign, arrays = read_model_folder(folder), recording.arrays
     model = build(model_config(foreign.model), foreign.interface, Precision())
     variables = Variables(foreign.params, {})
 
@@ -97,12 +97,12 @@ def test_both_streams_and_the_memory_are_those_of_an_independent_implementation(
 
 def test_a_folder_is_written_as_it_was_read(published: tuple[Path, Recording], tmp_path: Path) -> None:
     folder, recording = published
-    foreign = read_folder(folder)
-    write_folder(tmp_path / "again", model_config(foreign.model), foreign.params)
-    again = read_folder(tmp_path / "again")
+    foreign = read_model_folder(folder)
+    write_model_folder(tmp_path / "again", model_config(foreign.model), foreign.params)
+    again = read_model_folder(tmp_path / "again")
     assert again.model == foreign.model
     jax.tree.map(np.testing.assert_array_equal, again.params, foreign.params)
-    shapes = {name: header.shape for name, header in open_folder(tmp_path / "again").items()}
+    shapes = {name: header.shape for name, header in read_folder_headers(tmp_path / "again").items()}
     assert shapes == {name: tuple(shape) for name, shape in recording.about["shapes"].items()}
 
 
@@ -111,7 +111,7 @@ def test_a_config_that_is_read_otherwise_is_refused(key: str, value: Any, tmp_pa
     recording = recorded()
     recording._replace(about={**recording.about, "config": {**recording.config, key: value}}).write(tmp_path)
     with pytest.raises(UserError, match=f"config.json has {key}={value}; only"):
-        read_folder(tmp_path)
+        read_model_folder(tmp_path)
 
 
 @pytest.mark.parametrize("together", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -28,7 +28,7 @@ def normalized(logits: np.ndarray, never: Sequence[int]) -> np.ndarray:
     return logits - logits.max() - np.log(np.sum(np.exp(logits - logits.max())))
 
 
-def penalized(logits: np.ndarray, said: Sequence[int], theta: float) -> np.ndarray:
+def with_repetition_penalty(logits: np.ndarray, said: Sequence[int], theta: float) -> np.ndarray:
     """Logits in which every token that was said costs a factor theta (Keskar et al. 2019)."""
     logits = np.asarray(logits, np.float64).copy()
     for token in set(said):

@@ -7,8 +7,8 @@ import pytest
 
 from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.decoding.beam import Beam
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
 from transformer.tasks.contract import Request, View
 from transformer.tasks.decoding import Decoding
@@ -16,10 +16,10 @@ from transformer.tasks.mask_filling import fill_in
 
 
 def test_the_choices_name_the_chooser() -> None:
-    assert Decoding().chooser == Greedy()
-    assert Decoding(beams=3).chooser == Beam(3, 0.6)
-    assert Decoding(top_k=5, num_samples=2).chooser == Sampling(1.0, 5, 1.0, beams=2)
-    assert Decoding(temperature=0.5, top_p=0.9).chooser == Sampling(0.5, 0, 0.9)
+    assert Decoding().strategy == GreedySearch()
+    assert Decoding(beams=3).strategy == BeamSearch(3, 0.6)
+    assert Decoding(top_k=5, num_samples=2).strategy == Sampling(1.0, 5, 1.0, beams=2)
+    assert Decoding(temperature=0.5, top_p=0.9).strategy == Sampling(0.5, 0, 0.9)
     for values, message in (
         ({"beams": 2, "top_k": 3}, "beams=2 searches and top_k samples"),
         ({"num_samples": 2}, "num_samples=2 needs sampling"),

@@ -54,13 +54,13 @@ class BucketServer(socketserver.ThreadingTCPServer):
     def put(self, bucket: str, name: str, content: bytes, conditions: dict[str, str] | None = None) -> Object | None:
         """Write an object; None where its generation is not the one that the conditions name."""
         with self.lock:
-            if not self.allowed(bucket, name, conditions or {}):
+            if not self.allowed_tokens(bucket, name, conditions or {}):
                 return None
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
             self.objects[bucket, name] = Object(content, next(self.numbers), now)
             return self.objects[bucket, name]
 
-    def allowed(self, bucket: str, name: str, conditions: dict[str, str]) -> bool:
+    def allowed_tokens(self, bucket: str, name: str, conditions: dict[str, str]) -> bool:
         there = self.objects.get((bucket, name))
         generation = 0 if there is None else there.generation
         if "ifGenerationMatch" in conditions and int(conditions["ifGenerationMatch"]) != generation:
@@ -153,7 +153,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name, copied, copy = name.partition(f"/copyTo/b/{bucket}/o/")
         with server.lock:
             there = server.objects.get((bucket, name))
-            if not server.allowed(bucket, name, query):
+            if not server.allowed_tokens(bucket, name, query):
                 return self._stored(bucket, name, None)
             if there is None:
                 return 404, {"error": {"code": 404, "message": f"No such object: {bucket}/{name}"}}

@@ -9,7 +9,7 @@ import pytest
 from tests.data.test_image_datasets import png
 from tests.training.written_run import write_run
 from transformer.config import UserError
-from transformer.huggingface.convert import FAMILIES, read_folder, write_folder
+from transformer.huggingface.convert import CONVERSIONS, read_model_folder, write_model_folder
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES as OURS
@@ -27,10 +27,10 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
     shapes = build(config, interface, Precision()).functional.shapes()
     params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)
     with pytest.raises(UserError, match="Hugging Face has no such model"):
-        write_folder(tmp_path / "raw", config, params)
+        write_model_folder(tmp_path / "raw", config, params)
     model, plain = without_lora(config, params)
-    write_folder(tmp_path / "merged", model, plain)
-    found, given = leaves_by_path(read_folder(tmp_path / "merged").params), leaves_by_path(params)
+    write_model_folder(tmp_path / "merged", model, plain)
+    found, given = leaves_by_path(read_model_folder(tmp_path / "merged").params), leaves_by_path(params)
     assert found.keys() == {path for path in given if "/lora/" not in path}
     adapted = {path.partition("/lora/")[0] for path in given if "/lora/" in path}
     assert len(adapted) == 4
@@ -47,12 +47,12 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
 
 
 def test_a_family_that_hugging_face_lacks_is_refused_by_name(tmp_path: Path) -> None:
-    theirs = sorted({family.model for family in FAMILIES.values()})
+    theirs = sorted({family.model for family in CONVERSIONS.values()})
     lacking = set(OURS.all_names()) - set(theirs)
     assert {"recurrent_encoder_decoder", "recurrent_classifier", "convolutional_classifier"} <= lacking
     for name in lacking:
         with pytest.raises(UserError) as told:
-            write_folder(tmp_path / "out", model_config({"family": name}), {})
+            write_model_folder(tmp_path / "out", model_config({"family": name}), {})
         known = ", ".join(theirs)
         assert (
             str(told.value)

@@ -22,7 +22,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.huggingface.convert import read_folder
+from transformer.huggingface.convert import read_model_folder
 from transformer.layers.lora import LoraConfig
 from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
@@ -470,7 +470,7 @@ def of_none(variables: Variables) -> Toy:
 
 def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     folder = write_gpt2(tmp_path / "gpt2")
-    published = read_folder(folder).params
+    published = read_model_folder(folder).params
     new = Variables({**published, "head": {"kernel": numbers(16, 3)}}, {})
     del new.params["positions"]
     toy = of_none(new)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.huggingface.convert import FAMILIES
+from transformer.huggingface.convert import CONVERSIONS
 from transformer.models import model as models
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
@@ -19,7 +19,7 @@ from transformer.training.partitioning import one_device
 from transformer.training.provenance import run_provenance
 from transformer.training.state import TrainState
 
-MODEL, _ = FAMILIES["gpt2"].read_config(
+MODEL, _ = CONVERSIONS["gpt2"].read_config(
     {"model_type": "gpt2", "vocab_size": 128, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 36}, frozenset()
 )
 CONFIG: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Beam search with penalties of length and coverage."""
+"""Beam search with length and coverage penalties."""
 
 import dataclasses
 import enum
@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config import Config, Positive
-from transformer.decoding.generate import Rollout, Tokens
+from transformer.decoding.generate import DecodedSequences, SpecialTokens
 
 
-class Ending(enum.Enum):
-    """Which ended extensions become hypotheses.
+class HypothesisEnding(enum.Enum):
+    """Which extensions that end are kept as finished hypotheses.
 
-    `any`: every ended extension of a live hypothesis competes with the best ended ones. `among_best`: only one that is
-    itself among the `beams` best extensions counts, so that one beam without a length penalty is greedy decoding.
+    any: Every one competes with the best finished hypotheses. among_best: Only those among the `beams` best extensions,
+    so that one beam without a length penalty is greedy search.
     """
 
     ANY = "any"
@@ -33,31 +33,36 @@ class _State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Beam(Config):
-    """The `beams` best hypotheses by log p(Y | X) / lp(Y) + cp(X; Y), lp(Y) = ((5 + |Y|) / 6)^length_penalty.
+class BeamSearch(Config):
+    """Beam search by log p(Y | X) / lp(Y) + cp(X; Y), with lp(Y) = ((5 + |Y|) / 6)^length_penalty.
 
-    Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the token that ends. cp is 0 without coverage
-    (transformer.decoding.generate) and at most 0 with it; it ranks what has ended, and prunes nothing that lives.
-    Vaswani et al. 2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses that are cut off at the
-    greatest length count only where fewer than `beams` have ended.
+    Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the end token. The coverage penalty cp
+    (`transformer.decoding.generate.CoveragePenalty`) ranks finished hypotheses and prunes no live one. Vaswani et al.
+    2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses cut off at the largest length are returned
+    only if fewer than `beams` have finished.
+
+    Attributes:
+        beams: The number of live hypotheses of each example.
+        length_penalty: The exponent of lp.
+        ending: Which extensions that end are kept.
 
     Raises:
-        UserError: For less than one beam.
+        UserError: If there is less than one beam.
     """
 
     beams: Positive = 4
     length_penalty: float = 0.6
-    ending: Ending = Ending.ANY
+    ending: HypothesisEnding = HypothesisEnding.ANY
 
-    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> _State:
-        """One live hypothesis an example: the other rows are copies of it and must not compete."""
-        empty = jnp.full((examples, self.beams, length), tokens.fill, jnp.int32)
+    def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> _State:
+        """Return the state with one live hypothesis of each example; the other rows are impossible copies of it."""
+        empty = jnp.full((examples, self.beams, length), tokens.fill_token, jnp.int32)
         impossible = jnp.full((examples, self.beams), -jnp.inf)
         nothing, counts = jnp.zeros(impossible.shape), jnp.zeros(impossible.shape, jnp.int32)
         return _State(empty, impossible.at[:, 0].set(0), nothing, empty, impossible, counts)
 
-    def penalized(self, state: _State, penalty_R: Float[Array, " R"]) -> _State:
-        """The state whose live hypotheses have these coverage penalties."""
+    def with_penalty(self, state: _State, penalty_R: Float[Array, " R"]) -> _State:
+        """Return the state with these coverage penalties of the live hypotheses."""
         return state._replace(penalty=penalty_R.reshape(state.penalty.shape))
 
     def choose(
@@ -66,9 +71,9 @@ class Beam(Config):
         log_probability_RxV: Float[Array, "R V"],
         ends_RxV: Bool[Array, "R V"],
         step: Int[Array, ""],
-        tokens: Tokens,
+        tokens: SpecialTokens,
     ) -> tuple[_State, Int[Array, " R"], Int[Array, " R"]]:
-        """Extend every live hypothesis by every token; keep the best live and the best ended ones."""
+        """Extend every live hypothesis by every token; keep the best live and the best finished ones."""
         examples, beams, _ = state.tokens.shape
         vocabulary = log_probability_RxV.shape[-1]
         total_BxNxV = state.log_probability[:, :, None] + log_probability_RxV.reshape(examples, beams, vocabulary)
@@ -80,26 +85,26 @@ class Beam(Config):
             return scores, index // vocabulary, (index % vocabulary).astype(jnp.int32)
 
         match self.ending:
-            case Ending.ANY:
+            case HypothesisEnding.ANY:
                 ending = best(jnp.where(ends_BxM, total_BxM, -jnp.inf))
-            case Ending.AMONG_BEST:
+            case HypothesisEnding.AMONG_BEST:
                 scores, parent, token = best(total_BxM)
                 ends = jnp.take_along_axis(ends_BxM, parent * vocabulary + token, axis=1)
                 ending = jnp.where(ends, scores, -jnp.inf), parent, token
             case _:
                 assert_never(self.ending)
-        ended = self._pooled(state, *ending, step)
+        ended = self._best_finished(state, *ending, step)
         log_probability, parent, token = best(jnp.where(ends_BxM, -jnp.inf, total_BxM))
         penalty = jnp.take_along_axis(state.penalty, parent, axis=1)
-        state = _State(_grown(state.tokens, parent, token, step), log_probability, penalty, *ended)
+        state = _State(_append_token(state.tokens, parent, token, step), log_probability, penalty, *ended)
         parents_R = (parent + beams * jnp.arange(examples)[:, None]).reshape(-1)
         return state, token.reshape(-1), parents_R
 
-    def _pooled(
+    def _best_finished(
         self, state: _State, log_probability_BxN: Array, parent_BxN: Array, token_BxN: Array, step: Array
     ) -> tuple[Array, Array, Array]:
-        """The best of the hypotheses that have ended and that end now: tokens, penalized scores, lengths."""
-        grown_BxNxT = _grown(state.tokens, parent_BxN, token_BxN, step)
+        """Return the best of the finished hypotheses and those that end now: tokens, penalized scores, lengths."""
+        grown_BxNxT = _append_token(state.tokens, parent_BxN, token_BxN, step)
         ending = log_probability_BxN / self.penalty(step + 1) + jnp.take_along_axis(state.penalty, parent_BxN, axis=1)
         scores = jnp.concatenate([state.ended_scores, ending], axis=1)
         tokens = jnp.concatenate([state.ended_tokens, grown_BxNxT], axis=1)
@@ -109,7 +114,7 @@ class Beam(Config):
         return tokens, scores, jnp.take_along_axis(lengths, index, axis=1)
 
     def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
-        """Whether no live hypothesis can still beat the worst ended one.
+        """Return whether no live hypothesis can still beat the worst finished one.
 
         A log-probability only falls, and the penalty that favors it most is that of the greatest length
         (of the present one, where the penalty is negative); the best that coverage can become is 0.
@@ -118,8 +123,8 @@ class Beam(Config):
         reachable_B = jnp.max(state.log_probability, axis=1) / self.penalty(longest)
         return jnp.all(reachable_B <= jnp.min(state.ended_scores, axis=1))
 
-    def finish(self, state: _State, tokens: Tokens) -> Rollout:
-        """The ended hypotheses, best first; where too few ended, the live ones behind them."""
+    def finish(self, state: _State, tokens: SpecialTokens) -> DecodedSequences:
+        """Return the finished hypotheses, best first, followed by live ones if there are too few."""
         live_scores = state.log_probability / self.penalty(state.tokens.shape[-1]) + state.penalty
         missing = jnp.isneginf(state.ended_scores)
         order = jnp.argsort(missing, axis=1, stable=True)
@@ -131,18 +136,18 @@ class Beam(Config):
         best = jnp.where(missing[:, :, None], fill_tokens, state.ended_tokens)
         # A score of -inf marks a hypothesis that does not exist.
         lengths = jnp.where(missing, jnp.where(jnp.isneginf(scores), 0, best.shape[-1]), state.ended_lengths)
-        best = jnp.where(jnp.arange(best.shape[-1]) < lengths[:, :, None], best, tokens.fill)
-        return Rollout(
+        best = jnp.where(jnp.arange(best.shape[-1]) < lengths[:, :, None], best, tokens.fill_token)
+        return DecodedSequences(
             jnp.take_along_axis(best, order[:, :, None], axis=1),
             jnp.take_along_axis(scores, order, axis=1),
             jnp.take_along_axis(lengths, order, axis=1),
         )
 
     def penalty(self, length: Array | int) -> Array:
-        """The penalty lp at a length."""
+        """Return the length penalty lp."""
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.length_penalty
 
 
-def _grown(tokens_BxNxT: Array, parent_BxN: Array, token_BxN: Array, step: Array) -> Int[Array, "B N T"]:
-    """The parents' tokens with one more behind them."""
+def _append_token(tokens_BxNxT: Array, parent_BxN: Array, token_BxN: Array, step: Array) -> Int[Array, "B N T"]:
+    """Return the parents' tokens with one more token."""
     return jnp.take_along_axis(tokens_BxNxT, parent_BxN[:, :, None], axis=1).at[:, :, step].set(token_BxN)

@@ -1,4 +1,4 @@
-"""Constraints of every decoding method: a repetition penalty, forbidden tokens, stop strings, rules of a task."""
+"""Constraints on decoded tokens: repetition penalty, forbidden tokens, stop strings, and rules of a task."""
 
 import dataclasses
 import functools
@@ -14,36 +14,36 @@ from transformer.config import UserError
 
 
 class Prompt(NamedTuple):
-    """The tokens before the first generated one: `lengths` a row, padding behind them."""
+    """The prompt tokens of each example, padded at the end, and how many of them are real."""
 
     tokens: Int[Array | np.ndarray, "B P"]
     lengths: Int[Array | np.ndarray, " B"]
 
 
 class ConstraintState(NamedTuple):
-    """The state of the constraints of each row; a field that no constraint needs is None."""
+    """The state of the constraints of each row during decoding; None for a constraint that is not used."""
 
-    seen: Bool[Array, "R V"] | None  # the tokens that have occurred
+    seen: Bool[Array, "R V"] | None  # the tokens that have occurred in prompt or output
     stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
     rule: Any = None  # the state of the rule, [row, ...]
 
 
-class Rule(Protocol):
-    """Which tokens may follow; its state is a tree of arrays [row, ...], which beams re-order with their hypotheses.
+class TokenRule(Protocol):
+    """Decides which tokens may come next in each row (rows are examples x beams).
 
-    Rows are examples x beams. At least one token is allowed in every state, behind the end and behind tokens that were
-    not allowed too, since beams that are short of hypotheses go on with impossible ones: of a row without an allowed
-    token no probability is defined.
+    Its state is a tree of arrays [row, ...], which beam search re-orders with its hypotheses. At least one token must
+    be allowed in every state, also after the end and after a token that was not allowed: beam search continues
+    impossible hypotheses when it has too few, and without an allowed token a row has no probabilities.
     """
 
     def start(self, rows: int, vocabulary: int) -> Any:
-        """The state before the first token."""
+        """Return the state before the first token."""
 
-    def allowed(self, state: Any) -> Bool[Array, "R V"]:
-        """Which tokens may come next."""
+    def allowed_tokens(self, state: Any) -> Bool[Array, "R V"]:
+        """Return which tokens may come next."""
 
     def advance(self, state: Any, tokens_R: Int[Array, " R"]) -> Any:
-        """The state behind one more token of every row."""
+        """Return the state after one more token of every row."""
 
 
 @functools.partial(
@@ -51,22 +51,25 @@ class Rule(Protocol):
 )
 @dataclasses.dataclass(frozen=True)
 class Constraints:
-    """A repetition penalty (1: none), forbidden tokens, stop strings, and a task's rule.
+    """Constraints that every decoding strategy applies.
 
-    `stops` is a table of `transformer.decoding.stop_sequences.stop_table`. The rule says at every step which tokens may
-    follow in each row (`Rule`).
+    The logit x of a token that has occurred in the prompt or the output becomes x / penalty if x > 0, else x * penalty
+    (Keskar et al. 2019, CTRL, section 4.1; they divide negative logits too, which would reward repetition).
 
-    The logit x of a token that has occurred in the prompt or the rollout becomes x / penalty where x > 0, else
-    x * penalty (Keskar et al. 2019, CTRL, section 4.1, with the sign minded, so that a penalty above 1 always costs).
+    Attributes:
+        repetition_penalty: The penalty; 1 for none.
+        forbidden: Tokens that are never generated.
+        stops: The table of `transformer.decoding.stop_sequences.build_stop_table`; a completed stop string ends a row.
+        rule: Which tokens may come next in each row.
 
     Raises:
-        UserError: For a penalty that is not above 0, and for a negative token number.
+        UserError: If the penalty is not above 0 or a token number is negative.
     """
 
     repetition_penalty: float = 1.0
     forbidden: tuple[int, ...] = ()
     stops: Int[Array | np.ndarray, "S V"] | None = None
-    rule: Rule | None = None
+    rule: TokenRule | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.repetition_penalty < math.inf:
@@ -75,7 +78,11 @@ class Constraints:
             raise UserError(f"forbidden={self.forbidden} has a negative number; token numbers begin at 0")
 
     def check(self, vocabulary: int) -> None:
-        """Raise ValueError for a forbidden token or a table of stop strings that does not fit the vocabulary."""
+        """Check that forbidden tokens and stop strings fit the vocabulary.
+
+        Raises:
+            ValueError: If they do not.
+        """
         if max(self.forbidden, default=0) >= vocabulary:
             raise ValueError(f"forbidden={self.forbidden} has a token beyond the vocabulary of {vocabulary}")
         if self.stops is not None and self.stops.shape[1] != vocabulary:
@@ -85,7 +92,7 @@ class Constraints:
             )
 
     def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> ConstraintState:
-        """The state before the first step: the prompt's tokens have occurred, and no part of a stop string."""
+        """Return the state before the first step: the prompt's tokens have occurred, but no part of a stop string."""
         seen_RxV = None
         if self.repetition_penalty != 1:
             seen_RxV = jnp.zeros((rows, vocabulary), bool)
@@ -95,38 +102,38 @@ class Constraints:
         of_rule = None if self.rule is None else self.rule.start(rows, vocabulary)
         return ConstraintState(seen_RxV, None if self.stops is None else jnp.zeros(rows, jnp.int32), of_rule)
 
-    def apply(self, logits_RxV: Float[Array, "R V"], said: ConstraintState) -> Float[Array, "R V"]:
-        """The logits after the penalty, -inf for tokens that are forbidden or that the rule does not allow."""
-        if said.seen is not None:
+    def apply(self, logits_RxV: Float[Array, "R V"], state: ConstraintState) -> Float[Array, "R V"]:
+        """Return the penalized logits, -inf for tokens that are forbidden or that the rule does not allow."""
+        if state.seen is not None:
             theta = self.repetition_penalty
             penalized_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
-            logits_RxV = jnp.where(said.seen, penalized_RxV, logits_RxV)
+            logits_RxV = jnp.where(state.seen, penalized_RxV, logits_RxV)
         if self.forbidden:
             logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden)].set(-jnp.inf)
         if self.rule is not None:
-            logits_RxV = jnp.where(self.rule.allowed(said.rule), logits_RxV, -jnp.inf)
+            logits_RxV = jnp.where(self.rule.allowed_tokens(state.rule), logits_RxV, -jnp.inf)
         return logits_RxV
 
-    def ends(self, said: ConstraintState) -> Bool[Array, "R V"] | bool:
-        """Which tokens would complete a stop string."""
-        if said.stop is None:
+    def stop_string_ends(self, state: ConstraintState) -> Bool[Array, "R V"] | bool:
+        """Return which tokens would complete a stop string."""
+        if state.stop is None:
             return False
         table_SxV = jnp.asarray(self.stops)
-        return table_SxV[said.stop] == table_SxV.shape[0] - 1
+        return table_SxV[state.stop] == table_SxV.shape[0] - 1
 
-    def advance(self, said: ConstraintState, tokens_R: Int[Array, " R"]) -> ConstraintState:
-        """The state after one more token a row."""
-        seen_RxV = said.seen
+    def advance(self, state: ConstraintState, tokens_R: Int[Array, " R"]) -> ConstraintState:
+        """Return the state after one more token of every row."""
+        seen_RxV = state.seen
         if seen_RxV is not None:
             seen_RxV = seen_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
-        of_rule = None if self.rule is None else self.rule.advance(said.rule, tokens_R)
+        of_rule = None if self.rule is None else self.rule.advance(state.rule, tokens_R)
         return ConstraintState(
-            seen_RxV, None if said.stop is None else jnp.asarray(self.stops)[said.stop, tokens_R], of_rule
+            seen_RxV, None if state.stop is None else jnp.asarray(self.stops)[state.stop, tokens_R], of_rule
         )
 
 
 def _occurring(prompt: Prompt, vocabulary: int) -> Any:
-    """Which tokens occur in each prompt."""
+    """Return which tokens occur in each prompt."""
     tokens_BxP = jnp.asarray(prompt.tokens)
     examples, width = tokens_BxP.shape
     inside_BxP = jnp.arange(width) < jnp.asarray(prompt.lengths)[:, None]
@@ -136,37 +143,41 @@ def _occurring(prompt: Prompt, vocabulary: int) -> Any:
 
 
 class _UsedTokens(NamedTuple):
-    """What `NoRepeats` knows of a row."""
+    """The state of `NoRepeatedTokens`: used tokens, how many were chosen, and how many must be."""
 
     used: Bool[Array, "R V"]
     chosen: Int[Array, " R"]
-    least: Int[Array, " R"]
+    min_tokens: Int[Array, " R"]
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["least"], meta_fields=["end"])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["min_tokens"], meta_fields=["end"])
 @dataclasses.dataclass(frozen=True)
-class NoRepeats:
-    """No token twice, and the token `end` from the `least` other tokens of each example on; it alone behind itself.
+class NoRepeatedTokens:
+    """A `TokenRule`: no token twice, and `end` only after `min_tokens` other tokens; after `end` only `end`.
 
-    Tokens that an example does not have must be impossible by their logits: of those nothing is known here.
+    Tokens that an example does not have must be excluded by their logits; the rule does not know them.
+
+    Attributes:
+        min_tokens: The least number of tokens before the end, of each example.
+        end: The token that ends a sequence.
     """
 
-    least: Int[Array | np.ndarray, " B"]
+    min_tokens: Int[Array | np.ndarray, " B"]
     end: int
 
     def start(self, rows: int, vocabulary: int) -> _UsedTokens:
-        """Nothing is used yet."""
-        least_B = jnp.asarray(self.least)
-        least_R = jnp.repeat(least_B, rows // len(least_B))
-        return _UsedTokens(jnp.zeros((rows, vocabulary), bool), jnp.zeros(rows, jnp.int32), least_R)
+        """Return the state in which no token is used."""
+        min_tokens_B = jnp.asarray(self.min_tokens)
+        min_tokens_R = jnp.repeat(min_tokens_B, rows // len(min_tokens_B))
+        return _UsedTokens(jnp.zeros((rows, vocabulary), bool), jnp.zeros(rows, jnp.int32), min_tokens_R)
 
-    def allowed(self, state: _UsedTokens) -> Bool[Array, "R V"]:
-        """What is not used; the end by the count."""
+    def allowed_tokens(self, state: _UsedTokens) -> Bool[Array, "R V"]:
+        """Return the unused tokens, and the end once enough were chosen."""
         ended_R = state.used[:, self.end]
-        may_end_R = ended_R | (state.chosen >= state.least)
+        may_end_R = ended_R | (state.chosen >= state.min_tokens)
         return (~state.used & ~ended_R[:, None]).at[:, self.end].set(may_end_R)
 
     def advance(self, state: _UsedTokens, tokens_R: Int[Array, " R"]) -> _UsedTokens:
-        """One more is used."""
+        """Mark one more token of every row as used."""
         used_RxV = state.used.at[jnp.arange(len(tokens_R)), tokens_R].set(True)
-        return _UsedTokens(used_RxV, state.chosen + (tokens_R != self.end), state.least)
+        return _UsedTokens(used_RxV, state.chosen + (tokens_R != self.end), state.min_tokens)

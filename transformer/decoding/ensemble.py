@@ -1,4 +1,4 @@
-"""Several trained models as one, whose probabilities are the mean of theirs."""
+"""An ensemble of trained models that averages their probabilities."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Variable
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble(Model):
-    """p(token) = (1 / N) sum_n p_n(token): models of one vocabulary, of any families, that read the same inputs.
+    """An ensemble, p(token) = (1 / N) sum_n p_n(token), of models of any families with one vocabulary and equal inputs.
 
-    `variables` and caches hold those of all members, in their order. It is for reading trained runs: it has no maps and
-    is not trained. Logits are log-probabilities.
+    Variables and caches hold those of all members, in their order. It decodes and scores only: it cannot be trained and
+    has no attention maps. Its logits are log-probabilities.
     """
 
     members: tuple[Model, ...] = ()
 
     @classmethod
     def of(cls, members: Sequence[Model]) -> "Ensemble":
-        """The ensemble of these models; its greatest length is the least of theirs."""
+        """Return the ensemble of these models; its `max_length` is the smallest of theirs."""
         lengths = [member.max_length for member in members if member.max_length is not None]
         return cls(members[0].functional, (), min(lengths, default=None), tuple(members))
 
@@ -37,31 +37,31 @@ class Ensemble(Model):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[PyTree, Aux]:
-        """The log-probabilities of `forward`; also of `hidden`, which `logits` then leaves as they are.
+        """Return the log-probabilities, for `forward` and for `hidden` (whose outputs `logits` returns unchanged).
 
         Raises:
-            ValueError: In training, and for another method.
+            ValueError: If `train` is set, or for another method.
         """
         if train or method not in ("forward", "hidden"):
             raise ValueError(f"an ensemble scores tokens outside of training: it has no {method} with train={train}")
         outputs = [
             member.apply(of_member, inputs, train=False)[0]
-            for member, of_member in zip(self.members, each_of(variables), strict=True)
+            for member, of_member in zip(self.members, split_variables(variables), strict=True)
         ]
         return _mean(outputs), Aux({}, {}, variables.state)
 
     def logits(self, variables: Variables, hidden: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
-        """What `apply` gave."""
+        """Return the outputs of `apply` unchanged: they are log-probabilities."""
         return hidden
 
     def init_cache(
         self, variables: Variables, inputs: Inputs, *, beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
-        """The caches of all members, which begin with the same tokens."""
+        """Return the caches of all members, and their common first tokens."""
         caches, tokens = zip(
             *(
                 member.init_cache(of_member, inputs, beams=beams, length=length)
-                for member, of_member in zip(self.members, each_of(variables), strict=True)
+                for member, of_member in zip(self.members, split_variables(variables), strict=True)
             ),
             strict=True,
         )
@@ -76,12 +76,12 @@ class Ensemble(Model):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """One step of every member on the same tokens."""
+        """Step every member on the same tokens."""
         logits, caches, _ = zip(
             *(
                 member.step(of_member, Cache(*of_cache), tokens_R, key=key)
                 for member, of_member, of_cache in zip(
-                    self.members, each_of(variables), zip(*cache, strict=True), strict=True
+                    self.members, split_variables(variables), zip(*cache, strict=True), strict=True
                 )
             ),
             strict=True,
@@ -89,18 +89,18 @@ class Ensemble(Model):
         return _mean(logits), Cache(*zip(*caches, strict=True)), Aux({}, {}, variables.state)
 
 
-def joined(variables: Sequence[Variables]) -> Variables:
-    """The variables of the members as those of their ensemble."""
+def join_variables(variables: Sequence[Variables]) -> Variables:
+    """Join the variables of the members to those of their ensemble."""
     return Variables(tuple(each.params for each in variables), tuple(each.state for each in variables))
 
 
-def each_of(variables: Variables) -> list[Variables]:
-    """The inverse of `joined`."""
+def split_variables(variables: Variables) -> list[Variables]:
+    """Split the variables of an ensemble into those of its members."""
     return [Variables(*each) for each in zip(*variables, strict=True)]
 
 
 def _mean(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
-    """The logarithm of the mean of softmax(logits), in at least float32."""
+    """Return the logarithm of the mean of softmax(logits), in at least float32."""
     wide = [each.astype(jnp.promote_types(each.dtype, jnp.float32)) for each in logits]
     stacked = jnp.stack([jax.nn.log_softmax(each) for each in wide])
     return jax.nn.logsumexp(stacked, axis=0) - jnp.log(len(logits))

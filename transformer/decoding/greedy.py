@@ -1,4 +1,4 @@
-"""Greedy decoding: the most probable token of every step."""
+"""Greedy search: the most probable token of every step."""
 
 import dataclasses
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.decoding.generate import Rollout, Tokens
+from transformer.decoding.generate import DecodedSequences, SpecialTokens
 
 
 class Hypotheses(NamedTuple):
-    """One hypothesis a row."""
+    """One hypothesis of each row, for strategies that never re-order rows."""
 
     tokens: Int[Array, "R T"]
     log_probability: Float[Array, " R"]
@@ -18,10 +18,10 @@ class Hypotheses(NamedTuple):
     ended: Bool[Array, " R"]
 
     @staticmethod
-    def empty(rows: int, length: int, tokens: Tokens) -> "Hypotheses":
-        """Nothing chosen, nothing ended."""
+    def empty(rows: int, length: int, tokens: SpecialTokens) -> "Hypotheses":
+        """Return hypotheses without a token."""
         return Hypotheses(
-            jnp.full((rows, length), tokens.fill, jnp.int32),
+            jnp.full((rows, length), tokens.fill_token, jnp.int32),
             jnp.zeros(rows),
             jnp.zeros(rows, jnp.int32),
             jnp.zeros(rows, bool),
@@ -33,11 +33,11 @@ class Hypotheses(NamedTuple):
         log_probability_R: Float[Array, " R"],
         ends_RxV: Bool[Array, "R V"],
         step: Int[Array, ""],
-        tokens: Tokens,
+        tokens: SpecialTokens,
     ) -> tuple["Hypotheses", Int[Array, " R"]]:
-        """The rows with the chosen tokens, and each row's next token: the filling behind an end."""
+        """Append the chosen tokens; also return each row's next token, which after an end is the fill token."""
         ends_R = jnp.take_along_axis(ends_RxV, chosen_R[:, None], axis=1)[:, 0]
-        next_R = jnp.where(self.ended, tokens.fill, chosen_R).astype(jnp.int32)
+        next_R = jnp.where(self.ended, tokens.fill_token, chosen_R).astype(jnp.int32)
         grown = Hypotheses(
             self.tokens.at[:, step].set(next_R),
             self.log_probability + jnp.where(self.ended, 0, log_probability_R),
@@ -46,10 +46,10 @@ class Hypotheses(NamedTuple):
         )
         return grown, next_R
 
-    def rollout(self, samples: int) -> Rollout:
-        """The rollout of `samples` rows an example."""
+    def to_decoded_sequences(self, samples: int) -> DecodedSequences:
+        """Return the result, with `samples` rows of each example."""
         examples = self.tokens.shape[0] // samples
-        return Rollout(
+        return DecodedSequences(
             self.tokens.reshape(examples, samples, -1),
             self.log_probability.reshape(examples, samples),
             self.lengths.reshape(examples, samples),
@@ -57,14 +57,14 @@ class Hypotheses(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Greedy:
-    """y_t = argmax p(y | y_<t, x); a rollout's score is the sum of its log-probabilities."""
+class GreedySearch:
+    """Greedy search, y_t = argmax p(y | y_<t, x); the score is the sum of the log-probabilities."""
 
     @property
     def beams(self) -> int:
         return 1
 
-    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> Hypotheses:
+    def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> Hypotheses:
         return Hypotheses.empty(examples, length, tokens)
 
     def choose(
@@ -73,7 +73,7 @@ class Greedy:
         log_probability_RxV: Float[Array, "R V"],
         ends_RxV: Bool[Array, "R V"],
         step: Int[Array, ""],
-        tokens: Tokens,
+        tokens: SpecialTokens,
     ) -> tuple[Hypotheses, Int[Array, " R"], None]:
         best_R = jnp.argmax(log_probability_RxV, axis=-1)
         state, next_R = state.append(best_R, jnp.max(log_probability_RxV, axis=-1), ends_RxV, step, tokens)
@@ -82,5 +82,5 @@ class Greedy:
     def done(self, state: Hypotheses, step: Int[Array, ""]) -> Bool[Array, ""]:
         return jnp.all(state.ended)
 
-    def finish(self, state: Hypotheses, tokens: Tokens) -> Rollout:
-        return state.rollout(1)
+    def finish(self, state: Hypotheses, tokens: SpecialTokens) -> DecodedSequences:
+        return state.to_decoded_sequences(1)

@@ -1,4 +1,4 @@
-"""Sampling from the model's distribution: temperature, top-k and nucleus."""
+"""Sampling from the model's distribution with temperature, top-k and nucleus (top-p)."""
 
 import dataclasses
 from typing import Annotated, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config import Above, Config, Count, Range, UserError
-from transformer.decoding.generate import Rollout, Tokens
+from transformer.decoding.generate import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import Hypotheses
 
 
@@ -20,17 +20,22 @@ class _State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Config):
-    """y_t ~ softmax(log p / temperature) over the `top_k` likeliest tokens, of those over the nucleus.
+    """Sampling, y_t ~ softmax(log p / temperature), over the `top_k` most probable tokens and of those the nucleus.
 
-    top_k = 0 keeps all tokens (Fan et al. 2018 introduce the cut). The nucleus is the smallest set of the likeliest
-    tokens whose probability, renormalized after the cut to top_k, reaches `top_p`: the token that crosses it is kept
-    (Holtzman et al. 2020, section 3.1). Of equally likely tokens at a cut the first are kept. `beams` samples are
-    drawn for every example; a sample's score is its log-probability under the distribution drawn from.
+    The nucleus is the smallest set of the most probable tokens whose probability, renormalized after top-k, reaches
+    `top_p`, with the token that crosses it (Holtzman et al. 2020, section 3.1); top-k is of Fan et al. 2018. Of equally
+    probable tokens at a cut the first are kept. A sample's score is its log-probability under the distribution that it
+    is drawn from. The draws of a row depend only on the key, the example's index in the batch, the sample's number and
+    the step.
 
-    The draws of one row depend on the key, the example's place in the batch, the sample's number and the step alone.
+    Attributes:
+        temperature: The temperature, above 0.
+        top_k: How many tokens to keep; 0 for all.
+        top_p: The probability of the nucleus; 1 for all.
+        beams: How many samples to draw for each example.
 
     Raises:
-        UserError: For a temperature that is not above 0, top_k below 0, top_p outside (0, 1], and no sample.
+        UserError: If the temperature is not above 0, top_k is below 0, top_p is outside (0, 1], or there is no sample.
     """
 
     temperature: float = 1.0
@@ -43,8 +48,8 @@ class Sampling(Config):
         if not np.finfo(np.float32).tiny <= self.temperature <= np.finfo(np.float32).max:
             raise UserError(f"temperature={self.temperature} must be above 0 and finite; greedy decoding is its limit")
 
-    def start(self, examples: int, length: int, tokens: Tokens, key: Key[Array, ""] | None) -> _State:
-        """A key for every row.
+    def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> _State:
+        """Return the state with a random key for every row.
 
         Raises:
             ValueError: If no key is given.
@@ -61,9 +66,9 @@ class Sampling(Config):
         log_probability_RxV: Float[Array, "R V"],
         ends_RxV: Bool[Array, "R V"],
         step: Int[Array, ""],
-        tokens: Tokens,
+        tokens: SpecialTokens,
     ) -> tuple[_State, Int[Array, " R"], None]:
-        kept_RxK, index_RxK = self.kept(log_probability_RxV)
+        kept_RxK, index_RxK = self.truncate(log_probability_RxV)
         keys_R = jax.vmap(jax.random.fold_in, (0, None))(state.keys, step)
         place_R = jax.vmap(jax.random.categorical)(keys_R, kept_RxK)[:, None]
         gained_R = jnp.take_along_axis(kept_RxK, place_R, axis=1)[:, 0]
@@ -71,8 +76,14 @@ class Sampling(Config):
         rows, next_R = state.rows.append(drawn_R, gained_R, ends_RxV, step, tokens)
         return _State(rows, state.keys), next_R, None
 
-    def kept(self, log_probability_RxV: Float[Array, "R V"]) -> tuple[Float[Array, "R K"], Int[Array, "R K"] | None]:
-        """The log-probabilities to draw from, -inf for cut tokens, and their token numbers (None: all in order)."""
+    def truncate(
+        self, log_probability_RxV: Float[Array, "R V"]
+    ) -> tuple[Float[Array, "R K"], Int[Array, "R K"] | None]:
+        """Apply temperature, top-k and top-p.
+
+        Returns:
+            The log-probabilities to draw from, -inf for cut tokens, and their token numbers (None: all in order).
+        """
         best_Rx1 = jnp.max(log_probability_RxV, axis=-1, keepdims=True)
         # Relative to the best, so that a small temperature does not turn it into -inf.
         scaled = (log_probability_RxV - best_Rx1) / self.temperature
@@ -88,5 +99,5 @@ class Sampling(Config):
     def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
         return jnp.all(state.rows.ended)
 
-    def finish(self, state: _State, tokens: Tokens) -> Rollout:
-        return state.rows.rollout(self.beams)
+    def finish(self, state: _State, tokens: SpecialTokens) -> DecodedSequences:
+        return state.rows.to_decoded_sequences(self.beams)

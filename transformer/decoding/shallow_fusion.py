@@ -1,4 +1,4 @@
-"""A model whose hypotheses a language model weighs as well: shallow fusion."""
+"""Shallow fusion: a model whose decoding adds the score of a language model."""
 
 import dataclasses
 from typing import Any
@@ -8,45 +8,60 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
-from transformer.decoding.ensemble import each_of
+from transformer.decoding.ensemble import split_variables
 from transformer.models.model import Aux, Cache, Inputs, Model, PyTree, Variables
 
 
 @dataclasses.dataclass(frozen=True)
-class Fused(Model):
-    """s(y | x) = log p(y | x) + weight log p_L(y), step by step (Gulcehre et al. 2015, section 4.1).
+class ShallowFusion(Model):
+    """Shallow fusion, s(y | x) = log p(y | x) + weight log p_LM(y), at every step (Gulcehre et al. 2015, section 4.1).
 
-    Chan et al. 2016 (equation 16) rank what a search without a language model ends with, by log p(y | x) / |y| in place
-    of log p(y | x); here the search itself is led by the sum, as in later recognizers.
-    `language` is a model that continues tokens; `tokens` has the number that it knows each of the listener's tokens by,
-    that of the begin token being what it reads first. `variables` and caches hold those of both, the listener's first.
-    Steps give s itself, which is no log-probability, and which decoding must not norm. Everything but
-    decoding is the listener's own.
+    Chan et al. 2016 (equation 16) re-rank finished hypotheses by log p(y | x) / |y| plus the language model's score;
+    here the search itself follows the sum, as in later speech recognizers. Variables and caches hold those of both
+    models, the main model's first. `step` returns s, which is no log-probability and must not be normalized. Everything
+    but decoding is the main model's.
+
+    Attributes:
+        main_model: The model whose outputs are decoded.
+        language_model: A model that continues tokens.
+        token_map: The language model's number of each token of the main model; that of the begin token is what it
+            reads first.
+        weight: The weight of the language model.
     """
 
-    listener: Model = None  # type: ignore[assignment]
-    language: Model = None  # type: ignore[assignment]
-    tokens: tuple[int, ...] = ()
+    main_model: Model = None  # type: ignore[assignment]
+    language_model: Model = None  # type: ignore[assignment]
+    token_map: tuple[int, ...] = ()
     weight: float = 0.0
 
     @classmethod
-    def of(cls, listener: Model, language: Model, tokens: tuple[int, ...], weight: float) -> "Fused":
-        """Both as one, with the listener's sites."""
-        return cls(listener.functional, listener.sites, listener.max_length, listener, language, tokens, weight)
+    def of(cls, main_model: Model, language_model: Model, token_map: tuple[int, ...], weight: float) -> "ShallowFusion":
+        """Combine both models; sites and `max_length` are the main model's."""
+        return cls(
+            main_model.functional,
+            main_model.sites,
+            main_model.max_length,
+            main_model,
+            language_model,
+            token_map,
+            weight,
+        )
 
     def apply(self, variables: Variables, inputs: Inputs, **options: Any) -> tuple[PyTree, Aux]:
-        """The listener's: known targets are scored without the language model."""
-        return self.listener.apply(each_of(variables)[0], inputs, **options)
+        """Apply the main model alone: known targets are scored without the language model."""
+        return self.main_model.apply(split_variables(variables)[0], inputs, **options)
 
     def init_cache(
         self, variables: Variables, inputs: Inputs, *, beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
-        """Both caches; the language model has read the begin token alone."""
-        of_listener, of_language = each_of(variables)
-        cache, first_R = self.listener.init_cache(of_listener, inputs, beams=beams, length=length)
-        prompt_Bx1 = jnp.take(jnp.asarray(self.tokens), first_R[::beams])[:, None]
-        theirs, _ = self.language.init_cache(of_language, {"tokens": prompt_Bx1}, beams=beams, length=length)
-        return Cache(*zip(cache, theirs, strict=True)), first_R
+        """Return both caches; the language model has read the begin token."""
+        main_variables, language_variables = split_variables(variables)
+        cache, first_R = self.main_model.init_cache(main_variables, inputs, beams=beams, length=length)
+        prompt_Bx1 = jnp.take(jnp.asarray(self.token_map), first_R[::beams])[:, None]
+        language_cache, _ = self.language_model.init_cache(
+            language_variables, {"tokens": prompt_Bx1}, beams=beams, length=length
+        )
+        return Cache(*zip(cache, language_cache, strict=True)), first_R
 
     def step(
         self,
@@ -57,14 +72,16 @@ class Fused(Model):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
-        """One step of both on the same tokens: s of each token, and the listener's maps."""
-        (of_listener, of_language), numbers_V = each_of(variables), jnp.asarray(self.tokens)
-        mine, theirs = (Cache(*each) for each in zip(*cache, strict=True))
-        logits_RxV, mine, aux = self.listener.step(of_listener, mine, tokens_R, key=key, capture=capture)
-        read_R = jnp.take(numbers_V, tokens_R)
-        logits_RxW, theirs, _ = self.language.step(of_language, theirs, read_R)
-        likely_RxV = jax.nn.log_softmax(logits_RxW)[:, numbers_V]
-        # Rows of the listener's table that are no token have no name either; they are never generated.
-        likely_RxV = jnp.pad(likely_RxV, ((0, 0), (0, logits_RxV.shape[1] - len(self.tokens))))
-        scores_RxV = jax.nn.log_softmax(logits_RxV) + self.weight * likely_RxV
-        return scores_RxV, Cache(*zip(mine, theirs, strict=True)), aux._replace(state=variables.state)
+        """Step both models on the same tokens; return s of every token, and the main model's maps."""
+        (main_variables, language_variables), token_map_V = split_variables(variables), jnp.asarray(self.token_map)
+        main_cache, language_cache = (Cache(*each) for each in zip(*cache, strict=True))
+        logits_RxV, main_cache, aux = self.main_model.step(
+            main_variables, main_cache, tokens_R, key=key, capture=capture
+        )
+        read_R = jnp.take(token_map_V, tokens_R)
+        logits_RxW, language_cache, _ = self.language_model.step(language_variables, language_cache, read_R)
+        language_RxV = jax.nn.log_softmax(logits_RxW)[:, token_map_V]
+        # Rows of the main model's vocabulary beyond its tokens; they are never generated.
+        language_RxV = jnp.pad(language_RxV, ((0, 0), (0, logits_RxV.shape[1] - len(self.token_map))))
+        scores_RxV = jax.nn.log_softmax(logits_RxV) + self.weight * language_RxV
+        return scores_RxV, Cache(*zip(main_cache, language_cache, strict=True)), aux._replace(state=variables.state)

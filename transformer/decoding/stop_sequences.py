@@ -1,4 +1,4 @@
-"""Stop strings: an automaton over bytes, folded into a table over tokens, and the cut of a decoded text."""
+"""Stop strings: an automaton over bytes as a table over tokens, and cutting a decoded text at a stop string."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,19 +9,26 @@ from jaxtyping import Int
 from transformer.config import UserError, check_several
 
 
-def stop_table(
+def build_stop_table(
     stops: Sequence[str], token_bytes: Sequence[bytes], first_bytes: Sequence[bytes] | None = None
 ) -> Int[np.ndarray, "S V"]:
-    """next_state[state, token] of the automaton that is complete once the text holds one of the stop strings.
+    """Build the automaton that finds stop strings in a text, as a table over tokens.
 
-    The state is the longest end of the text's UTF-8 bytes that begins a stop string (Aho and Corasick 1975; for one
-    string, Knuth, Morris and Pratt 1977), so that it does not matter how tokens divide the text. State 0 is the
-    start; the last state is complete and is never left. `token_bytes[v]` is what token v adds to the text: nothing
-    for a special token. `first_bytes[v]` is what it adds to an empty text, with which state 0 is then: a tokenizer of
-    words drops the space in front.
+    The state is the longest suffix of the text's UTF-8 bytes that begins a stop string (Aho and Corasick 1975; for one
+    string, Knuth, Morris and Pratt 1977), so that it does not matter how tokens divide the text.
+
+    Args:
+        stops: The stop strings.
+        token_bytes: The bytes that each token adds to a text; empty for a special token.
+        first_bytes: The bytes that each token adds to an empty text, if they differ: a tokenizer of words drops the
+            space in front.
+
+    Returns:
+        next_state[state, token]. State 0 is the start; the last state means that a stop string is complete, and is
+        never left.
 
     Raises:
-        UserError: For no stop string and for an empty one, which every text would hold.
+        UserError: If there is no stop string or an empty one.
     """
     check_several(stops, "stops")
     if not stops or not all(stops):
@@ -38,7 +45,7 @@ def stop_table(
 def _over_tokens(
     byte_SxU: Int[np.ndarray, "S 256"], states_N: Int[np.ndarray, " N"], token_bytes: Sequence[bytes]
 ) -> Int[np.ndarray, "N V"]:
-    """The states behind each token, from some states."""
+    """Return the state after each token, from each of some states."""
     lengths = np.array([len(piece) for piece in token_bytes], np.int64)
     order = np.argsort(-lengths, kind="stable")
     texts_VxU = np.zeros((len(token_bytes), max(lengths, default=0)), np.uint8)
@@ -55,8 +62,8 @@ def _over_tokens(
     return ordered
 
 
-def cut(text: str, stops: Sequence[str]) -> str:
-    """The text before the stop string that ends first, where decoding stopped.
+def cut_at_stop(text: str, stops: Sequence[str]) -> str:
+    """Return the text before the stop string that ends first, where decoding stopped.
 
     Of several that end with the same character, the longest counts.
     """
@@ -65,7 +72,7 @@ def cut(text: str, stops: Sequence[str]) -> str:
 
 
 def _automaton(patterns: Sequence[bytes]) -> Int[np.ndarray, "S 256"]:
-    """next_state[state, byte]; the last state is complete."""
+    """Build next_state[state, byte]; in the last state a stop string is complete."""
     children: list[dict[int, int]] = [{}]
     complete = set()
     for pattern in patterns:

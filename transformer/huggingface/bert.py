@@ -6,34 +6,34 @@ from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
-    Entry,
-    Family,
-    FixedKey,
-    Key,
-    Names,
-    attention,
-    linear,
-    norm,
-    table,
+    ConfigKey,
+    ConversionSpec,
+    FixedConfigKey,
+    TensorEntry,
+    TensorNames,
+    attention_entries,
+    linear_entries,
+    norm_entries,
+    table_entries,
 )
 from transformer.huggingface.tensor_layouts import VECTOR
 
 _KEYS = (
-    Key("vocab_size", "embedding_rows"),
-    Key("hidden_size", "width"),
-    Key("num_hidden_layers", "layers"),
-    Key("num_attention_heads", "heads"),
-    Key("intermediate_size", "feed_forward"),
-    Key("max_length", "max_length"),
-    Key("position_offset", "position_offset"),
-    Key("type_vocab_size", "types", 2),
-    Key("layer_norm_eps", "norm_epsilon", 1e-12),
-    Key("hidden_dropout_prob", "dropout", 0.1),
-    Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
-    Key("hidden_act", "activation", "gelu", ACTIVATIONS),
-    Key("pooler", "pooler"),
-    Key("head", "head"),
-    Key("output_bias", "output_bias"),
+    ConfigKey("vocab_size", "embedding_rows"),
+    ConfigKey("hidden_size", "width"),
+    ConfigKey("num_hidden_layers", "layers"),
+    ConfigKey("num_attention_heads", "heads"),
+    ConfigKey("intermediate_size", "feed_forward"),
+    ConfigKey("max_length", "max_length"),
+    ConfigKey("position_offset", "position_offset"),
+    ConfigKey("type_vocab_size", "types", 2),
+    ConfigKey("layer_norm_eps", "norm_epsilon", 1e-12),
+    ConfigKey("hidden_dropout_prob", "dropout", 0.1),
+    ConfigKey("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    ConfigKey("hidden_act", "activation", "gelu", ACTIVATIONS),
+    ConfigKey("pooler", "pooler"),
+    ConfigKey("head", "head"),
+    ConfigKey("output_bias", "output_bias"),
 )
 _FIXED: dict[str, Any] = {
     "score": "scaled_dot",
@@ -47,11 +47,11 @@ _FIXED: dict[str, Any] = {
     "embedding_norm": True,
     "tied": True,
 }
-_ONLY = (
-    FixedKey("position_embedding_type", "absolute"),
-    FixedKey("is_decoder", False),
-    FixedKey("add_cross_attention", False),
-    FixedKey("tie_word_embeddings", True),
+_FIXED_KEYS = (
+    FixedConfigKey("position_embedding_type", "absolute"),
+    FixedConfigKey("is_decoder", False),
+    FixedConfigKey("add_cross_attention", False),
+    FixedConfigKey("tie_word_embeddings", True),
 )
 # BERT's second head of pre-training: whether a text follows another.
 _FOLLOWS = "cls.seq_relationship"
@@ -59,27 +59,27 @@ _FOLLOWS = "cls.seq_relationship"
 _RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
 
-def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple[Entry, ...]:
+def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple[TensorEntry, ...]:
     layer = f"{body}.encoder.layer.{{layer}}"
     names = ("self.query", "self.key", "self.value", "output.dense")
     return (
-        *table(f"{body}.embeddings.word_embeddings", "embedding"),
-        *table(f"{body}.embeddings.position_embeddings", "positions"),
-        *table(f"{body}.embeddings.token_type_embeddings", "types"),
-        *norm(f"{body}.embeddings.LayerNorm", "embedding_norm"),
-        *attention(f"{layer}.attention", "layers/attention", names),
-        *norm(f"{layer}.attention.output.LayerNorm", "layers/attention_residual/norm"),
-        *linear(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
-        *linear(f"{layer}.output.dense", "layers/feed_forward/contract"),
-        *norm(f"{layer}.output.LayerNorm", "layers/feed_forward_residual/norm"),
-        *linear(f"{body}.pooler.dense", "pooler"),
-        *linear(transform, "head/transform"),
-        *norm(transform_norm, "head/norm"),
-        Entry(bias, ("output_bias/bias",), VECTOR),
+        *table_entries(f"{body}.embeddings.word_embeddings", "embedding"),
+        *table_entries(f"{body}.embeddings.position_embeddings", "positions"),
+        *table_entries(f"{body}.embeddings.token_type_embeddings", "types"),
+        *norm_entries(f"{body}.embeddings.LayerNorm", "embedding_norm"),
+        *attention_entries(f"{layer}.attention", "layers/attention", names),
+        *norm_entries(f"{layer}.attention.output.LayerNorm", "layers/attention_residual/norm"),
+        *linear_entries(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
+        *linear_entries(f"{layer}.output.dense", "layers/feed_forward/contract"),
+        *norm_entries(f"{layer}.output.LayerNorm", "layers/feed_forward_residual/norm"),
+        *linear_entries(f"{body}.pooler.dense", "pooler"),
+        *linear_entries(transform, "head/transform"),
+        *norm_entries(transform_norm, "head/norm"),
+        TensorEntry(bias, ("output_bias/bias",), VECTOR),
     )
 
 
-def _heads(config: Config, names: Names, body: str, transform: str) -> Config:
+def _heads(config: Config, names: TensorNames, body: str, transform: str) -> Config:
     """The config with the heads that the model has, by its architecture and its file: they decide `unembed`."""
     architectures = config.get("architectures") or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
@@ -90,53 +90,53 @@ def _heads(config: Config, names: Names, body: str, transform: str) -> Config:
     return {**config, "pooler": pooled, "head": head, "output_bias": scored}
 
 
-def _publish_heads(config: Config, bare: str) -> Config:
+def _restore_heads(config: Config, bare: str) -> Config:
     """The class of a model with these heads; as in published files, one with both is that of the masked head."""
     rest = {name: value for name, value in config.items() if name not in ("pooler", "head", "output_bias")}
     named = {"pretraining": {"architectures": ["BertForPreTraining"]}, "none": {"architectures": [bare]}}
     return rest | named.get(config["head"], {})
 
 
-def _simplify_bert(config: Config, names: Names) -> Config:
+def _simplify_bert(config: Config, names: TensorNames) -> Config:
     max_length = config.get("max_position_embeddings")
     simplified = {**config, "max_length": max_length, "position_offset": 0}
     return _heads(simplified, names, "bert", "cls.predictions.transform.dense.weight")
 
 
-def _publish_bert(config: Config) -> Config:
+def _restore_bert(config: Config) -> Config:
     rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
-    return _publish_heads({**rest, "max_position_embeddings": config["max_length"]}, "BertModel")
+    return _restore_heads({**rest, "max_position_embeddings": config["max_length"]}, "BertModel")
 
 
-BERT = Family(
+BERT = ConversionSpec(
     model_type="bert",
     architecture="BertForMaskedLM",
     model="encoder",
     keys=tuple(key for key in _KEYS if key.ours != "position_offset"),
     fixed={**_FIXED, "position_offset": 0},
-    begun={"initialization": "bert"},
-    only=_ONLY,
+    training_defaults={"initialization": "bert"},
+    fixed_keys=_FIXED_KEYS,
     entries=(
         *_entries(
             "bert", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
         ),
-        *linear(_FOLLOWS, "next_sentence"),
+        *linear_entries(_FOLLOWS, "next_sentence"),
     ),
     prefix="bert.",
-    aliases={
+    tensor_aliases={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    harmless=(r"(bert\.)?embeddings\.position_ids",),  # 0, 1, 2, ...
-    left_out=(r"cls\.seq_relationship\.(weight|bias)",),
-    renamed=_RENAMED,
-    simplify=_simplify_bert,
-    simplified=frozenset({"max_position_embeddings"}),
-    publish=_publish_bert,
+    ignored_tensors=(r"(bert\.)?embeddings\.position_ids",),  # 0, 1, 2, ...
+    dropped_tensors=(r"cls\.seq_relationship\.(weight|bias)",),
+    tensor_renames=_RENAMED,
+    simplify_config=_simplify_bert,
+    keys_simplified=frozenset({"max_position_embeddings"}),
+    restore_config=_restore_bert,
 )
 
 
-def _simplify_roberta(config: Config, names: Names) -> Config:
+def _simplify_roberta(config: Config, names: TensorNames) -> Config:
     # Position 0 has the row behind the padding token's number, -1 where there is none.
     pad = config.get("pad_token_id", 1)
     if not isinstance(pad, int) or pad < -1:
@@ -148,30 +148,30 @@ def _simplify_roberta(config: Config, names: Names) -> Config:
     )
 
 
-def _publish_roberta(config: Config) -> Config:
+def _restore_roberta(config: Config) -> Config:
     offset = config["position_offset"]
     rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
     positions = {"max_position_embeddings": config["max_length"] + offset, "pad_token_id": offset - 1}
-    return _publish_heads({**rest, **positions}, "RobertaModel")
+    return _restore_heads({**rest, **positions}, "RobertaModel")
 
 
-ROBERTA = Family(
+ROBERTA = ConversionSpec(
     model_type="roberta",
     architecture="RobertaForMaskedLM",
     model="encoder",
     keys=_KEYS,
     fixed=_FIXED,
-    begun={"initialization": "bert"},
-    only=_ONLY,
+    training_defaults={"initialization": "bert"},
+    fixed_keys=_FIXED_KEYS,
     entries=_entries("roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     prefix="roberta.",
-    aliases={
+    tensor_aliases={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    harmless=(r"(roberta\.)?embeddings\.position_ids",),
-    renamed=_RENAMED,
-    simplify=_simplify_roberta,
-    simplified=frozenset({"max_position_embeddings"}),
-    publish=_publish_roberta,
+    ignored_tensors=(r"(roberta\.)?embeddings\.position_ids",),
+    tensor_renames=_RENAMED,
+    simplify_config=_simplify_roberta,
+    keys_simplified=frozenset({"max_position_embeddings"}),
+    restore_config=_restore_roberta,
 )

@@ -1,17 +1,17 @@
-"""A model family of another library, as tables of its config keys and tensors."""
+"""ConversionSpec: how a Hugging Face architecture maps to a model family of ours, in tables of keys and tensors."""
 
 import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from transformer.config import UserError, to_config
-from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Layout, Shape
+from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Shape, TensorLayout
 from transformer.layers.transformer_config import PositionJoin, TransformerConfig
 from transformer.models.registry import name_of
 from transformer.models.task_interface import TaskInterface
 
 Config = dict[str, Any]
-Names = frozenset[str]
+TensorNames = frozenset[str]
 _REQUIRED = object()
 
 # Keys of config.json that change nothing of what a model computes: what its class and files are called, how it was
@@ -33,10 +33,10 @@ _WITHOUT_EFFECT = frozenset(
     use_cache use_mems_eval use_mems_train""".split()  # noqa: SIM905  a list of names, not lines
 )
 
-UNPUBLISHED_FIELDS = frozenset(
+TRAINING_ONLY_FIELDS = frozenset(
     {"initialization", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
 )
-"""Fields that say how a model is trained and run: no other library need know them. LoRA is merged before."""
+"""Config fields that only say how a model is trained and run; an export ignores them. LoRA is merged before."""
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -49,7 +49,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 
-GATES = {
+GATED_ACTIVATIONS = {
     "silu": "swiglu",
     "swish": "swiglu",
     "gelu": "geglu",
@@ -60,11 +60,15 @@ GATES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Key:
-    """A key of config.json that gives one field of our config.
+class ConfigKey:
+    """A key of config.json that corresponds to one field of our config.
 
-    `default` is the other library's value where the key is absent or null. `values` maps its values to ours where they
-    differ; if several mean the same, the first is written.
+    Attributes:
+        theirs: The key of config.json.
+        ours: The field of our config.
+        default: The library's value if the key is absent or null; without one the key is required.
+        values: The library's values, each with ours, where they differ; of several with one meaning the first is
+            written.
     """
 
     theirs: str
@@ -73,10 +77,10 @@ class Key:
     values: Mapping[Any, Any] | None = None
 
     def read(self, config: Config) -> Any:
-        """Our value.
+        """Return our value of the field.
 
         Raises:
-            UserError: For a missing key, or a value that ours has no equivalent of.
+            UserError: If the key is missing, or its value has no equivalent.
         """
         value = config.get(self.theirs)
         if value is None:
@@ -92,10 +96,10 @@ class Key:
         raise UserError(f"config.json has {self.theirs}={value!r}, which this model cannot be; known: {known_values}")
 
     def write(self, ours: Config) -> Any:
-        """Their value.
+        """Return the library's value of the key.
 
         Raises:
-            UserError: For a value that theirs has no equivalent of.
+            UserError: If the value has no equivalent there.
         """
         value = ours[self.ours]
         if self.values is None:
@@ -108,18 +112,24 @@ class Key:
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedKey:
-    """A key of config.json with the only value that we support; it may be absent. `written`: files must state it."""
+class FixedConfigKey:
+    """A key of config.json of which one value is supported.
+
+    Attributes:
+        theirs: The key of config.json.
+        value: The supported value; an absent key counts as it.
+        written: Whether an export writes the key.
+    """
 
     theirs: str
     value: Any
     written: bool = False
 
     def check(self, config: Config) -> None:
-        """Refuse another value.
+        """Raise if config.json has another value.
 
         Raises:
-            UserError: Naming it.
+            UserError: If the value is not supported; it names key and value.
         """
         value = config.get(self.theirs)
         if value is not None and value != self.value:
@@ -127,26 +137,32 @@ class FixedKey:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """A tensor and the leaves that it holds; `{layer}` in its name stands for the index in stacked leaves.
+class TensorEntry:
+    """A tensor of the file and the parameters of ours that it holds.
 
-    An entry whose leaves a model does not have (no bias, tied output) is left out of that model's file. An entry with
-    `beside` needs that leaf in the model, one with `without` needs it absent.
+    An entry whose parameters a model does not have (no bias, tied output) is left out of that model's file.
+
+    Attributes:
+        tensor: The tensor's name; `{layer}` stands for the index into stacked parameters.
+        leaves: The paths of the parameters.
+        layout: How the tensor arranges them.
+        requires: The path of a parameter that the model must have for this entry to apply.
+        excludes: The path of a parameter that the model must not have.
     """
 
     tensor: str
     leaves: tuple[str, ...]
-    layout: Layout
-    beside: str | None = None
-    without: str | None = None
+    layout: TensorLayout
+    requires: str | None = None
+    excludes: str | None = None
 
-    def stands(self, leaves: Container[str]) -> bool:
-        """Whether a model with these leaves has the tensor."""
-        needed = self.leaves if self.beside is None else (*self.leaves, self.beside)
-        return all(leaf in leaves for leaf in needed) and self.without not in leaves
+    def applies_to(self, leaves: Container[str]) -> bool:
+        """Return whether a model with parameters of these paths has the tensor."""
+        needed = self.leaves if self.requires is None else (*self.leaves, self.requires)
+        return all(leaf in leaves for leaf in needed) and self.excludes not in leaves
 
 
-def _unchanged(config: Config, names: Names) -> Config:
+def _unchanged(config: Config, names: TensorNames) -> Config:
     return config
 
 
@@ -159,49 +175,63 @@ def _embedding_rows(model: Any, shapes: Mapping[str, Shape]) -> Config:
     return {"embedding_rows": shapes["embedding/table"][0]}
 
 
-def _published(config: Config) -> Config:
+def _unchanged_export(config: Config) -> Config:
     return config
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
-    """One arrangement of another library, as tables.
+class ConversionSpec:
+    """How the models of one Hugging Face `model_type` are converted to a family of ours and back, as tables.
 
-    `model_type` and `architecture` are its names in the library, `model` the name of our family. `keys`, `only` and
-    `fixed` translate the config: `fixed` are our fields whose values this arrangement implies, `begun` those that only
-    a training run reads. `simplify` makes a config whose keys are one to one with fields of ours, given the names of
-    the file's tensors; `publish` is its inverse. `spellings` are other names of keys, `renamed` other parts of tensor
-    names. A file may leave `prefix` out of the names. `aliases` are second copies of a tensor; `harmless` are patterns
-    of tensors that hold no parameter, `left_out` of parameters that no model of ours has. `interface` is what a task
-    asks of the model that a section describes; keys of ours that are the interface's alone are `beside` the section.
-    `told` are the keys that the shapes of the parameters tell; `simplified` those of theirs that `simplify` reads.
+    Attributes:
+        model_type: The `model_type` of config.json.
+        architecture: The class of the library, for `architectures` in config.json.
+        model: The name of our model family.
+        keys: Keys of config.json, each with the config field of ours that it gives.
+        fixed: Config fields of ours whose values every such model has.
+        entries: The tensors of the file, each with the parameters that it holds.
+        training_defaults: Config fields of ours that only training reads, with the values that an import sets.
+        fixed_keys: Keys of config.json of which only one value is supported.
+        prefix: A prefix of tensor names that a file may leave out.
+        tensor_aliases: Names of second copies of a tensor, each with the name of the original.
+        ignored_tensors: Patterns of tensors that hold no parameter.
+        dropped_tensors: Patterns of parameters that no model of ours has; an import leaves them out and says so.
+        key_aliases: Other names of keys of config.json, each with the usual name.
+        tensor_renames: Regular expressions of outdated parts of tensor names, each with its replacement.
+        simplify_config: Rewrites config.json so that each key corresponds to one field of ours; it is given the names
+            of the tensors in the file.
+        restore_config: The inverse of `simplify_config`.
+        interface: The task interface of the model that a config describes.
+        interface_keys: Keys that belong to the interface, not to our model config.
+        fields_from_shapes: The config fields that follow from the shapes of the parameters, for an export.
+        keys_simplified: Keys of config.json that `simplify_config` reads.
     """
 
     model_type: str
     architecture: str
     model: str
-    keys: tuple[Key, ...]
+    keys: tuple[ConfigKey, ...]
     fixed: Mapping[str, Any]
-    entries: tuple[Entry, ...]
-    begun: Mapping[str, Any]
-    only: tuple[FixedKey, ...] = ()
+    entries: tuple[TensorEntry, ...]
+    training_defaults: Mapping[str, Any]
+    fixed_keys: tuple[FixedConfigKey, ...] = ()
     prefix: str = ""
-    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    harmless: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    simplify: Callable[[Config, Names], Config] = _unchanged
-    publish: Callable[[Config], Config] = _published
+    tensor_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ignored_tensors: tuple[str, ...] = ()
+    dropped_tensors: tuple[str, ...] = ()
+    key_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tensor_renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    simplify_config: Callable[[Config, TensorNames], Config] = _unchanged
+    restore_config: Callable[[Config], Config] = _unchanged_export
     interface: Callable[[Config], TaskInterface] = _token_interface
-    beside: Names = frozenset()
-    told: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
-    simplified: Names = frozenset()
+    interface_keys: TensorNames = frozenset()
+    fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
+    keys_simplified: TensorNames = frozenset()
 
-    def unread(self, config: Mapping[str, Any]) -> list[str]:
-        """The keys of a config.json that may say something of the model and are not read."""
-        read = {key.theirs for key in self.keys} | {only.theirs for only in self.only} | self.spellings.keys()
-        read |= self.simplified | _WITHOUT_EFFECT
+    def unread_keys(self, config: Mapping[str, Any]) -> list[str]:
+        """List the keys of a config.json that may describe the model and are not read."""
+        read = {key.theirs for key in self.keys} | {only.theirs for only in self.fixed_keys} | self.key_aliases.keys()
+        read |= self.keys_simplified | _WITHOUT_EFFECT
         empty: tuple[Any, ...] = (None, {}, [], "")
         return sorted(
             name
@@ -209,32 +239,43 @@ class Family:
             if name not in read and value not in empty and not name.startswith("summary_")
         )
 
-    def read_config(self, config: Mapping[str, Any], names: Names) -> tuple[Config, TaskInterface]:
-        """Our model section and what a task asks of it, from config.json and the names of the tensors beside it.
+    def read_config(self, config: Mapping[str, Any], names: TensorNames) -> tuple[Config, TaskInterface]:
+        """Convert config.json to the config of our model.
+
+        Args:
+            config: The content of config.json.
+            names: The names of the tensors in the weights file.
+
+        Returns:
+            The `config.model` section, and the interface that a task must have for this model.
 
         Raises:
-            UserError: Naming a key of config.json that is missing, or whose value our model cannot express.
+            UserError: If a key is missing or our models cannot express its value; it names the key.
         """
         plain = dict(config)
-        for spelling, name in self.spellings.items():
+        for spelling, name in self.key_aliases.items():
             if plain.get(name) is None and plain.get(spelling) is not None:
                 plain[name] = plain[spelling]
-        for only in self.only:
+        for only in self.fixed_keys:
             only.check(plain)
-        plain = self.simplify(plain, names)
-        section = {"family": self.model, **self.fixed, **self.begun}
+        plain = self.simplify_config(plain, names)
+        section = {"family": self.model, **self.fixed, **self.training_defaults}
         section |= {key.ours: key.read(plain) for key in self.keys}
-        return {key: value for key, value in section.items() if key not in self.beside}, self.interface(section)
+        return {key: value for key, value in section.items() if key not in self.interface_keys}, self.interface(section)
 
     def write_config(self, model: Any, shapes: Mapping[str, Shape]) -> Config:
-        """Their config.json of our model with parameters of these shapes.
+        """Convert the config of our model to config.json.
+
+        Args:
+            model: The config of the model.
+            shapes: The shapes of its parameters by path.
 
         Raises:
-            UserError: Listing what this arrangement cannot express.
+            UserError: If models of this `model_type` cannot express it; it lists the fields.
         """
         if name_of(model) != self.model:
             raise UserError(f"config.model.family={name_of(model)} is not {self.model}")
-        ours = comparable(model) | self.told(model, shapes)
+        ours = comparable_config(model) | self.fields_from_shapes(model, shapes)
         listed = {key.ours for key in self.keys}
         faults = [
             f"config.model.{name}={ours[name]} is not {value}"
@@ -244,7 +285,7 @@ class Family:
         if isinstance(model, TransformerConfig):
             faults += _unsupported_fields(model, listed)
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
-        config |= {only.theirs: only.value for only in self.only if only.written}
+        config |= {only.theirs: only.value for only in self.fixed_keys if only.written}
         for key in self.keys:
             try:
                 config[key.theirs] = key.write(ours)
@@ -252,22 +293,22 @@ class Family:
                 faults.append(str(error))
         if not faults:
             try:
-                return self.publish(config)
+                return self.restore_config(config)
             except UserError as error:
                 faults.append(str(error))
-        raise Inexpressible(self.model_type, faults)
+        raise InexpressibleModelError(self.model_type, faults)
 
 
-class Inexpressible(UserError):
-    """A model that an arrangement cannot express, with the list of reasons."""
+class InexpressibleModelError(UserError):
+    """Raised for a model that a Hugging Face architecture cannot express; `faults` lists the reasons."""
 
     def __init__(self, model_type: str, faults: list[str]):
         super().__init__(f"{model_type}: {'; '.join(faults)}")
         self.faults = faults
 
 
-def _unsupported_fields(model: TransformerConfig, listed: Names | set[str]) -> list[str]:
-    """What of the blocks over tokens no arrangement has, but where it lists the key."""
+def _unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]) -> list[str]:
+    """List the fields that an export cannot express unless the architecture has a key for them."""
     usual = {"kv_heads": model.heads, "head_dim": model.width // model.heads}
     faults = [
         f"config.model.{name}={value} is not {usual[name]}"
@@ -281,8 +322,8 @@ def _unsupported_fields(model: TransformerConfig, listed: Names | set[str]) -> l
     return faults
 
 
-def comparable(model: Any) -> Config:
-    """The fields of a config with equal values for equal models."""
+def comparable_config(model: Any) -> Config:
+    """Return the fields of a model config, normalized so that equal models have equal values."""
     if not isinstance(model, TransformerConfig):
         return to_config(model)
     windows = model.windows if any(model.windows) else ()
@@ -294,37 +335,37 @@ def comparable(model: Any) -> Config:
     }
 
 
-def norm(tensor: str, leaf: str) -> Iterator[Entry]:
-    """A norm's scale, and its bias where it has one."""
-    yield Entry(f"{tensor}.weight", (f"{leaf}/scale",), VECTOR)
-    yield Entry(f"{tensor}.bias", (f"{leaf}/bias",), VECTOR)
+def norm_entries(tensor: str, leaf: str) -> Iterator[TensorEntry]:
+    """Yield the entries of a norm: its scale, and its bias if it has one."""
+    yield TensorEntry(f"{tensor}.weight", (f"{leaf}/scale",), VECTOR)
+    yield TensorEntry(f"{tensor}.bias", (f"{leaf}/bias",), VECTOR)
 
 
-def linear(tensor: str, leaf: str, layout: Layout = LINEAR) -> Iterator[Entry]:
-    """A projection's matrix, and its bias where it has one."""
-    yield Entry(f"{tensor}.weight", (f"{leaf}/kernel",), layout)
-    yield Entry(f"{tensor}.bias", (f"{leaf}/bias",), VECTOR)
+def linear_entries(tensor: str, leaf: str, layout: TensorLayout = LINEAR) -> Iterator[TensorEntry]:
+    """Yield the entries of a linear layer: its matrix, and its bias if it has one."""
+    yield TensorEntry(f"{tensor}.weight", (f"{leaf}/kernel",), layout)
+    yield TensorEntry(f"{tensor}.bias", (f"{leaf}/bias",), VECTOR)
 
 
-def attention(tensor: str, leaf: str, names: tuple[str, str, str, str]) -> Iterator[Entry]:
-    """The projections of attention: `names` are those of queries, keys, values and output."""
+def attention_entries(tensor: str, leaf: str, names: tuple[str, str, str, str]) -> Iterator[TensorEntry]:
+    """Yield the entries of an attention layer; `names` are those of the query, key, value and output projections."""
     for name, ours in zip(names, ("query", "key", "value", "output"), strict=True):
-        yield from linear(f"{tensor}.{name}", f"{leaf}/{ours}", FROM_HEADS if ours == "output" else LINEAR)
+        yield from linear_entries(f"{tensor}.{name}", f"{leaf}/{ours}", FROM_HEADS if ours == "output" else LINEAR)
 
 
-def fused(tensor: str, leaf: str, kernel: Layout, bias: Layout) -> Iterator[Entry]:
-    """Queries, keys and values in one matrix."""
+def fused_attention_entries(tensor: str, leaf: str, kernel: TensorLayout, bias: TensorLayout) -> Iterator[TensorEntry]:
+    """Yield the entries of query, key and value projections that the file keeps in one matrix."""
     parts = tuple(f"{leaf}/{name}" for name in ("query", "key", "value"))
-    yield Entry(f"{tensor}.weight", tuple(f"{part}/kernel" for part in parts), kernel)
-    yield Entry(f"{tensor}.bias", tuple(f"{part}/bias" for part in parts), bias)
+    yield TensorEntry(f"{tensor}.weight", tuple(f"{part}/kernel" for part in parts), kernel)
+    yield TensorEntry(f"{tensor}.bias", tuple(f"{part}/bias" for part in parts), bias)
 
 
-def table(tensor: str, leaf: str) -> Iterator[Entry]:
-    """A table of vectors."""
-    yield Entry(f"{tensor}.weight", (f"{leaf}/table",), TABLE)
+def table_entries(tensor: str, leaf: str) -> Iterator[TensorEntry]:
+    """Yield the entry of an embedding table."""
+    yield TensorEntry(f"{tensor}.weight", (f"{leaf}/table",), TABLE)
 
 
-def unembedding(tensor: str = "lm_head") -> Iterator[Entry]:
-    """The matrix that scores the tokens, where it is not the embedding, and their bias."""
-    yield Entry(f"{tensor}.weight", ("unembedding/kernel",), LINEAR)
-    yield Entry(f"{tensor}.bias", ("output_bias/bias",), VECTOR)
+def unembedding_entries(tensor: str = "lm_head") -> Iterator[TensorEntry]:
+    """Yield the entries of the output head: its matrix, unless tied to the embedding, and its bias."""
+    yield TensorEntry(f"{tensor}.weight", ("unembedding/kernel",), LINEAR)
+    yield TensorEntry(f"{tensor}.bias", ("output_bias/bias",), VECTOR)

@@ -1,4 +1,4 @@
-"""Conversion between Hugging Face folders (config.json, model.safetensors) and our models."""
+"""Import and export of models as Hugging Face folders (config.json, model.safetensors)."""
 
 import contextlib
 import functools
@@ -12,17 +12,17 @@ import numpy as np
 
 from transformer.config import UserError, choice
 from transformer.huggingface import bert, gpt, llama, marian, preprocessor, safetensors_files, t5, vit, xlnet
-from transformer.huggingface.conversion_spec import Config, Family, Inexpressible
+from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
 from transformer.huggingface.parameter_conversion import (
-    FileNames,
-    Slot,
-    from_tensors,
-    plan,
-    shapes_of,
-    sort_names,
-    to_tensors,
+    MatchedTensorNames,
+    TensorSlot,
+    match_tensor_names,
+    parameter_shapes,
+    params_to_tensors,
+    plan_tensors,
+    tensors_to_params,
 )
-from transformer.huggingface.safetensors_files import FLOATS, Tensor
+from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader
 from transformer.json_files import read_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
@@ -32,17 +32,22 @@ from transformer.storage.paths import storage_of
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
 _OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xlnet.XLNET)
-FAMILIES = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
-"""By their `model_type`; of two that can express a model of ours, the first is used."""
+CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
+"""The conversion specs by `model_type`; of two that can express a model of ours, the first is used."""
 
 CONFIG = "config.json"
 
 
-class Foreign(NamedTuple):
-    """A model that was read.
+class ImportedModel(NamedTuple):
+    """A model read from a Hugging Face folder.
 
-    Its config.json, our model section and what a task asks of it, the parameters, notes for the user, and of a model of
-    images the values of our task that its preprocessor_config.json stands for.
+    Attributes:
+        config: The content of config.json.
+        model: The `config.model` section of ours.
+        interface: The interface that a task must have for the model.
+        params: The parameters.
+        notes: Notes for the user: what was converted, dropped or not read.
+        preprocessing: Of an image model, the values of our task that its preprocessor_config.json gives.
     """
 
     config: Config
@@ -50,104 +55,128 @@ class Foreign(NamedTuple):
     interface: TaskInterface
     params: PyTree
     notes: list[str]
-    images: Config
+    preprocessing: Config
 
 
-class Published(NamedTuple):
-    """A model whose folder was opened and checked: as `Foreign`, with the shapes of its parameters and their reader."""
+class OpenedModel(NamedTuple):
+    """A model of a Hugging Face folder that was checked but whose parameters are not yet read.
+
+    The fields are those of `ImportedModel`, but for `shapes`, the shapes of the parameters, and `read`, which reads
+    them.
+    """
 
     config: Config
     model: Config
     interface: TaskInterface
     shapes: PyTree
     notes: list[str]
-    images: Config
+    preprocessing: Config
     read: Callable[[], PyTree]
 
 
-def open_folder(folder: Path, dtype: str = "float32") -> Published:
-    """The model of a Hugging Face folder, whose parameters, in the type `dtype`, are read when they are asked for.
+def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
+    """Open and check the model of a Hugging Face folder without reading its parameters.
+
+    Args:
+        folder: A folder with config.json and model.safetensors or its shards.
+        dtype: The type of the parameters that are read later.
 
     Raises:
-        UserError: For a family or a config that our models cannot express, naming the key and its value; for a tensor
-            that is missing, unknown or of another shape, naming it; for a pickle or a damaged file.
+        UserError: If our models cannot express the config (it names the key and its value), if a tensor is missing,
+            unknown or of another shape (it names the tensor), or if the file is a pickle or damaged.
     """
-    headers = safetensors_files.open_folder(folder)
+    headers = safetensors_files.read_folder_headers(folder)
     config = read_config(folder)
-    family = choice(str(config.get("model_type")), FAMILIES, f"{folder / CONFIG}: model_type")
+    family = choice(str(config.get("model_type")), CONVERSIONS, f"{folder / CONFIG}: model_type")
     try:
         section, interface = _section(family, config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
-        slots = plan(family, shapes_of(shapes))
-        names = sort_names(family, headers, slots)
+        slots = plan_tensors(family, parameter_shapes(shapes))
+        names = match_tensor_names(family, headers, slots)
         _check(slots, names, headers)
         _check_aliases(family, names, headers)
-        images = _images(folder, family, interface)
+        preprocessing = _preprocessing(folder, family, interface)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     notes = _notes(names, headers, dtype)
-    if unread := family.unread(config):
+    if unread := family.unread_keys(config):
         notes.append(f"keys of config.json that are not read: {', '.join(unread)}")
-    if images and not (folder / preprocessor.FILE).is_file():
+    if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
     read = functools.partial(_read, slots, names, headers, dtype)
-    return Published(config, section, interface, shapes, notes, images, read)
+    return OpenedModel(config, section, interface, shapes, notes, preprocessing, read)
 
 
-def read_folder(folder: Path, dtype: str = "float32") -> Foreign:
-    """The model of a Hugging Face folder, its parameters in the type `dtype`, as NumPy arrays.
+def read_model_folder(folder: Path, dtype: str = "float32") -> ImportedModel:
+    """Read the model of a Hugging Face folder, its parameters as NumPy arrays of type `dtype`.
 
     Raises:
-        UserError: As `open_folder`.
+        UserError: If the folder cannot be read or converted, as in `open_model_folder`.
     """
-    config, model, interface, _, notes, images, read = open_folder(folder, dtype)
-    return Foreign(config, model, interface, read(), notes, images)
+    config, model, interface, _, notes, preprocessing, read = open_model_folder(folder, dtype)
+    return ImportedModel(config, model, interface, read(), notes, preprocessing)
 
 
-def write_folder(
+def write_model_folder(
     folder: Path,
     model: Any,
     params: PyTree,
     tokens: Mapping[str, int | None] | None = None,
     keys: Mapping[str, Any] | None = None,
-) -> Family:
-    """Write config.json and model.safetensors of a model of ours into a new folder, and return their family.
+) -> ConversionSpec:
+    """Write config.json and model.safetensors of a model of ours into a new folder.
 
-    `tokens` are the numbers of tokens by key of config.json, such as pad_token_id, and `keys` further ones.
+    Args:
+        folder: A folder that is absent or empty.
+        model: The config of the model.
+        params: Its parameters.
+        tokens: Token numbers by key of config.json, such as `pad_token_id`.
+        keys: Further keys of config.json.
+
+    Returns:
+        The conversion spec that was used.
 
     Raises:
-        UserError: Naming what Hugging Face's nearest arrangement cannot express, or a folder that is not empty.
+        UserError: If no Hugging Face architecture can express the model (it names what the nearest lacks), or if the
+            folder is not empty.
     """
-    family, config, slots = express(model, params)
+    family, config, slots = find_conversion(model, params)
     config |= {"dtype": str(np.asarray(next(iter(leaves_by_path(params).values()))).dtype), **(keys or {})}
     for name, number in (tokens or {}).items():
         if config.get(name, number) != number:
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
         config[name] = number
-    claim_folder(folder, "--save_pretrained")
-    safetensors_files.write(folder / safetensors_files.WEIGHTS, to_tensors(slots, params))
+    make_empty_folder(folder, "--save_pretrained")
+    safetensors_files.write_tensors(folder / safetensors_files.WEIGHTS, params_to_tensors(slots, params))
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     return family
 
 
-def express(model: Any, params: PyTree) -> tuple[Family, Config, list[Slot]]:
-    """The arrangement of Hugging Face's that a model of ours is, its config.json, and its tensors.
+def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config, list[TensorSlot]]:
+    """Find the Hugging Face architecture that expresses a model of ours.
+
+    Args:
+        model: The config of the model.
+        params: Its parameters, or their shapes.
+
+    Returns:
+        The conversion spec, the content of config.json, and the plan of the tensors.
 
     Raises:
-        UserError: Naming what the nearest arrangement cannot express, or the families of which there is none.
+        UserError: If there is none; it names what the nearest cannot express, or the families that can be exported.
     """
-    shapes, name = shapes_of(params), registry.name_of(model)
-    refusals: list[Inexpressible] = []
-    for family in FAMILIES.values():
+    shapes, name = parameter_shapes(params), registry.name_of(model)
+    refusals: list[InexpressibleModelError] = []
+    for family in CONVERSIONS.values():
         if family.model != name:
             continue
         try:
-            return family, family.write_config(model, shapes), plan(family, shapes)
-        except Inexpressible as error:
+            return family, family.write_config(model, shapes), plan_tensors(family, shapes)
+        except InexpressibleModelError as error:
             refusals.append(error)
     if not refusals:
-        known = ", ".join(sorted({family.model for family in FAMILIES.values()}))
+        known = ", ".join(sorted({family.model for family in CONVERSIONS.values()}))
         raise UserError(
             f"Hugging Face has no model of config.model.family={name!r}: --save_pretrained writes {known} alone"
         )
@@ -156,7 +185,7 @@ def express(model: Any, params: PyTree) -> tuple[Family, Config, list[Slot]]:
 
 
 def read_config(folder: Path) -> Config:
-    """The config.json of a folder.
+    """Read the config.json of a folder.
 
     Raises:
         UserError: If it is missing or no JSON object.
@@ -170,19 +199,23 @@ def read_config(folder: Path) -> Config:
     return read_object(folder / CONFIG)
 
 
-def claim_folder(folder: Path, flag: str) -> None:
-    """Make a folder that does not exist, or take one that is empty.
+def make_empty_folder(folder: Path, flag: str) -> None:
+    """Create a folder, or accept an empty one.
+
+    Args:
+        folder: The folder.
+        flag: The command-line flag that names it, for the message.
 
     Raises:
-        UserError: For any other.
+        UserError: If it exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{flag}={folder} exists and is not empty; name a new directory")
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _images(folder: Path, family: Family, interface: TaskInterface) -> Config:
-    """The values of the task for a model of images."""
+def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterface) -> Config:
+    """Return the values of the task that the preprocessor of an image model gives; none for other models."""
     if "image" not in interface.inputs:
         return {}
     file = folder / preprocessor.FILE
@@ -191,14 +224,14 @@ def _images(folder: Path, family: Family, interface: TaskInterface) -> Config:
 
 
 @contextlib.contextmanager
-def claimed_folder(folder: Path, flag: str) -> Iterator[None]:
-    """A new or empty folder for the context, emptied again where an error ends it: half a model is none.
+def output_folder(folder: Path, flag: str) -> Iterator[None]:
+    """Create a folder for the context; an error empties it again, so that no half-written model is left.
 
     Raises:
-        UserError: As `claim_folder`.
+        UserError: If the folder exists and is not empty.
     """
     made = not folder.exists()
-    claim_folder(folder, flag)
+    make_empty_folder(folder, flag)
     try:
         yield
     except BaseException:
@@ -209,43 +242,45 @@ def claimed_folder(folder: Path, flag: str) -> Iterator[None]:
         raise
 
 
-def _section(family: Family, config: Config, names: frozenset[str]) -> tuple[Config, TaskInterface]:
+def _section(family: ConversionSpec, config: Config, names: frozenset[str]) -> tuple[Config, TaskInterface]:
     try:
         return family.read_config(config, names)
     except (TypeError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"{CONFIG} has a value of the wrong kind for a {family.model_type} model: {error}") from error
 
 
-def _check(slots: list[Slot], names: FileNames, headers: Mapping[str, Tensor]) -> None:
+def _check(slots: list[TensorSlot], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
     for slot in slots:
         name = names.tensors[slot.tensor]
         header = headers[name]
         if header.shape != slot.shape:
             raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {slot.shape}")
-        if header.dtype not in FLOATS:
-            raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOATS)} can be read")
+        if header.dtype not in FLOAT_TYPES:
+            raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOAT_TYPES)} can be read")
 
 
-def _read(slots: list[Slot], names: FileNames, headers: Mapping[str, Tensor], dtype: str) -> PyTree:
+def _read(
+    slots: list[TensorSlot], names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str
+) -> PyTree:
     ours = {names.tensors[slot.tensor]: slot.tensor for slot in slots}
-    tensors = ((ours[name], tensor) for name, tensor in safetensors_files.read(headers, list(ours)))
-    return from_tensors(slots, tensors, jnp.dtype(dtype))
+    tensors = ((ours[name], tensor) for name, tensor in safetensors_files.read_tensors(headers, list(ours)))
+    return tensors_to_params(slots, tensors, jnp.dtype(dtype))
 
 
-def _check_aliases(family: Family, names: FileNames, headers: Mapping[str, Tensor]) -> None:
-    """Refuse a second copy of a tensor with other values: the file contradicts the config."""
+def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
+    """Raise for a second copy of a tensor with other values: the file contradicts the config."""
     for alias, name in names.aliases.items():
-        original = names.tensors.get(family.aliases[alias], name)
+        original = names.tensors.get(family.tensor_aliases[alias], name)
         if original == name:
             continue
-        tensors = dict(safetensors_files.read(headers, [name, original]))
+        tensors = dict(safetensors_files.read_tensors(headers, [name, original]))
         if not np.array_equal(tensors[name], tensors[original], equal_nan=True):
             raise UserError(f"the tensor {name!r} is not {original!r} once more, as its config.json has it")
 
 
-def _notes(names: FileNames, headers: Mapping[str, Tensor], dtype: str) -> list[str]:
-    held = sorted({FLOATS[headers[name].dtype] for name in names.tensors.values()} - {dtype})
+def _notes(names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str) -> list[str]:
+    held = sorted({FLOAT_TYPES[headers[name].dtype] for name in names.tensors.values()} - {dtype})
     notes = [f"the file holds {', '.join(held)}; the run's parameters are {dtype}"] if held else []
-    if names.left_out:
-        notes.append(f"left out, as no model of ours has them: {', '.join(sorted(names.left_out))}")
+    if names.dropped:
+        notes.append(f"left out, as no model of ours has them: {', '.join(sorted(names.dropped))}")
     return notes

@@ -4,16 +4,16 @@ from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
-    Entry,
-    Family,
-    FixedKey,
-    Key,
-    Names,
-    fused,
-    linear,
-    norm,
-    table,
-    unembedding,
+    ConfigKey,
+    ConversionSpec,
+    FixedConfigKey,
+    TensorEntry,
+    TensorNames,
+    fused_attention_entries,
+    linear_entries,
+    norm_entries,
+    table_entries,
+    unembedding_entries,
 )
 from transformer.huggingface.tensor_layouts import (
     FROM_HEADS,
@@ -26,7 +26,7 @@ from transformer.huggingface.tensor_layouts import (
 
 _H = "transformer.h.{layer}"
 _MASKS = (r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",)  # the causal mask, a constant
-_SPELLINGS = {
+_KEY_ALIASES = {
     "hidden_size": "n_embd",
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
@@ -44,18 +44,18 @@ _PLAIN = {
 }
 
 
-def _sizes(epsilon: float, dropout: float, tied: bool) -> tuple[Key, ...]:
+def _sizes(epsilon: float, dropout: float, tied: bool) -> tuple[ConfigKey, ...]:
     return (
-        Key("vocab_size", "embedding_rows"),
-        Key("n_embd", "width"),
-        Key("n_layer", "layers"),
-        Key("n_head", "heads"),
-        Key("n_inner", "feed_forward"),
-        Key("n_positions", "max_length"),
-        Key("layer_norm_epsilon", "norm_epsilon", epsilon),
-        Key("resid_pdrop", "dropout", dropout),
-        Key("attn_pdrop", "attention_dropout", dropout),
-        Key("tie_word_embeddings", "tied", tied),
+        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("n_embd", "width"),
+        ConfigKey("n_layer", "layers"),
+        ConfigKey("n_head", "heads"),
+        ConfigKey("n_inner", "feed_forward"),
+        ConfigKey("n_positions", "max_length"),
+        ConfigKey("layer_norm_epsilon", "norm_epsilon", epsilon),
+        ConfigKey("resid_pdrop", "dropout", dropout),
+        ConfigKey("attn_pdrop", "attention_dropout", dropout),
+        ConfigKey("tie_word_embeddings", "tied", tied),
     )
 
 
@@ -69,16 +69,16 @@ def _four_widths(config: Config) -> Config:
     return {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
 
 
-def _simplify_gpt(config: Config, names: Names) -> Config:
+def _simplify_gpt(config: Config, names: TensorNames) -> Config:
     _one_dropout(config, 0.1)
     return _four_widths(config)
 
 
-def _publish_gpt(config: Config) -> Config:
+def _restore_gpt(config: Config) -> Config:
     return {**config, "embd_pdrop": config["resid_pdrop"]}
 
 
-def _simplify_gpt1(config: Config, names: Names) -> Config:
+def _simplify_gpt1(config: Config, names: TensorNames) -> Config:
     _one_dropout(config, 0.1)
     return {**config, "n_inner": 4 * config.get("n_embd", 0)}
 
@@ -89,66 +89,66 @@ def _without_inner(config: Config, width: str) -> Config:
     return {name: value for name, value in config.items() if name != "n_inner"}
 
 
-def _gpt_entries(embedding: str, positions: str) -> tuple[Entry, ...]:
+def _gpt_entries(embedding: str, positions: str) -> tuple[TensorEntry, ...]:
     return (
-        *table(f"transformer.{embedding}", "embedding"),
-        *table(f"transformer.{positions}", "positions"),
-        *norm(f"{_H}.ln_1", "layers/attention_residual/norm"),
-        *fused(f"{_H}.attn.c_attn", "layers/attention", TABLE, VECTOR),
-        *linear(f"{_H}.attn.c_proj", "layers/attention/output", TABLE_FROM_HEADS),
-        *norm(f"{_H}.ln_2", "layers/feed_forward_residual/norm"),
-        *linear(f"{_H}.mlp.c_fc", "layers/feed_forward/expand", TABLE),
-        *linear(f"{_H}.mlp.c_proj", "layers/feed_forward/contract", TABLE),
-        *norm("transformer.ln_f", "norm"),
-        *unembedding(),
+        *table_entries(f"transformer.{embedding}", "embedding"),
+        *table_entries(f"transformer.{positions}", "positions"),
+        *norm_entries(f"{_H}.ln_1", "layers/attention_residual/norm"),
+        *fused_attention_entries(f"{_H}.attn.c_attn", "layers/attention", TABLE, VECTOR),
+        *linear_entries(f"{_H}.attn.c_proj", "layers/attention/output", TABLE_FROM_HEADS),
+        *norm_entries(f"{_H}.ln_2", "layers/feed_forward_residual/norm"),
+        *linear_entries(f"{_H}.mlp.c_fc", "layers/feed_forward/expand", TABLE),
+        *linear_entries(f"{_H}.mlp.c_proj", "layers/feed_forward/contract", TABLE),
+        *norm_entries("transformer.ln_f", "norm"),
+        *unembedding_entries(),
     )
 
 
-GPT2 = Family(
+GPT2 = ConversionSpec(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     model="decoder",
-    keys=(*_sizes(1e-5, 0.1, True), Key("activation_function", "activation", "gelu_new", ACTIVATIONS)),
+    keys=(*_sizes(1e-5, 0.1, True), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
     fixed={**_PLAIN, "norm_placement": "pre", "positions": "learned"},
-    begun={"initialization": "gpt2"},
-    only=(
-        FixedKey("scale_attn_weights", True),
-        FixedKey("scale_attn_by_inverse_layer_idx", False),
-        FixedKey("add_cross_attention", False),
+    training_defaults={"initialization": "gpt2"},
+    fixed_keys=(
+        FixedConfigKey("scale_attn_weights", True),
+        FixedConfigKey("scale_attn_by_inverse_layer_idx", False),
+        FixedConfigKey("add_cross_attention", False),
     ),
     entries=_gpt_entries("wte", "wpe"),
     prefix="transformer.",
-    aliases={"lm_head.weight": "transformer.wte.weight"},
-    harmless=_MASKS,
-    spellings=_SPELLINGS,
-    simplify=_simplify_gpt,
-    simplified=frozenset({"embd_pdrop"}),
-    publish=_publish_gpt,
+    tensor_aliases={"lm_head.weight": "transformer.wte.weight"},
+    ignored_tensors=_MASKS,
+    key_aliases=_KEY_ALIASES,
+    simplify_config=_simplify_gpt,
+    keys_simplified=frozenset({"embd_pdrop"}),
+    restore_config=_restore_gpt,
 )
 
-GPT1 = Family(
+GPT1 = ConversionSpec(
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
     model="decoder",
     keys=(
         *_sizes(1e-5, 0.1, True),
         # Their "gelu" is the tanh approximation.
-        Key("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
+        ConfigKey("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
     ),
     fixed={**_PLAIN, "norm_placement": "post", "positions": "learned"},
-    begun={"initialization": "gpt"},
+    training_defaults={"initialization": "gpt"},
     entries=_gpt_entries("tokens_embed", "positions_embed"),
     prefix="transformer.",
-    aliases={"lm_head.weight": "transformer.tokens_embed.weight"},
-    harmless=_MASKS,
-    spellings=_SPELLINGS,
-    simplify=_simplify_gpt1,
-    simplified=frozenset({"embd_pdrop"}),
-    publish=lambda config: _publish_gpt(_without_inner(config, "n_embd")),
+    tensor_aliases={"lm_head.weight": "transformer.tokens_embed.weight"},
+    ignored_tensors=_MASKS,
+    key_aliases=_KEY_ALIASES,
+    simplify_config=_simplify_gpt1,
+    keys_simplified=frozenset({"embd_pdrop"}),
+    restore_config=lambda config: _restore_gpt(_without_inner(config, "n_embd")),
 )
 
 
-def _simplify_gptj(config: Config, names: Names) -> Config:
+def _simplify_gptj(config: Config, names: TensorNames) -> Config:
     _one_dropout(config, 0.0)
     depth, turned = config.get("n_embd", 0) // max(config.get("n_head", 1), 1), config.get("rotary_dim")
     if turned != depth:
@@ -156,15 +156,15 @@ def _simplify_gptj(config: Config, names: Names) -> Config:
     return _four_widths(config)
 
 
-def _publish_gptj(config: Config) -> Config:
-    return _publish_gpt({**config, "rotary_dim": config["n_embd"] // config["n_head"]})
+def _restore_gptj(config: Config) -> Config:
+    return _restore_gpt({**config, "rotary_dim": config["n_embd"] // config["n_head"]})
 
 
-GPTJ = Family(
+GPTJ = ConversionSpec(
     model_type="gptj",
     architecture="GPTJForCausalLM",
     model="decoder",
-    keys=(*_sizes(1e-5, 0.0, False), Key("activation_function", "activation", "gelu_new", ACTIVATIONS)),
+    keys=(*_sizes(1e-5, 0.0, False), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
     fixed={
         **_PLAIN,
         "norm_placement": "parallel",
@@ -173,43 +173,43 @@ GPTJ = Family(
         "biases": "feed_forward",
         "output_bias": True,
     },
-    begun={"initialization": "gpt2"},
+    training_defaults={"initialization": "gpt2"},
     entries=(
-        *table("transformer.wte", "embedding"),
-        *norm(f"{_H}.ln_1", "layers/attention_residual/norm"),
-        *linear(f"{_H}.attn.q_proj", "layers/attention/query"),
-        *linear(f"{_H}.attn.k_proj", "layers/attention/key"),
-        *linear(f"{_H}.attn.v_proj", "layers/attention/value"),
-        *linear(f"{_H}.attn.out_proj", "layers/attention/output", FROM_HEADS),
-        *linear(f"{_H}.mlp.fc_in", "layers/feed_forward/expand"),
-        *linear(f"{_H}.mlp.fc_out", "layers/feed_forward/contract"),
-        *norm("transformer.ln_f", "norm"),
-        *unembedding(),
+        *table_entries("transformer.wte", "embedding"),
+        *norm_entries(f"{_H}.ln_1", "layers/attention_residual/norm"),
+        *linear_entries(f"{_H}.attn.q_proj", "layers/attention/query"),
+        *linear_entries(f"{_H}.attn.k_proj", "layers/attention/key"),
+        *linear_entries(f"{_H}.attn.v_proj", "layers/attention/value"),
+        *linear_entries(f"{_H}.attn.out_proj", "layers/attention/output", FROM_HEADS),
+        *linear_entries(f"{_H}.mlp.fc_in", "layers/feed_forward/expand"),
+        *linear_entries(f"{_H}.mlp.fc_out", "layers/feed_forward/contract"),
+        *norm_entries("transformer.ln_f", "norm"),
+        *unembedding_entries(),
     ),
     prefix="transformer.",
-    aliases={"lm_head.weight": "transformer.wte.weight"},
-    harmless=_MASKS,
-    spellings=_SPELLINGS,
-    simplify=_simplify_gptj,
-    simplified=frozenset({"embd_pdrop", "rotary_dim"}),
-    publish=_publish_gptj,
+    tensor_aliases={"lm_head.weight": "transformer.wte.weight"},
+    ignored_tensors=_MASKS,
+    key_aliases=_KEY_ALIASES,
+    simplify_config=_simplify_gptj,
+    keys_simplified=frozenset({"embd_pdrop", "rotary_dim"}),
+    restore_config=_restore_gptj,
 )
 
-BLOOM = Family(
+BLOOM = ConversionSpec(
     model_type="bloom",
     architecture="BloomForCausalLM",
     model="decoder",
     keys=(
-        Key("vocab_size", "embedding_rows"),
-        Key("hidden_size", "width"),
-        Key("n_layer", "layers"),
-        Key("n_head", "heads"),
-        Key("n_inner", "feed_forward"),
-        Key("seq_length", "max_length", 2048),
-        Key("layer_norm_epsilon", "norm_epsilon", 1e-5),
-        Key("hidden_dropout", "dropout", 0.0),
-        Key("attention_dropout", "attention_dropout", 0.0),
-        Key("tie_word_embeddings", "tied", True),
+        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("hidden_size", "width"),
+        ConfigKey("n_layer", "layers"),
+        ConfigKey("n_head", "heads"),
+        ConfigKey("n_inner", "feed_forward"),
+        ConfigKey("seq_length", "max_length", 2048),
+        ConfigKey("layer_norm_epsilon", "norm_epsilon", 1e-5),
+        ConfigKey("hidden_dropout", "dropout", 0.0),
+        ConfigKey("attention_dropout", "attention_dropout", 0.0),
+        ConfigKey("tie_word_embeddings", "tied", True),
     ),
     fixed={
         **_PLAIN,
@@ -218,23 +218,25 @@ BLOOM = Family(
         "positions": "alibi",
         "embedding_norm": True,
     },
-    begun={"initialization": "gpt"},
-    only=(FixedKey("apply_residual_connection_post_layernorm", False),),
+    training_defaults={"initialization": "gpt"},
+    fixed_keys=(FixedConfigKey("apply_residual_connection_post_layernorm", False),),
     entries=(
-        *table("transformer.word_embeddings", "embedding"),
-        *norm("transformer.word_embeddings_layernorm", "embedding_norm"),
-        *norm(f"{_H}.input_layernorm", "layers/attention_residual/norm"),
-        *fused(f"{_H}.self_attention.query_key_value", "layers/attention", LINEAR_BY_HEADS, VECTOR_BY_HEADS),
-        *linear(f"{_H}.self_attention.dense", "layers/attention/output", FROM_HEADS),
-        *norm(f"{_H}.post_attention_layernorm", "layers/feed_forward_residual/norm"),
-        *linear(f"{_H}.mlp.dense_h_to_4h", "layers/feed_forward/expand"),
-        *linear(f"{_H}.mlp.dense_4h_to_h", "layers/feed_forward/contract"),
-        *norm("transformer.ln_f", "norm"),
-        *unembedding(),
+        *table_entries("transformer.word_embeddings", "embedding"),
+        *norm_entries("transformer.word_embeddings_layernorm", "embedding_norm"),
+        *norm_entries(f"{_H}.input_layernorm", "layers/attention_residual/norm"),
+        *fused_attention_entries(
+            f"{_H}.self_attention.query_key_value", "layers/attention", LINEAR_BY_HEADS, VECTOR_BY_HEADS
+        ),
+        *linear_entries(f"{_H}.self_attention.dense", "layers/attention/output", FROM_HEADS),
+        *norm_entries(f"{_H}.post_attention_layernorm", "layers/feed_forward_residual/norm"),
+        *linear_entries(f"{_H}.mlp.dense_h_to_4h", "layers/feed_forward/expand"),
+        *linear_entries(f"{_H}.mlp.dense_4h_to_h", "layers/feed_forward/contract"),
+        *norm_entries("transformer.ln_f", "norm"),
+        *unembedding_entries(),
     ),
     prefix="transformer.",
-    aliases={"lm_head.weight": "transformer.word_embeddings.weight"},
-    spellings={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-    simplify=lambda config, names: {**config, "n_inner": 4 * config.get("hidden_size", 0)},
-    publish=lambda config: _without_inner(config, "hidden_size"),
+    tensor_aliases={"lm_head.weight": "transformer.word_embeddings.weight"},
+    key_aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+    simplify_config=lambda config, names: {**config, "n_inner": 4 * config.get("hidden_size", 0)},
+    restore_config=lambda config: _without_inner(config, "hidden_size"),
 )

@@ -4,35 +4,35 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
-    GATES,
+    GATED_ACTIVATIONS,
     Config,
-    Entry,
-    Family,
-    FixedKey,
-    Key,
-    Names,
-    attention,
-    linear,
-    norm,
-    table,
-    unembedding,
+    ConfigKey,
+    ConversionSpec,
+    FixedConfigKey,
+    TensorEntry,
+    TensorNames,
+    attention_entries,
+    linear_entries,
+    norm_entries,
+    table_entries,
+    unembedding_entries,
 )
 
 _LAYER = "model.layers.{layer}"
 _KEYS = (
-    Key("vocab_size", "embedding_rows"),
-    Key("hidden_size", "width"),
-    Key("num_hidden_layers", "layers"),
-    Key("num_attention_heads", "heads"),
-    Key("num_key_value_heads", "kv_heads"),
-    Key("head_dim", "head_dim"),
-    Key("intermediate_size", "feed_forward"),
-    Key("max_position_embeddings", "max_length"),
-    Key("rms_norm_eps", "norm_epsilon", 1e-6),
-    Key("rope_theta", "rotary_base", 10000.0),
-    Key("attention_dropout", "attention_dropout", 0.0),
-    Key("tie_word_embeddings", "tied", False),
-    Key("hidden_act", "activation", "silu", GATES),
+    ConfigKey("vocab_size", "embedding_rows"),
+    ConfigKey("hidden_size", "width"),
+    ConfigKey("num_hidden_layers", "layers"),
+    ConfigKey("num_attention_heads", "heads"),
+    ConfigKey("num_key_value_heads", "kv_heads"),
+    ConfigKey("head_dim", "head_dim"),
+    ConfigKey("intermediate_size", "feed_forward"),
+    ConfigKey("max_position_embeddings", "max_length"),
+    ConfigKey("rms_norm_eps", "norm_epsilon", 1e-6),
+    ConfigKey("rope_theta", "rotary_base", 10000.0),
+    ConfigKey("attention_dropout", "attention_dropout", 0.0),
+    ConfigKey("tie_word_embeddings", "tied", False),
+    ConfigKey("hidden_act", "activation", "silu", GATED_ACTIVATIONS),
 )
 _FIXED: dict[str, Any] = {
     "score": "scaled_dot",
@@ -44,23 +44,23 @@ _FIXED: dict[str, Any] = {
     "embedding_norm": False,
     "output_bias": False,
 }
-_BEGUN = {"initialization": "gpt", "dropout": 0.0}
+_TRAINING_DEFAULTS = {"initialization": "gpt", "dropout": 0.0}
 _ROTARY = frozenset({"rope_scaling", "rope_parameters"})
-_WHOLE_HEADS = FixedKey("partial_rotary_factor", 1.0)
-_HARMLESS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
+_WHOLE_HEADS = FixedConfigKey("partial_rotary_factor", 1.0)
+_IGNORED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
 
 
-def _entries() -> tuple[Entry, ...]:
+def _entries() -> tuple[TensorEntry, ...]:
     return (
-        *table("model.embed_tokens", "embedding"),
-        *norm(f"{_LAYER}.input_layernorm", "layers/attention_residual/norm"),
-        *attention(f"{_LAYER}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
-        *norm(f"{_LAYER}.post_attention_layernorm", "layers/feed_forward_residual/norm"),
-        *linear(f"{_LAYER}.mlp.gate_proj", "layers/feed_forward/gate"),
-        *linear(f"{_LAYER}.mlp.up_proj", "layers/feed_forward/expand"),
-        *linear(f"{_LAYER}.mlp.down_proj", "layers/feed_forward/contract"),
-        *norm("model.norm", "norm"),
-        *unembedding(),
+        *table_entries("model.embed_tokens", "embedding"),
+        *norm_entries(f"{_LAYER}.input_layernorm", "layers/attention_residual/norm"),
+        *attention_entries(f"{_LAYER}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        *norm_entries(f"{_LAYER}.post_attention_layernorm", "layers/feed_forward_residual/norm"),
+        *linear_entries(f"{_LAYER}.mlp.gate_proj", "layers/feed_forward/gate"),
+        *linear_entries(f"{_LAYER}.mlp.up_proj", "layers/feed_forward/expand"),
+        *linear_entries(f"{_LAYER}.mlp.down_proj", "layers/feed_forward/contract"),
+        *norm_entries("model.norm", "norm"),
+        *unembedding_entries(),
     )
 
 
@@ -86,38 +86,38 @@ def _rotary(config: Config) -> Config:
 _BIASES = {(True, True): "all", (False, True): "feed_forward", (False, False): "none"}
 
 
-def _simplify_llama(config: Config, names: Names) -> Config:
+def _simplify_llama(config: Config, names: TensorNames) -> Config:
     flags = (bool(config.get("attention_bias")), bool(config.get("mlp_bias")))
     if flags not in _BIASES:
         raise UserError("config.json has attention_bias=True, which can be read with mlp_bias=True alone")
     return {**_rotary(config), "biases": _BIASES[flags]}
 
 
-def _publish_llama(config: Config) -> Config:
+def _restore_llama(config: Config) -> Config:
     (attention, mlp), *_ = (flags for flags, name in _BIASES.items() if name == config["biases"])
     rest = {name: value for name, value in config.items() if name != "biases"}
     return {**rest, "attention_bias": attention, "mlp_bias": mlp}
 
 
-LLAMA = Family(
+LLAMA = ConversionSpec(
     model_type="llama",
     architecture="LlamaForCausalLM",
     model="decoder",
-    keys=(*_KEYS, Key("biases", "biases")),
+    keys=(*_KEYS, ConfigKey("biases", "biases")),
     fixed={**_FIXED, "windows": ()},
-    begun=_BEGUN,
-    only=(_WHOLE_HEADS,),
+    training_defaults=_TRAINING_DEFAULTS,
+    fixed_keys=(_WHOLE_HEADS,),
     entries=_entries(),
     prefix="model.",
-    aliases={"lm_head.weight": "model.embed_tokens.weight"},
-    harmless=_HARMLESS,
-    simplify=_simplify_llama,
-    simplified=_ROTARY | {"attention_bias", "mlp_bias"},
-    publish=_publish_llama,
+    tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
+    ignored_tensors=_IGNORED,
+    simplify_config=_simplify_llama,
+    keys_simplified=_ROTARY | {"attention_bias", "mlp_bias"},
+    restore_config=_restore_llama,
 )
 
 
-def _simplify_mistral(config: Config, names: Names) -> Config:
+def _simplify_mistral(config: Config, names: TensorNames) -> Config:
     # Their window includes the query's own position, ours does not.
     window = config.get("sliding_window", 4096)
     if window is not None and window < 2:
@@ -125,26 +125,26 @@ def _simplify_mistral(config: Config, names: Names) -> Config:
     return {**_rotary(config), "sliding_window": () if window is None else (window - 1,)}
 
 
-def _publish_mistral(config: Config) -> Config:
+def _restore_mistral(config: Config) -> Config:
     windows = config["sliding_window"]
     if len(windows) > 1:
         raise UserError(f"config.model.windows={windows} are not one for all layers")
     return {**config, "sliding_window": windows[0] + 1 if windows else None}
 
 
-MISTRAL = Family(
+MISTRAL = ConversionSpec(
     model_type="mistral",
     architecture="MistralForCausalLM",
     model="decoder",
-    keys=(*_KEYS, Key("sliding_window", "windows")),
+    keys=(*_KEYS, ConfigKey("sliding_window", "windows")),
     fixed={**_FIXED, "biases": "none"},
-    begun=_BEGUN,
-    only=(FixedKey("attention_bias", False), FixedKey("mlp_bias", False), _WHOLE_HEADS),
+    training_defaults=_TRAINING_DEFAULTS,
+    fixed_keys=(FixedConfigKey("attention_bias", False), FixedConfigKey("mlp_bias", False), _WHOLE_HEADS),
     entries=_entries(),
     prefix="model.",
-    aliases={"lm_head.weight": "model.embed_tokens.weight"},
-    harmless=_HARMLESS,
-    simplify=_simplify_mistral,
-    simplified=_ROTARY,
-    publish=_publish_mistral,
+    tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
+    ignored_tensors=_IGNORED,
+    simplify_config=_simplify_mistral,
+    keys_simplified=_ROTARY,
+    restore_config=_restore_mistral,
 )

@@ -4,35 +4,35 @@ from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
-    Entry,
-    Family,
-    FixedKey,
-    Key,
-    Names,
-    attention,
-    linear,
-    norm,
-    table,
+    ConfigKey,
+    ConversionSpec,
+    FixedConfigKey,
+    TensorEntry,
+    TensorNames,
+    attention_entries,
+    linear_entries,
+    norm_entries,
+    table_entries,
 )
-from transformer.huggingface.tensor_layouts import ROW
+from transformer.huggingface.tensor_layouts import ROW_VECTOR
 
 _EPSILON = 1e-5  # that of its norms, which files do not state
 
 
-def _side(name: str) -> tuple[Entry, ...]:
+def _side(name: str) -> tuple[TensorEntry, ...]:
     layer, projections = f"model.{name}.layers.{{layer}}", ("q_proj", "k_proj", "v_proj", "out_proj")
     return (
-        *attention(f"{layer}.self_attn", f"{name}/attention", projections),
-        *norm(f"{layer}.self_attn_layer_norm", f"{name}/attention_residual/norm"),
-        *attention(f"{layer}.encoder_attn", f"{name}/cross", projections),
-        *norm(f"{layer}.encoder_attn_layer_norm", f"{name}/cross_residual/norm"),
-        *linear(f"{layer}.fc1", f"{name}/feed_forward/expand"),
-        *linear(f"{layer}.fc2", f"{name}/feed_forward/contract"),
-        *norm(f"{layer}.final_layer_norm", f"{name}/feed_forward_residual/norm"),
+        *attention_entries(f"{layer}.self_attn", f"{name}/attention", projections),
+        *norm_entries(f"{layer}.self_attn_layer_norm", f"{name}/attention_residual/norm"),
+        *attention_entries(f"{layer}.encoder_attn", f"{name}/cross", projections),
+        *norm_entries(f"{layer}.encoder_attn_layer_norm", f"{name}/cross_residual/norm"),
+        *linear_entries(f"{layer}.fc1", f"{name}/feed_forward/expand"),
+        *linear_entries(f"{layer}.fc2", f"{name}/feed_forward/contract"),
+        *norm_entries(f"{layer}.final_layer_norm", f"{name}/feed_forward_residual/norm"),
     )
 
 
-def _simplify(config: Config, names: Names) -> Config:
+def _simplify(config: Config, names: TensorNames) -> Config:
     for one, other in (
         ("decoder_attention_heads", "encoder_attention_heads"),
         ("decoder_ffn_dim", "encoder_ffn_dim"),
@@ -43,7 +43,7 @@ def _simplify(config: Config, names: Names) -> Config:
     return config
 
 
-def _publish(config: Config) -> Config:
+def _restore(config: Config) -> Config:
     return {
         **config,
         "decoder_attention_heads": config["encoder_attention_heads"],
@@ -52,22 +52,22 @@ def _publish(config: Config) -> Config:
     }
 
 
-MARIAN = Family(
+MARIAN = ConversionSpec(
     model_type="marian",
     architecture="MarianMTModel",
     model="encoder_decoder",
     keys=(
-        Key("vocab_size", "embedding_rows"),
-        Key("d_model", "width"),
-        Key("encoder_layers", "encoder_layers"),
-        Key("decoder_layers", "decoder_layers"),
-        Key("encoder_attention_heads", "heads"),
-        Key("encoder_ffn_dim", "feed_forward"),
-        Key("max_position_embeddings", "max_length", 1024),
-        Key("dropout", "dropout", 0.1),
-        Key("attention_dropout", "attention_dropout", 0.0),
-        Key("activation_function", "activation", "gelu", ACTIVATIONS),
-        Key("scale_embedding", "embedding_scale", False, {False: "none", True: "sqrt_width"}),
+        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("d_model", "width"),
+        ConfigKey("encoder_layers", "encoder_layers"),
+        ConfigKey("decoder_layers", "decoder_layers"),
+        ConfigKey("encoder_attention_heads", "heads"),
+        ConfigKey("encoder_ffn_dim", "feed_forward"),
+        ConfigKey("max_position_embeddings", "max_length", 1024),
+        ConfigKey("dropout", "dropout", 0.1),
+        ConfigKey("attention_dropout", "attention_dropout", 0.0),
+        ConfigKey("activation_function", "activation", "gelu", ACTIVATIONS),
+        ConfigKey("scale_embedding", "embedding_scale", False, {False: "none", True: "sqrt_width"}),
     ),
     fixed={
         "score": "scaled_dot",
@@ -83,34 +83,34 @@ MARIAN = Family(
         "tied": True,
         "output_bias": True,
     },
-    begun={"initialization": "xavier"},
-    only=(
-        FixedKey("is_encoder_decoder", True, written=True),
-        FixedKey("tie_word_embeddings", True),
-        FixedKey("share_encoder_decoder_embeddings", True, written=True),
-        FixedKey("static_position_embeddings", True, written=True),
-        FixedKey("normalize_before", False),
-        FixedKey("normalize_embedding", False),
-        FixedKey("add_final_layer_norm", False),
-        FixedKey("add_bias_logits", False),
-        FixedKey("activation_dropout", 0.0),
-        FixedKey("encoder_layerdrop", 0.0),
-        FixedKey("decoder_layerdrop", 0.0),
+    training_defaults={"initialization": "xavier"},
+    fixed_keys=(
+        FixedConfigKey("is_encoder_decoder", True, written=True),
+        FixedConfigKey("tie_word_embeddings", True),
+        FixedConfigKey("share_encoder_decoder_embeddings", True, written=True),
+        FixedConfigKey("static_position_embeddings", True, written=True),
+        FixedConfigKey("normalize_before", False),
+        FixedConfigKey("normalize_embedding", False),
+        FixedConfigKey("add_final_layer_norm", False),
+        FixedConfigKey("add_bias_logits", False),
+        FixedConfigKey("activation_dropout", 0.0),
+        FixedConfigKey("encoder_layerdrop", 0.0),
+        FixedConfigKey("decoder_layerdrop", 0.0),
     ),
     entries=(
-        *table("model.shared", "embedding"),
+        *table_entries("model.shared", "embedding"),
         *_side("encoder"),
         *_side("decoder"),
-        Entry("final_logits_bias", ("output_bias/bias",), ROW),
+        TensorEntry("final_logits_bias", ("output_bias/bias",), ROW_VECTOR),
     ),
     prefix="model.",
-    aliases={
+    tensor_aliases={
         "model.encoder.embed_tokens.weight": "model.shared.weight",
         "model.decoder.embed_tokens.weight": "model.shared.weight",
         "lm_head.weight": "model.shared.weight",
     },
-    harmless=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
-    simplify=_simplify,
-    simplified=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
-    publish=_publish,
+    ignored_tensors=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
+    simplify_config=_simplify,
+    keys_simplified=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
+    restore_config=_restore,
 )

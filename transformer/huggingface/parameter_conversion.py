@@ -1,4 +1,4 @@
-"""Parameters between a family's tensors and our tree: one plan, by which both reading and writing go."""
+"""Conversion of parameters between the tensors of a Hugging Face file and our tree, both ways by one plan."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,33 +7,48 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer.config import UserError
-from transformer.huggingface.conversion_spec import Entry, Family, Inexpressible
-from transformer.huggingface.tensor_layouts import Layout, Shape
+from transformer.huggingface.conversion_spec import ConversionSpec, InexpressibleModelError, TensorEntry
+from transformer.huggingface.tensor_layouts import Shape, TensorLayout
 from transformer.models.model import PyTree, leaves_by_path
 
 Shapes = Mapping[str, Shape]
 
 
-class Slot(NamedTuple):
-    """One tensor of a file: its name and shape, the leaves in it, and its layer (None: not stacked)."""
+class TensorSlot(NamedTuple):
+    """One tensor of a file and the parameters that it holds.
+
+    Attributes:
+        tensor: Its name.
+        shape: Its shape.
+        leaves: The paths of the parameters.
+        leaf_shapes: Their shapes; of a stacked parameter that of one layer.
+        layer: The index into stacked parameters, None if they are not stacked.
+        layout: How the tensor arranges them.
+    """
 
     tensor: str
     shape: Shape
     leaves: tuple[str, ...]
     leaf_shapes: tuple[Shape, ...]
     layer: int | None
-    layout: Layout
+    layout: TensorLayout
 
 
-class FileNames(NamedTuple):
-    """The tensors of a file by the family's names for them; `left_out` are parameters that no model of ours has."""
+class MatchedTensorNames(NamedTuple):
+    """The names that a file gives to its tensors.
+
+    Attributes:
+        tensors: The file's name of each tensor, by the name in the conversion spec.
+        aliases: The file's name of each second copy, by the name in the conversion spec.
+        dropped: Names of parameters that no model of ours has.
+    """
 
     tensors: dict[str, str]
     aliases: dict[str, str]
-    left_out: list[str]
+    dropped: list[str]
 
 
-def plan(family: Family, shapes: Shapes) -> list[Slot]:
+def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[TensorSlot]:
     """The tensors of a model with leaves of these shapes, by path.
 
     Raises:
@@ -43,48 +58,50 @@ def plan(family: Family, shapes: Shapes) -> list[Slot]:
     placed = {leaf for slot in slots for leaf in slot.leaves}
     homeless = [leaf for leaf in shapes if leaf not in placed]
     if homeless:
-        raise Inexpressible(family.model_type, [f"it has no tensor for the parameter {leaf}" for leaf in homeless])
+        raise InexpressibleModelError(
+            family.model_type, [f"it has no tensor for the parameter {leaf}" for leaf in homeless]
+        )
     return slots
 
 
-def _slots(entry: Entry, shapes: Shapes) -> Iterable[Slot]:
-    if not entry.stands(shapes):
+def _slots(entry: TensorEntry, shapes: Shapes) -> Iterable[TensorSlot]:
+    if not entry.applies_to(shapes):
         return
     whole = tuple(tuple(shapes[leaf]) for leaf in entry.leaves)
     if "{layer}" not in entry.tensor:
-        yield Slot(entry.tensor, entry.layout.tensor_shape(whole), entry.leaves, whole, None, entry.layout)
+        yield TensorSlot(entry.tensor, entry.layout.tensor_shape(whole), entry.leaves, whole, None, entry.layout)
         return
     single = tuple(shape[1:] for shape in whole)
     shape = entry.layout.tensor_shape(single)
     for layer in range(whole[0][0]):
-        yield Slot(entry.tensor.format(layer=layer), shape, entry.leaves, single, layer, entry.layout)
+        yield TensorSlot(entry.tensor.format(layer=layer), shape, entry.leaves, single, layer, entry.layout)
 
 
-def sort_names(family: Family, names: Iterable[str], slots: list[Slot]) -> FileNames:
-    """Match the tensors of a file with those of the plan.
+def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list[TensorSlot]) -> MatchedTensorNames:
+    """Match the tensors of a file with those of a plan.
 
     Raises:
-        UserError: Naming an unknown or a missing tensor.
+        UserError: If a tensor is unknown or missing; it names the tensor.
     """
     known = {slot.tensor for slot in slots}
     tensors: dict[str, str] = {}
     aliases: dict[str, str] = {}
-    left_out, extra = [], []
+    dropped, extra = [], []
     for name in names:
-        spelled = respell(family, name, known | family.aliases.keys())
+        spelled = canonical_tensor_name(family, name, known | family.tensor_aliases.keys())
         if spelled in known:
             if spelled in tensors:
                 raise UserError(f"the tensors {tensors[spelled]!r} and {name!r} are both {spelled}")
             tensors[spelled] = name
-        elif spelled in family.aliases:
+        elif spelled in family.tensor_aliases:
             aliases[spelled] = name
-        elif _matches(family.left_out, name):
-            left_out.append(name)
-        elif not _matches(family.harmless, name):
+        elif _matches(family.dropped_tensors, name):
+            dropped.append(name)
+        elif not _matches(family.ignored_tensors, name):
             extra.append(name)
     # Some files hold only the alias.
     for alias, name in list(aliases.items()):
-        original = family.aliases[alias]
+        original = family.tensor_aliases[alias]
         if original in known and original not in tensors:
             tensors[original] = name
     for slot in slots:
@@ -92,12 +109,12 @@ def sort_names(family: Family, names: Iterable[str], slots: list[Slot]) -> FileN
             raise UserError(f"the tensor {slot.tensor!r} of shape {slot.shape} is missing{_also(extra)}")
     if extra:
         raise UserError(f"the tensor {extra[0]!r} has no place in a {family.model_type} model of this config")
-    return FileNames(tensors, aliases, left_out)
+    return MatchedTensorNames(tensors, aliases, dropped)
 
 
-def respell(family: Family, name: str, known: Iterable[str]) -> str:
-    """The family's name for a tensor, from the name that a file gives it."""
-    for old, new in family.renamed.items():
+def canonical_tensor_name(family: ConversionSpec, name: str, known: Iterable[str]) -> str:
+    """Return the conversion spec's name of a tensor, given the file's name of it."""
+    for old, new in family.tensor_renames.items():
         name = re.sub(old, new, name)
     return family.prefix + name if name not in known and family.prefix + name in known else name
 
@@ -110,8 +127,8 @@ def _matches(patterns: Iterable[str], name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def to_tensors(slots: list[Slot], params: PyTree) -> dict[str, np.ndarray]:
-    """The tensors of a plan from our parameters."""
+def params_to_tensors(slots: list[TensorSlot], params: PyTree) -> dict[str, np.ndarray]:
+    """Convert our parameters to the tensors of a plan, by name."""
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
     return {
         slot.tensor: slot.layout.write(
@@ -121,10 +138,20 @@ def to_tensors(slots: list[Slot], params: PyTree) -> dict[str, np.ndarray]:
     }
 
 
-def from_tensors(slots: list[Slot], tensors: Iterable[tuple[str, np.ndarray]], dtype: Any = np.float32) -> PyTree:
-    """Our parameters, in one type, from the tensors of a plan by name: the inverse of `to_tensors`.
+def tensors_to_params(
+    slots: list[TensorSlot], tensors: Iterable[tuple[str, np.ndarray]], dtype: Any = np.float32
+) -> PyTree:
+    """Convert the tensors of a plan to our parameters: the inverse of `params_to_tensors`.
 
     Each tensor is freed before the next is read.
+
+    Args:
+        slots: The plan.
+        tensors: Name and value of each tensor of the plan.
+        dtype: The type of the parameters.
+
+    Returns:
+        The tree of parameters, as NumPy arrays.
     """
     places = {slot.tensor: slot for slot in slots}
     leaves: dict[str, np.ndarray] = {}
@@ -145,6 +172,6 @@ def from_tensors(slots: list[Slot], tensors: Iterable[tuple[str, np.ndarray]], d
     return tree
 
 
-def shapes_of(tree: PyTree) -> Shapes:
-    """The shapes of the leaves by path."""
+def parameter_shapes(tree: PyTree) -> Shapes:
+    """Return the shape of every parameter, by path."""
     return {path: tuple(leaf.shape) for path, leaf in leaves_by_path(tree).items()}

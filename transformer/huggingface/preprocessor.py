@@ -46,14 +46,14 @@ _WITHOUT_EFFECT = {
 }
 
 
-def read_preprocessor(said: Mapping[str, Any], model_type: str, side: int) -> dict[str, Any]:
+def read_preprocessor(content: Mapping[str, Any], model_type: str, side: int) -> dict[str, Any]:
     """What the keys of the file are as values of the task, for a model that reads `side` x `side` pixels.
 
     Raises:
         UserError: Naming a key, and its value, that our reading of images cannot express.
     """
-    kind = _kind_of(said, _KINDS[model_type])
-    values = {**_DEFAULTS[kind], **{key: value for key, value in said.items() if value is not None}}
+    kind = _kind_of(content, _KINDS[model_type])
+    values = {**_DEFAULTS[kind], **{key: value for key, value in content.items() if value is not None}}
     for key, value in values.items():
         if key not in _READ | _WITHOUT_EFFECT and value not in (False, None):
             raise _unread(key, value, "which is not read")
@@ -83,8 +83,15 @@ def read_preprocessor(said: Mapping[str, Any], model_type: str, side: int) -> di
     }
 
 
-def written_preprocessor(model_type: str, side: int, task: Any, channels: int) -> dict[str, Any]:
-    """The content of the file for a run's task, whose model reads `side` x `side` pixels."""
+def preprocessor_config(model_type: str, side: int, task: Any, channels: int) -> dict[str, Any]:
+    """Return the content of preprocessor_config.json for a trained run.
+
+    Args:
+        model_type: The `model_type` of the exported model.
+        side: The height and width in pixels that the model reads.
+        task: The config of the run's task.
+        channels: The color channels of an image.
+    """
     resized = task.resize_side or side
     mean, deviation = task.normalization.mean, task.normalization.deviation
     return {
@@ -102,9 +109,9 @@ def written_preprocessor(model_type: str, side: int, task: Any, channels: int) -
     }
 
 
-def _kind_of(said: Mapping[str, Any], kind: str) -> str:
+def _kind_of(content: Mapping[str, Any], kind: str) -> str:
     """The processor's kind: that of the model, or another of those that are read where the file names it."""
-    named = said.get("image_processor_type") or said.get("feature_extractor_type")
+    named = content.get("image_processor_type") or content.get("feature_extractor_type")
     known = {f"{each}{ending}": each for each in _DEFAULTS for ending in _PROCESSORS}
     if named is None:
         return kind
@@ -114,7 +121,7 @@ def _kind_of(said: Mapping[str, Any], kind: str) -> str:
 
 
 def _square(key: str, value: Any) -> int:
-    """The side of a square, said as one number or as a height and a width."""
+    """The side of a square, content as one number or as a height and a width."""
     sides = [value.get("height"), value.get("width")] if isinstance(value, dict) and len(value) == 2 else [value] * 2
     if type(sides[0]) is not int or sides[0] != sides[1]:
         raise _unread(key, value, "where one number, or an equal height and width, is read")

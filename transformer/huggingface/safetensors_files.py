@@ -1,4 +1,4 @@
-"""Files of tensors in the safetensors format, whose headers are checked before the library reads them.
+"""Reading and writing safetensors files; headers are checked before the library reads the tensors.
 
 The format: 8 bytes, the length N of the header, little-endian; N bytes of JSON with the type, shape and
 byte range of each tensor; then the bytes, without gaps (safetensors' specification).
@@ -24,7 +24,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LENGTH, _LONGEST_HEADER = 8, 100_000_000
 _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32}
 _BITS |= {"F64": 64, "I64": 64, "U64": 64, "F8_E4M3": 8, "F8_E5M2": 8}
-FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+FLOAT_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 # A zip of pickles, or a bare pickle, which begins with its protocol.
 _PICKLED = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -32,19 +32,19 @@ _ADVICE = "holds a pickle, which can run code; convert it to safetensors"
 
 
 @dataclasses.dataclass(frozen=True)
-class Tensor:
-    """A tensor as its file's header describes it."""
+class TensorHeader:
+    """What a file's header says of a tensor: its file, type and shape."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
 
 
-def open_folder(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a Hugging Face folder by name, from model.safetensors or its shards; none is read yet.
+def read_folder_headers(folder: Path) -> dict[str, TensorHeader]:
+    """Read the headers of the tensors of a Hugging Face folder, by name, from model.safetensors or its shards.
 
     Raises:
-        UserError: For a folder without them, for pickles, and for a wrong header or index.
+        UserError: If the folder has no weights, if they are a pickle, or if a header or the index is damaged.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder: name one that holds config.json and {WEIGHTS}")
@@ -58,11 +58,15 @@ def open_folder(folder: Path) -> dict[str, Tensor]:
     raise UserError(f"{folder} holds no {WEIGHTS}")
 
 
-def read(headers: Mapping[str, Tensor], names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """Read the values of tensors by name, one tensor at a time, file by file.
+def read_tensors(headers: Mapping[str, TensorHeader], names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield name and value of tensors, one at a time, file by file.
+
+    Args:
+        headers: The headers of all tensors, by name.
+        names: The tensors to read.
 
     Raises:
-        UserError: Naming a file that the library cannot read.
+        UserError: If a file cannot be read; it names the file.
     """
     for file in sorted({headers[name].file for name in names}):
         try:
@@ -74,8 +78,8 @@ def read(headers: Mapping[str, Tensor], names: Sequence[str]) -> Iterator[tuple[
             raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
-def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write tensors by name, with the metadata that Hugging Face asks for."""
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write tensors by name to a file, with the metadata that Hugging Face expects."""
     try:
         safetensors.numpy.save_file(dict(tensors), path, {"format": "pt"})
     except safetensors.SafetensorError as error:
@@ -85,11 +89,14 @@ def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
         raise OSError(failure.errno, failure.strerror, str(path)) from error
 
 
-def read_header(file: Path) -> dict[str, Tensor]:
-    """The tensors in a file's header, after every entry was checked against the file.
+def read_header(file: Path) -> dict[str, TensorHeader]:
+    """Read the header of a file and check every entry against the file.
+
+    Returns:
+        The header of each tensor, by name.
 
     Raises:
-        UserError: Naming the file and the tensor.
+        UserError: If the file is a pickle or damaged; it names the file and the tensor.
     """
     size = file.stat().st_size
     with open_regular(file) as opened:
@@ -108,7 +115,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
     data = size - _LENGTH - length
     spans = [(*_span(file, name, claim, data), name) for name, claim in header.items()]
     _check_cover(file, sorted(spans), data)
-    return {name: Tensor(file, claim["dtype"], tuple(claim["shape"])) for name, claim in header.items()}
+    return {name: TensorHeader(file, claim["dtype"], tuple(claim["shape"])) for name, claim in header.items()}
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
@@ -171,14 +178,14 @@ def _check_cover(file: Path, spans: list[tuple[int, int, str]], data: int) -> No
         raise UserError(f"{file} is damaged: {data - reached} bytes behind the last tensor belong to none")
 
 
-def _open_shards(folder: Path) -> dict[str, Tensor]:
+def _open_shards(folder: Path) -> dict[str, TensorHeader]:
     index = folder / INDEX
     try:
         where = convert(Mapping[str, str], read_object(index).get("weight_map"), "weight_map")
     except UserError as error:
         raise UserError(f"{index} is damaged: it has no weight_map of tensors and files ({error})") from error
     files = sorted(set(where.values()))
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, TensorHeader] = {}
     for name in files:
         if Path(name).name != name:
             raise UserError(f"{index} is damaged: it names the file {name!r}, which is not beside it")

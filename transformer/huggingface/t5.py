@@ -3,16 +3,16 @@
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     Config,
-    Entry,
-    Family,
-    FixedKey,
-    Key,
-    Names,
-    attention,
-    linear,
-    norm,
-    table,
-    unembedding,
+    ConfigKey,
+    ConversionSpec,
+    FixedConfigKey,
+    TensorEntry,
+    TensorNames,
+    attention_entries,
+    linear_entries,
+    norm_entries,
+    table_entries,
+    unembedding_entries,
 )
 from transformer.huggingface.tensor_layouts import LINEAR
 
@@ -26,31 +26,31 @@ _ACTIVATIONS = {
 }
 
 
-def _side(name: str, cross: bool) -> tuple[Entry, ...]:
+def _side(name: str, cross: bool) -> tuple[TensorEntry, ...]:
     block, names = f"{name}.block.{{layer}}.layer", ("q", "k", "v", "o")
     last = 2 if cross else 1
     middle = (
-        *attention(f"{block}.1.EncDecAttention", f"{name}/cross", names),
-        *norm(f"{block}.1.layer_norm", f"{name}/cross_residual/norm"),
+        *attention_entries(f"{block}.1.EncDecAttention", f"{name}/cross", names),
+        *norm_entries(f"{block}.1.layer_norm", f"{name}/cross_residual/norm"),
     )
     wide = f"{block}.{last}.DenseReluDense"
     gate, expand = (f"{name}/feed_forward/{part}/kernel" for part in ("gate", "expand"))
     return (
-        *attention(f"{block}.0.SelfAttention", f"{name}/attention", names),
-        *norm(f"{block}.0.layer_norm", f"{name}/attention_residual/norm"),
+        *attention_entries(f"{block}.0.SelfAttention", f"{name}/attention", names),
+        *norm_entries(f"{block}.0.layer_norm", f"{name}/attention_residual/norm"),
         # All layers share the table of the first.
-        *table(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{name}_relative"),
+        *table_entries(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{name}_relative"),
         *(middle if cross else ()),
-        Entry(f"{wide}.wi_0.weight", (gate,), LINEAR),
-        Entry(f"{wide}.wi_1.weight", (expand,), LINEAR, beside=gate),
-        Entry(f"{wide}.wi.weight", (expand,), LINEAR, without=gate),
-        *linear(f"{wide}.wo", f"{name}/feed_forward/contract"),
-        *norm(f"{block}.{last}.layer_norm", f"{name}/feed_forward_residual/norm"),
-        *norm(f"{name}.final_layer_norm", f"{name}_norm"),
+        TensorEntry(f"{wide}.wi_0.weight", (gate,), LINEAR),
+        TensorEntry(f"{wide}.wi_1.weight", (expand,), LINEAR, requires=gate),
+        TensorEntry(f"{wide}.wi.weight", (expand,), LINEAR, excludes=gate),
+        *linear_entries(f"{wide}.wo", f"{name}/feed_forward/contract"),
+        *norm_entries(f"{block}.{last}.layer_norm", f"{name}/feed_forward_residual/norm"),
+        *norm_entries(f"{name}.final_layer_norm", f"{name}_norm"),
     )
 
 
-def _simplify(config: Config, names: Names) -> Config:
+def _simplify(config: Config, names: TensorNames) -> Config:
     tied = config.get("tie_word_embeddings") is not False
     scaled = config.get("scale_decoder_outputs")
     scaled = tied if scaled is None else scaled
@@ -71,7 +71,7 @@ def _simplify(config: Config, names: Names) -> Config:
     }
 
 
-def _publish(config: Config) -> Config:
+def _restore(config: Config) -> Config:
     scaled = config["logit_scale"] == "inverse_sqrt_width"
     if scaled and not config["tie_word_embeddings"]:
         raise UserError("config.model.logit_scale=inverse_sqrt_width goes with tied=True alone")
@@ -79,27 +79,27 @@ def _publish(config: Config) -> Config:
     return {**rest, "scale_decoder_outputs": False} if config["tie_word_embeddings"] and not scaled else rest
 
 
-T5 = Family(
+T5 = ConversionSpec(
     model_type="t5",
     architecture="T5ForConditionalGeneration",
     model="encoder_decoder",
     keys=(
-        Key("vocab_size", "embedding_rows"),
-        Key("d_model", "width"),
-        Key("num_layers", "encoder_layers"),
-        Key("num_decoder_layers", "decoder_layers"),
-        Key("num_heads", "heads"),
-        Key("d_kv", "head_dim"),
-        Key("d_ff", "feed_forward"),
-        Key("n_positions", "max_length", 512),
-        Key("relative_attention_num_buckets", "buckets", 32),
-        Key("relative_attention_max_distance", "max_distance", 128),
-        Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
-        Key("dropout_rate", "dropout", 0.1),
-        Key("attention_dropout", "attention_dropout"),
-        Key("feed_forward_proj", "activation", "relu", _ACTIVATIONS),
-        Key("tie_word_embeddings", "tied", True),
-        Key("logit_scale", "logit_scale", values={"none": "none", "inverse_sqrt_width": "inverse_sqrt_width"}),
+        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("d_model", "width"),
+        ConfigKey("num_layers", "encoder_layers"),
+        ConfigKey("num_decoder_layers", "decoder_layers"),
+        ConfigKey("num_heads", "heads"),
+        ConfigKey("d_kv", "head_dim"),
+        ConfigKey("d_ff", "feed_forward"),
+        ConfigKey("n_positions", "max_length", 512),
+        ConfigKey("relative_attention_num_buckets", "buckets", 32),
+        ConfigKey("relative_attention_max_distance", "max_distance", 128),
+        ConfigKey("layer_norm_epsilon", "norm_epsilon", 1e-6),
+        ConfigKey("dropout_rate", "dropout", 0.1),
+        ConfigKey("attention_dropout", "attention_dropout"),
+        ConfigKey("feed_forward_proj", "activation", "relu", _ACTIVATIONS),
+        ConfigKey("tie_word_embeddings", "tied", True),
+        ConfigKey("logit_scale", "logit_scale", values={"none": "none", "inverse_sqrt_width": "inverse_sqrt_width"}),
     ),
     fixed={
         "score": "dot",
@@ -113,17 +113,22 @@ T5 = Family(
         "embedding_norm": False,
         "output_bias": False,
     },
-    begun={"initialization": "t5"},
-    only=(FixedKey("is_encoder_decoder", True, written=True),),
-    entries=(*table("shared", "embedding"), *_side("encoder", False), *_side("decoder", True), *unembedding()),
-    aliases={
+    training_defaults={"initialization": "t5"},
+    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, written=True),),
+    entries=(
+        *table_entries("shared", "embedding"),
+        *_side("encoder", False),
+        *_side("decoder", True),
+        *unembedding_entries(),
+    ),
+    tensor_aliases={
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
         "lm_head.weight": "shared.weight",
     },
     # Published files also hold a table for cross-attention, which no version reads.
-    harmless=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-    simplify=_simplify,
-    simplified=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act"}),
-    publish=_publish,
+    ignored_tensors=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    simplify_config=_simplify,
+    keys_simplified=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act"}),
+    restore_config=_restore,
 )

@@ -10,115 +10,122 @@ import numpy as np
 Shape = tuple[int, ...]
 
 
-class Form(enum.Enum):
-    """A tensor's axes: one (vector), or a matrix's inputs and outputs in either order.
+class TensorAxes(enum.Enum):
+    """The axes of a tensor in a file.
 
-    one_in_out has an axis of one in front, one_one_in two. ours has the axes of our leaf, outputs_first the same with
-    the last in front. convolution is [outputs, channels, rows, columns], where ours is
+    vector: One axis. in_out, out_in: A matrix of inputs and outputs, in this order. leading_one_in_out: in_out behind
+    an axis of size one. two_leading_ones_in: The inputs behind two axes of size one. same: The axes of our parameter.
+    outputs_first: The same with the last axis in front. convolution: [outputs, channels, rows, columns], where ours is
     [rows, columns, channels, outputs].
     """
 
     VECTOR = "vector"
     IN_OUT = "in_out"
     OUT_IN = "out_in"
-    ONE_IN_OUT = "one_in_out"
-    ONE_ONE_IN = "one_one_in"
-    OURS = "ours"
+    LEADING_ONE_IN_OUT = "leading_one_in_out"
+    TWO_LEADING_ONES_IN = "two_leading_ones_in"
+    SAME = "same"
     OUTPUTS_FIRST = "outputs_first"
     CONVOLUTION = "convolution"
 
 
-class Fusion(enum.Enum):
-    """How several leaves share the output axis: concatenated, or interleaved within every head."""
+class FusedOrder(enum.Enum):
+    """How several parameters share the output axis: concatenated (blocks), or interleaved within every head (heads)."""
 
     BLOCKS = "blocks"
     HEADS = "heads"
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """A tensor of some form; the first `inputs` axes of our leaf are the matrix's inputs, all others its outputs."""
+class TensorLayout:
+    """How a tensor arranges one or several parameters of ours; reading and writing are exact inverses.
 
-    form: Form
+    Attributes:
+        axes: The axes of the tensor.
+        inputs: How many leading axes of our parameter are inputs of the matrix; all others are outputs.
+        order: How several parameters share the output axis.
+    """
+
+    axes: TensorAxes
     inputs: int
-    fusion: Fusion = Fusion.BLOCKS
+    order: FusedOrder = FusedOrder.BLOCKS
 
     def tensor_shape(self, shapes: Sequence[Shape]) -> Shape:
-        """The tensor's shape, from those of its leaves."""
+        """Return the shape of the tensor that holds parameters of these shapes."""
         rows = math.prod(shapes[0][: self.inputs])
         columns = sum(math.prod(shape[self.inputs :]) for shape in shapes)
-        match self.form:
-            case Form.VECTOR:
+        match self.axes:
+            case TensorAxes.VECTOR:
                 return (rows * columns,)
-            case Form.IN_OUT:
+            case TensorAxes.IN_OUT:
                 return (rows, columns)
-            case Form.OUT_IN:
+            case TensorAxes.OUT_IN:
                 return (columns, rows)
-            case Form.ONE_IN_OUT:
+            case TensorAxes.LEADING_ONE_IN_OUT:
                 return (1, rows, columns)
-            case Form.ONE_ONE_IN:
+            case TensorAxes.TWO_LEADING_ONES_IN:
                 return (1, 1, rows)
-            case Form.OURS:
+            case TensorAxes.SAME:
                 return shapes[0]
-            case Form.OUTPUTS_FIRST:
+            case TensorAxes.OUTPUTS_FIRST:
                 return (shapes[0][-1], *shapes[0][:-1])
-            case Form.CONVOLUTION:
+            case TensorAxes.CONVOLUTION:
                 height, width, channels, outputs = shapes[0]
                 return (outputs, channels, height, width)
 
     def read(self, tensor: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
-        """The leaves in a tensor."""
+        """Return the parameters in a tensor, in these shapes."""
         rows = math.prod(shapes[0][: self.inputs])
-        if self.form is Form.CONVOLUTION:
+        if self.axes is TensorAxes.CONVOLUTION:
             return [tensor.transpose(2, 3, 1, 0)]
-        if self.form is Form.OUTPUTS_FIRST:
+        if self.axes is TensorAxes.OUTPUTS_FIRST:
             return [np.moveaxis(tensor, 0, -1)]
-        matrix = (tensor.T if self.form is Form.OUT_IN else tensor).reshape(rows, -1)
-        match self.fusion:
-            case Fusion.BLOCKS:
+        matrix = (tensor.T if self.axes is TensorAxes.OUT_IN else tensor).reshape(rows, -1)
+        match self.order:
+            case FusedOrder.BLOCKS:
                 ends = np.cumsum([math.prod(shape[self.inputs :]) for shape in shapes])[:-1]
                 parts = np.split(matrix, ends, axis=1)
-            case Fusion.HEADS:
+            case FusedOrder.HEADS:
                 # [rows, H, leaves, D]: every leaf has heads of one depth.
                 by_head = matrix.reshape(rows, -1, len(shapes), shapes[0][-1])
                 parts = [by_head[:, :, number] for number in range(len(shapes))]
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def write(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
-        """The tensor of leaves: the inverse of `read`."""
+        """Return the tensor that holds these parameters: the inverse of `read`."""
         rows = math.prod(leaves[0].shape[: self.inputs])
-        if self.form is Form.CONVOLUTION:
+        if self.axes is TensorAxes.CONVOLUTION:
             return np.ascontiguousarray(leaves[0].transpose(3, 2, 0, 1))
-        if self.form is Form.OUTPUTS_FIRST:
+        if self.axes is TensorAxes.OUTPUTS_FIRST:
             return np.ascontiguousarray(np.moveaxis(leaves[0], -1, 0))
-        match self.fusion:
-            case Fusion.BLOCKS:
+        match self.order:
+            case FusedOrder.BLOCKS:
                 matrix = np.concatenate([leaf.reshape(rows, -1) for leaf in leaves], axis=1)
-            case Fusion.HEADS:
+            case FusedOrder.HEADS:
                 by_head = [leaf.reshape(rows, -1, leaf.shape[-1]) for leaf in leaves]
                 matrix = np.stack(by_head, axis=2).reshape(rows, -1)
-        tensor = matrix.T if self.form is Form.OUT_IN else matrix
+        tensor = matrix.T if self.axes is TensorAxes.OUT_IN else matrix
         return np.ascontiguousarray(tensor.reshape(self.tensor_shape([leaf.shape for leaf in leaves])))
 
 
-VECTOR = Layout(Form.VECTOR, 0)
-VECTOR_BY_HEADS = Layout(Form.VECTOR, 0, Fusion.HEADS)
-ROW = Layout(Form.IN_OUT, 0)
+VECTOR = TensorLayout(TensorAxes.VECTOR, 0)
+VECTOR_BY_HEADS = TensorLayout(TensorAxes.VECTOR, 0, FusedOrder.HEADS)
+ROW_VECTOR = TensorLayout(TensorAxes.IN_OUT, 0)
 """[1, n] of a vector."""
-ONE_TABLE = Layout(Form.ONE_IN_OUT, 1)
+TABLE_WITH_LEADING_AXIS = TensorLayout(TensorAxes.LEADING_ONE_IN_OUT, 1)
 """[1, in, out] of a table."""
-ONE_ONE = Layout(Form.ONE_ONE_IN, 1)
+VECTOR_WITH_LEADING_AXES = TensorLayout(TensorAxes.TWO_LEADING_ONES_IN, 1)
 """[1, 1, n] of a vector."""
-OURS = Layout(Form.OURS, 1)
+SAME_AXES = TensorLayout(TensorAxes.SAME, 1)
 """A tensor with the very axes of our leaf: XLNet keeps heads and their depth apart, as we do."""
-OUTPUTS_FIRST = Layout(Form.OUTPUTS_FIRST, 1)
+OUTPUTS_FIRST = TensorLayout(TensorAxes.OUTPUTS_FIRST, 1)
 """The same with the outputs, our last axis, in front."""
-CONVOLUTION = Layout(Form.CONVOLUTION, 3)
-TABLE = Layout(Form.IN_OUT, 1)
+CONVOLUTION = TensorLayout(TensorAxes.CONVOLUTION, 3)
+TABLE = TensorLayout(TensorAxes.IN_OUT, 1)
 """A matrix as we keep it, [in, out]: tables, and GPT-2's projections."""
-LINEAR = Layout(Form.OUT_IN, 1)
+LINEAR = TensorLayout(TensorAxes.OUT_IN, 1)
 """A matrix [out, in], from one of our axes: into heads, or between widths."""
-LINEAR_BY_HEADS = Layout(Form.OUT_IN, 1, Fusion.HEADS)
-FROM_HEADS = Layout(Form.OUT_IN, 2)
+LINEAR_BY_HEADS = TensorLayout(TensorAxes.OUT_IN, 1, FusedOrder.HEADS)
+FROM_HEADS = TensorLayout(TensorAxes.OUT_IN, 2)
 """A matrix [out, in] whose inputs are heads and their depth."""
-TABLE_FROM_HEADS = Layout(Form.IN_OUT, 2)
+TABLE_FROM_HEADS = TensorLayout(TensorAxes.IN_OUT, 2)

@@ -10,32 +10,32 @@ from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     Config,
-    Entry,
-    Family,
-    FixedKey,
-    Key,
-    Names,
-    attention,
-    linear,
-    norm,
+    ConfigKey,
+    ConversionSpec,
+    FixedConfigKey,
+    TensorEntry,
+    TensorNames,
+    attention_entries,
+    linear_entries,
+    norm_entries,
 )
-from transformer.huggingface.tensor_layouts import CONVOLUTION, ONE_TABLE, VECTOR, Shape
+from transformer.huggingface.tensor_layouts import CONVOLUTION, TABLE_WITH_LEADING_AXIS, VECTOR, Shape
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.models.vit import VitConfig
 
 _KEYS = (
-    Key("patch_size", "patch", 16),
-    Key("num_hidden_layers", "layers", 12),
-    Key("hidden_size", "width", 768),
-    Key("num_attention_heads", "heads", 12),
-    Key("intermediate_size", "feed_forward", 3072),
-    Key("layer_norm_eps", "norm_epsilon", 1e-12),
-    Key("hidden_dropout_prob", "dropout", 0.0),
-    Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
-    Key("hidden_act", "activation", "gelu", ACTIVATIONS),
-    Key("image_size", "side", 224),
-    Key("num_channels", "channels", 3),
-    Key("num_labels", "classes", 2),
+    ConfigKey("patch_size", "patch", 16),
+    ConfigKey("num_hidden_layers", "layers", 12),
+    ConfigKey("hidden_size", "width", 768),
+    ConfigKey("num_attention_heads", "heads", 12),
+    ConfigKey("intermediate_size", "feed_forward", 3072),
+    ConfigKey("layer_norm_eps", "norm_epsilon", 1e-12),
+    ConfigKey("hidden_dropout_prob", "dropout", 0.0),
+    ConfigKey("attention_probs_dropout_prob", "attention_dropout", 0.0),
+    ConfigKey("hidden_act", "activation", "gelu", ACTIVATIONS),
+    ConfigKey("image_size", "side", 224),
+    ConfigKey("num_channels", "channels", 3),
+    ConfigKey("num_labels", "classes", 2),
 )
 _FIXED: dict[str, Any] = {
     "positions": "learned",
@@ -46,7 +46,7 @@ _FIXED: dict[str, Any] = {
 }
 
 
-def _simplify(config: Config, names: Names) -> Config:
+def _simplify(config: Config, names: TensorNames) -> Config:
     """The config with the number of its classes, which the names of the classes say where they stand in it."""
     for key in ("image_size", "patch_size"):
         if isinstance(config.get(key), list):
@@ -61,7 +61,7 @@ def _interface(section: Config) -> TaskInterface:
     return TaskInterface({"image": image}, {"classes": section["classes"]})
 
 
-def _told(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
+def _fields_from_shapes(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
     """The images' size and the number of classes, from the tables of positions and of the head."""
     patches = shapes["positions/table"][0] - model.readout.tokens if "positions/table" in shapes else 0
     return {
@@ -71,46 +71,46 @@ def _told(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
     }
 
 
-def _entries(body: str) -> tuple[Entry, ...]:
+def _entries(body: str) -> tuple[TensorEntry, ...]:
     layer = f"{body}.encoder.layer.{{layer}}"
     names = ("attention.query", "attention.key", "attention.value", "output.dense")
     patches = f"{body}.embeddings.patch_embeddings.projection"
     return (
-        Entry(f"{body}.embeddings.cls_token", ("class_token",), ONE_TABLE),
-        Entry(f"{body}.embeddings.distillation_token", ("distillation_token",), ONE_TABLE),
-        Entry(f"{body}.embeddings.position_embeddings", ("positions/table",), ONE_TABLE),
-        Entry(f"{patches}.weight", ("embed/kernel",), CONVOLUTION),
-        Entry(f"{patches}.bias", ("embed/bias",), VECTOR),
-        *norm(f"{layer}.layernorm_before", "layers/attention_residual/norm"),
-        *attention(f"{layer}.attention", "layers/attention", names),
-        *norm(f"{layer}.layernorm_after", "layers/feed_forward_residual/norm"),
-        *linear(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
-        *linear(f"{layer}.output.dense", "layers/feed_forward/contract"),
-        *norm(f"{body}.layernorm", "norm"),
+        TensorEntry(f"{body}.embeddings.cls_token", ("class_token",), TABLE_WITH_LEADING_AXIS),
+        TensorEntry(f"{body}.embeddings.distillation_token", ("distillation_token",), TABLE_WITH_LEADING_AXIS),
+        TensorEntry(f"{body}.embeddings.position_embeddings", ("positions/table",), TABLE_WITH_LEADING_AXIS),
+        TensorEntry(f"{patches}.weight", ("embed/kernel",), CONVOLUTION),
+        TensorEntry(f"{patches}.bias", ("embed/bias",), VECTOR),
+        *norm_entries(f"{layer}.layernorm_before", "layers/attention_residual/norm"),
+        *attention_entries(f"{layer}.attention", "layers/attention", names),
+        *norm_entries(f"{layer}.layernorm_after", "layers/feed_forward_residual/norm"),
+        *linear_entries(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
+        *linear_entries(f"{layer}.output.dense", "layers/feed_forward/contract"),
+        *norm_entries(f"{body}.layernorm", "norm"),
     )
 
 
-def _family(model_type: str, architecture: str, readout: str, heads: tuple[Entry, ...]) -> Family:
-    return Family(
+def _family(model_type: str, architecture: str, readout: str, heads: tuple[TensorEntry, ...]) -> ConversionSpec:
+    return ConversionSpec(
         model_type=model_type,
         architecture=architecture,
         model="vit",
         keys=_KEYS,
         fixed={**_FIXED, "readout": readout},
-        begun={"initialization": "bert"},
-        only=(FixedKey("qkv_bias", True),),
+        training_defaults={"initialization": "bert"},
+        fixed_keys=(FixedConfigKey("qkv_bias", True),),
         entries=(*_entries(model_type), *heads),
-        simplify=_simplify,
+        simplify_config=_simplify,
         interface=_interface,
-        beside=frozenset({"side", "channels", "classes"}),
-        told=_told,
+        interface_keys=frozenset({"side", "channels", "classes"}),
+        fields_from_shapes=_fields_from_shapes,
     )
 
 
-VIT = _family("vit", "ViTForImageClassification", "class_token", tuple(linear("classifier", "head")))
+VIT = _family("vit", "ViTForImageClassification", "class_token", tuple(linear_entries("classifier", "head")))
 DEIT = _family(
     "deit",
     "DeiTForImageClassificationWithTeacher",
     "distilled",
-    (*linear("cls_classifier", "head"), *linear("distillation_classifier", "distilled")),
+    (*linear_entries("cls_classifier", "head"), *linear_entries("distillation_classifier", "distilled")),
 )

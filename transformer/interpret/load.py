@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import UserError, hash_of
-from transformer.huggingface.convert import read_config, read_folder
+from transformer.huggingface.convert import read_config, read_model_folder
 from transformer.interpret.named_maps import Maps, maps_of
 from transformer.interpret.show import AttentionPage, in_notebook
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
@@ -181,13 +181,13 @@ def _as_tuple(texts: Texts) -> tuple[str, ...]:
 
 
 def _of_published(folder: Path) -> Loaded:
-    foreign = read_folder(folder)
-    kept = kept_of(folder, foreign)
-    experiment = resolve(config_of(foreign, kept, FineTuning(), name=folder.resolve().name))
+    imported = read_model_folder(folder)
+    kept = kept_of(folder, imported)
+    experiment = resolve(config_of(imported, kept, FineTuning(), name=folder.resolve().name))
     model = _model(experiment, kept)
-    params = jax.tree.map(jax.numpy.asarray, foreign.params)
+    params = jax.tree.map(jax.numpy.asarray, imported.params)
     state = model.functional.bind(params).initial_state(jax.random.key(0))
-    return Loaded(experiment, model, Variables(params, state), kept, foreign.config, 0, tuple(foreign.notes))
+    return Loaded(experiment, model, Variables(params, state), kept, imported.config, 0, tuple(imported.notes))
 
 
 def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> Loaded:

@@ -11,8 +11,8 @@ from jaxtyping import Array
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.constraints import Prompt
-from transformer.decoding.generate import Rollout, Tokens, generate
-from transformer.decoding.stop_sequences import cut
+from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
+from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
 from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, View
 from transformer.tasks.decoding import Decoding
@@ -38,16 +38,16 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
 
 def roll_out(
     view: View, tokenizer: AnyTokenizer, prompts: Batch, decoding: Decoding, *, begins: bool = False
-) -> Rollout:
+) -> DecodedSequences:
     """The model's continuations of the prompts, a pure function that can run under jit; `begins`: none has text."""
     inputs = {name: jnp.asarray(prompts[name]) for name in ("tokens", "lengths")}
     return generate(
         view.model,
         view.variables,
         inputs,
-        chooser=decoding.chooser,
+        strategy=decoding.strategy,
         length=decoding.max_new_tokens,
-        tokens=Tokens(tokenizer.pad, tokenizer.begin, tokenizer.end),
+        tokens=SpecialTokens(tokenizer.pad, tokenizer.begin, tokenizer.end),
         key=jax.random.key(decoding.seed),
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
         constraints=decoding.constraints(tokenizer, generated_tokens(view, inputs), begins=begins),
@@ -99,7 +99,7 @@ def continue_texts(
     begins = all(tokenizer.special.issuperset(row) for row in read_prompts(prompts))
 
     @jax.jit
-    def run(variables: Variables, batch: Batch) -> Rollout:
+    def run(variables: Variables, batch: Batch) -> DecodedSequences:
         return roll_out(view._replace(variables=variables), tokenizer, batch, decoding, begins=begins)
 
     rollout = run(view.variables, prompts)
@@ -151,7 +151,7 @@ def _continued(
     whole = tokenizer.continuation(prompt, chosen)
     # A space that the next word would show may be the end of a stop string already.
     spaced = bool(chosen) and tokenizer.token_bytes()[chosen[-1]].endswith(b" ") and not whole.endswith(" ")
-    said = cut(whole + " " * spaced, stops)[: len(whole)]
+    said = cut_at_stop(whole + " " * spaced, stops)[: len(whole)]
     while len(said) < len(whole) and len(tokenizer.continuation(prompt, chosen[:-1])) >= len(said) and chosen:
         chosen = chosen[:-1]
     # Where a tokenizer drops the white space at the end of a text, that of the text itself stands there.

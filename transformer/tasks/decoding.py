@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from transformer.config import Amount, Beams, Config, Count, Positive, Seed, UserError, check_several, from_config
-from transformer.decoding.beam import Beam
+from transformer.decoding.beam import BeamSearch
 from transformer.decoding.constraints import Constraints
-from transformer.decoding.generate import Chooser
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.generate import DecodingStrategy
+from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
-from transformer.decoding.stop_sequences import stop_table
+from transformer.decoding.stop_sequences import build_stop_table
 
 if TYPE_CHECKING:
     from transformer.data.tokenizers.load import AnyTokenizer
@@ -65,7 +65,7 @@ class Decoding(Config):
         return from_config(cls, own | dict(given), "decoding")
 
     @property
-    def chooser(self) -> Chooser:
+    def strategy(self) -> DecodingStrategy:
         """The decoding method: greedy, beam search or sampling.
 
         Raises:
@@ -75,7 +75,7 @@ class Decoding(Config):
             temperature = 1.0 if self.temperature is None else self.temperature
             top_p = 1.0 if self.top_p is None else self.top_p
             return Sampling(temperature, self.top_k or 0, top_p, beams=self.num_samples)
-        return Greedy() if self.beams == 1 else Beam(self.beams, self.length_penalty)
+        return GreedySearch() if self.beams == 1 else BeamSearch(self.beams, self.length_penalty)
 
     def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int, *, begins: bool) -> Constraints:
         """The repetition penalty, and the stop strings as the tokenizer's tokens spell them.
@@ -87,7 +87,7 @@ class Decoding(Config):
         table = None
         if self.stop_sequences:
             written = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
-            table = stop_table(self.stop_sequences, *([*known, *[b""] * len(unknown)] for known in written))
+            table = build_stop_table(self.stop_sequences, *([*known, *[b""] * len(unknown)] for known in written))
         return Constraints(self.repetition_penalty, tuple(unknown), table)
 
     def _sampled(self) -> list[str]:

@@ -14,7 +14,7 @@ from transformer.attention.sites import Site, between
 from transformer.config import UserError
 from transformer.data.images import unscaled
 from transformer.decoding.constraints import Constraints
-from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.generate import SpecialTokens, generate
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_CAPTIONING, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import LOOKED
@@ -74,9 +74,9 @@ class TokenSequenceTask(PlainTask):
             view.model,
             view.variables,
             {name: jnp.asarray(batch[name]) for name in self.given},
-            chooser=decoding.chooser,
+            strategy=decoding.strategy,
             length=decoding.max_new_tokens,
-            tokens=Tokens(PAD, BEGIN, END, self.known),
+            tokens=SpecialTokens(PAD, BEGIN, END, self.known),
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
         )

@@ -13,8 +13,8 @@ from transformer.config import UserError
 from transformer.data.batches import TokenBatches
 from transformer.data.datasets.translation import Pair
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.decoding.generate import Coverage, Rollout, Tokens, generate
-from transformer.decoding.stop_sequences import cut
+from transformer.decoding.generate import CoveragePenalty, DecodedSequences, SpecialTokens, generate
+from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Reading, View
@@ -56,14 +56,14 @@ def translate(
     constraints = decoding.constraints(tokenizer, generated_tokens(view, source_only), begins=True)
 
     @jax.jit
-    def run(variables: Variables, inputs: Batch) -> Rollout:
+    def run(variables: Variables, inputs: Batch) -> DecodedSequences:
         return generate(
             view.model,
             variables,
             inputs,
-            chooser=decoding.chooser,
+            strategy=decoding.strategy,
             length=decoding.max_new_tokens,
-            tokens=Tokens(*special_tokens(tokenizer)),
+            tokens=SpecialTokens(*special_tokens(tokenizer)),
             key=jax.random.key(decoding.seed),
             constraints=constraints,
             coverage=coverage_over(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
@@ -72,7 +72,7 @@ def translate(
     rollout = run(view.variables, source_only)
     best_BxT, lengths_B = np.asarray(rollout.tokens[:, 0]), np.asarray(rollout.lengths[:, 0])
     return [
-        pair._replace(target=cut(tokenizer.decode(tokens[:length]), decoding.stop_sequences))
+        pair._replace(target=cut_at_stop(tokenizer.decode(tokens[:length]), decoding.stop_sequences))
         for pair, tokens, length in zip(source, best_BxT, lengths_B, strict=True)
     ]
 
@@ -90,7 +90,9 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
         raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
 
 
-def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float) -> Coverage | None:
+def coverage_over(
+    view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float
+) -> CoveragePenalty | None:
     """What the attention of target over source is to cover; None without a weight.
 
     Raises:
@@ -104,7 +106,7 @@ def coverage_over(view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyToken
             f"coverage_penalty={weight} reads the attention of target over source, which this model has not: leave it "
             "out, or say 0"
         )
-    return Coverage(weight, sites, source_BxS != special_tokens(tokenizer).pad)
+    return CoveragePenalty(weight, sites, source_BxS != special_tokens(tokenizer).pad)
 
 
 def reading_of(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Reading:

@@ -14,7 +14,7 @@ from transformer.data.datasets.overlap import said_of_overlap
 from transformer.data.datasets.translation import Pair, is_pair_files, is_synthetic
 from transformer.data.datasets.user_files import BY_CONTENT
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
 from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
 from transformer.tasks.contract import (
@@ -184,9 +184,9 @@ class Translation(PlainTask):
             view.model,
             view.variables,
             {"source": jnp.asarray(batch["source"])},
-            chooser=Sampling(beams=self.config.num_samples),
+            strategy=Sampling(beams=self.config.num_samples),
             length=labels_BxT.shape[1],
-            tokens=Tokens(*self._special),
+            tokens=SpecialTokens(*self._special),
             key=key,
         )
         drawn_BxNxT = rollout.tokens

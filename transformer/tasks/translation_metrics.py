@@ -15,9 +15,9 @@ from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
 from transformer.data.datasets.aligned_slots import Links
 from transformer.data.datasets.translation import Pair
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.decoding.beam import Beam
-from transformer.decoding.generate import Chooser, Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import DecodingStrategy, SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.tasks.continuation import generated_tokens
 from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
 from transformer.tasks.decoding import Decoding
@@ -175,9 +175,9 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
             view.model,
             view.variables,
             inputs,
-            chooser=chosen,
+            strategy=chosen,
             length=inputs["source"].shape[1],
-            tokens=Tokens(*special_tokens(tokenizer)),
+            tokens=SpecialTokens(*special_tokens(tokenizer)),
             constraints=Decoding().constraints(tokenizer, generated_tokens(view, inputs), begins=True),
             coverage=coverage_over(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
@@ -186,9 +186,9 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
     return step
 
 
-def make_chooser(config: TranslationConfig) -> Chooser:
+def make_chooser(config: TranslationConfig) -> DecodingStrategy:
     """Greedy for one beam, else beam search."""
-    return Greedy() if config.beams == 1 else Beam(config.beams, config.length_penalty)
+    return GreedySearch() if config.beams == 1 else BeamSearch(config.beams, config.length_penalty)
 
 
 def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:

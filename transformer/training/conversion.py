@@ -13,7 +13,7 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface import preprocessor
-from transformer.huggingface.convert import Foreign, claimed_folder, read_folder, write_folder
+from transformer.huggingface.convert import ImportedModel, output_folder, read_model_folder, write_model_folder
 from transformer.layers.lora import LoraConfig, merged
 from transformer.models import registry
 from transformer.models.model import PyTree, count_parameters
@@ -91,18 +91,18 @@ def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converte
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
-    foreign = read_folder(source)
-    kept = kept_of(source, foreign)
+    imported = read_model_folder(source)
+    kept = kept_of(source, imported)
     if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
-    experiment = resolve(config_of(foreign, kept, fine_tuning, name=workdir.resolve().name))
+    experiment = resolve(config_of(imported, kept, fine_tuning, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable(experiment)) as directory:
         try:
             # First: without its checkpoint, whatever became of that, it is refused instead of trained from the start.
-            directory.record(converted={"model_type": foreign.config["model_type"], "notes": foreign.notes})
+            directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
             if not isinstance(kept, ImageSpec):
                 kept.save(directory.path)
-            parameters, begun = _save_start(experiment, directory, foreign.params, fine_tuning.seed, kept)
+            parameters, begun = _save_start(experiment, directory, imported.params, fine_tuning.seed, kept)
         except BaseException:
             if last_saved_step(directory.checkpoints) is None:
                 # Or the same command would be refused once the disk has space again.
@@ -110,15 +110,15 @@ def import_run(source: Path, workdir: Path, fine_tuning: FineTuning) -> Converte
                     storage_of(directory.checkpoints).remove_tree(directory.checkpoints)
                 directory.abandon()
             raise
-    return Converted(TASKS[foreign.model["family"]], parameters, (*foreign.notes, *begun))
+    return Converted(TASKS[imported.model["family"]], parameters, (*imported.notes, *begun))
 
 
-def kept_of(source: Path, foreign: Foreign) -> AnyTokenizer | ImageSpec:
+def kept_of(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
     """What a published model reads texts by: its tokenizer, or of images their size and the names of its classes."""
-    if "image" not in foreign.interface.inputs:
+    if "image" not in imported.interface.inputs:
         return from_huggingface(source)
-    _, height, width, channels = foreign.interface.inputs["image"].shape
-    named, count = foreign.config.get("id2label") or {}, foreign.interface.vocabularies["classes"]
+    _, height, width, channels = imported.interface.inputs["image"].shape
+    named, count = imported.config.get("id2label") or {}, imported.interface.vocabularies["classes"]
     names = (str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
     return ImageSpec((height, width, channels), tuple(names))
 
@@ -145,7 +145,7 @@ def _save_start(
 
 
 def config_of(
-    foreign: Foreign, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuning, *, name: str
+    imported: ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuning, *, name: str
 ) -> dict[str, Any]:
     """The config of a run that trains a model further.
 
@@ -153,15 +153,15 @@ def config_of(
         UserError: For a tokenizer with more tokens than the model.
     """
     if isinstance(kept, ImageSpec):
-        task = _image_task(foreign, fine_tuning)
+        task = _image_task(imported, fine_tuning)
     else:
-        task = _text_task(foreign, kept, fine_tuning)
+        task = _text_task(imported, kept, fine_tuning)
     return {
         "name": name,
         "seed": fine_tuning.seed,
         "steps": fine_tuning.steps,
         "task": task,
-        "model": foreign.model,
+        "model": imported.model,
         # A schedule without an end allows more steps later.
         "optimizer": {
             "algorithm": "adamw",
@@ -176,23 +176,23 @@ def config_of(
     }
 
 
-def _given(foreign: Foreign, fine_tuning: FineTuning) -> dict[str, Any]:
+def _given(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
     given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
-    return {"name": TASKS[foreign.model["family"]]} | {key: value for key, value in given.items() if value is not None}
+    return {"name": TASKS[imported.model["family"]]} | {key: value for key, value in given.items() if value is not None}
 
 
-def _image_task(foreign: Foreign, fine_tuning: FineTuning) -> dict[str, Any]:
+def _image_task(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
     """The task over images, which are resized and normalized as preprocessor_config.json says it."""
     return {
         "dataset": "images",
-        **_given(foreign, fine_tuning),
-        **foreign.images,
+        **_given(imported, fine_tuning),
+        **imported.preprocessing,
         "batch_size": fine_tuning.batch_size,
     }
 
 
-def _text_task(foreign: Foreign, tokenizer: AnyTokenizer, fine_tuning: FineTuning) -> dict[str, Any]:
-    model, task = foreign.model, _given(foreign, fine_tuning)
+def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuning) -> dict[str, Any]:
+    model, task = imported.model, _given(imported, fine_tuning)
     rows, name = model["embedding_rows"], task["name"]
     if tokenizer.vocabulary > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
@@ -233,13 +233,13 @@ def export_run(workdir: Path, target: Path, step: int | None = None, trusted: Co
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
-        with claimed_folder(target, "--save_pretrained"):
-            family = write_folder(target, model, params, keys=labels)
-            said = preprocessor.written_preprocessor(family.model_type, height, experiment.task, channels)
+        with output_folder(target, "--save_pretrained"):
+            family = write_model_folder(target, model, params, keys=labels)
+            said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, said)
     else:
-        with claimed_folder(target, "--save_pretrained"):
-            family = write_folder(target, model, params, _token_keys(experiment, kept))
+        with output_folder(target, "--save_pretrained"):
+            family = write_model_folder(target, model, params, _token_keys(experiment, kept))
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
     return Converted(family.model_type, count_parameters(params), tuple(notes))
 

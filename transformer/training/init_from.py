@@ -18,7 +18,7 @@ from transformer.config import Config, UserError, from_config, nearest
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import FILE, saved_in
-from transformer.huggingface.convert import Published, open_folder
+from transformer.huggingface.convert import OpenedModel, open_model_folder
 from transformer.installation import command_words
 from transformer.json_files import read_object
 from transformer.layers.lora import LoraConfig, beside, has_low_rank, low_rank, with_low_rank
@@ -388,7 +388,7 @@ def _another_tokenizer(path: Path) -> str:
 
 def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
     try:
-        published = open_folder(path)
+        published = open_model_folder(path)
     except UserError as error:
         raise UserError(f"config.initialize_from.run: {error}") from error
     arrays: dict[str, np.ndarray] = {}
@@ -410,7 +410,7 @@ def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
 
 
-def _notes_of_folder(path: Path, published: Published, workdir: Path | None) -> tuple[str, ...]:
+def _notes_of_folder(path: Path, published: OpenedModel, workdir: Path | None) -> tuple[str, ...]:
     if workdir is None or "image" in published.interface.inputs or not saved_in(workdir):
         return ()
     theirs, ours = (

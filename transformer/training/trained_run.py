@@ -12,8 +12,8 @@ import jax
 from transformer.config import UserError
 from transformer.costs.sizes import active_parameters
 from transformer.data.datasets.preparation import downloads
-from transformer.decoding.ensemble import Ensemble, joined
-from transformer.decoding.shallow_fusion import Fused
+from transformer.decoding.ensemble import Ensemble, join_variables
+from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.installation import command_words
 from transformer.models import registry as models
 from transformer.models.model import PyTree, replace_with_averaged
@@ -172,7 +172,7 @@ def load_ensemble(
         view_of(one.model, of_run, of_experiment.eval_parameters).variables for of_experiment, one, of_run in runs
     ]
     # The average that the first evaluates puts no parameter in the place of those that were chosen.
-    state = state._replace(variables=joined(chosen), averages={experiment.eval_parameters: {}})
+    state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
     return experiment, assembly._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
@@ -225,8 +225,8 @@ def with_language_model(
         view_of(one.model, of_run, of_experiment.eval_parameters).variables
         for of_experiment, one, of_run in (loaded, (language_experiment, language, language_state))
     ]
-    state = state._replace(variables=joined(chosen), averages={experiment.eval_parameters: {}})
-    return experiment, assembly._replace(model=Fused.of(model, language.model, numbers, weight)), state
+    state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
+    return experiment, assembly._replace(model=ShallowFusion.of(model, language.model, numbers, weight)), state
 
 
 def _special_tokens(assembly: Assembly) -> tuple[int | None, ...]:

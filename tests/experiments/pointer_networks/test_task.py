@@ -159,7 +159,7 @@ def test_some_token_is_allowed_behind_whatever_tokens_came(problem: Problem) -> 
     tokens[:, 20:] = np.maximum(tokens[:, 20:], 1)  # half of the rows never end
     state = rule.start(40, 6)
     for tokens_R in tokens:
-        assert rule.allowed(state).any(axis=1).all()
+        assert rule.allowed_tokens(state).any(axis=1).all()
         state = rule.advance(state, tokens_R)
 
 

@@ -13,8 +13,8 @@ from tests.oracles import recurrent as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.decoding.beam import Beam
-from transformer.decoding.generate import Tokens, generate
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import SpecialTokens, generate
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
@@ -202,9 +202,9 @@ def test_a_beam_search_over_copies_scores_them_as_teacher_forcing_does() -> None
             model,
             variables,
             source,
-            chooser=Beam(3, length_penalty=0.0),
+            strategy=BeamSearch(3, length_penalty=0.0),
             length=4,
-            tokens=Tokens(PAD, BEGIN, END),
+            tokens=SpecialTokens(PAD, BEGIN, END),
         )
     )()
     tokens, lengths = np.asarray(found.tokens), np.asarray(found.lengths)

@@ -13,9 +13,9 @@ from jaxtyping import Array
 
 from transformer.benchmarks.programs.decoder_step import decoder_of
 from transformer.benchmarks.programs.process import measured
-from transformer.decoding.beam import Beam
-from transformer.decoding.generate import Chooser, Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import DecodingStrategy, SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import Variables, count_parameters
 
 # So much for length that a hypothesis which has not ended may always become the best: the search runs to its end.
@@ -27,22 +27,22 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     model, task = decoder_of(settings)
     variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
     prompts_RxP = task.source(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
-    tokens = Tokens(end=settings["vocabulary"] - 1)
+    tokens = SpecialTokens(end=settings["vocabulary"] - 1)
     beams = settings["beams"]
 
-    def lengths_by(chooser: Chooser) -> Any:
+    def lengths_by(strategy: DecodingStrategy) -> Any:
         @jax.jit
         def decode(variables: Variables, prompts_BxP: Array) -> Array:
             inputs, count = {"tokens": prompts_BxP}, settings["tokens"]
-            rollout = generate(model, variables, inputs, chooser=chooser, length=count, tokens=tokens)
+            rollout = generate(model, variables, inputs, strategy=strategy, length=count, tokens=tokens)
             return rollout.lengths
 
         return decode
 
     greedy, beam = f"greedy, {settings['rows']} rows", f"{beams} beams, {settings['rows']} rows"
     ways = {
-        greedy: (lengths_by(Greedy()), prompts_RxP),
-        beam: (lengths_by(Beam(beams, LENGTH_PENALTY)), prompts_RxP[: settings["rows"] // beams]),
+        greedy: (lengths_by(GreedySearch()), prompts_RxP),
+        beam: (lengths_by(BeamSearch(beams, LENGTH_PENALTY)), prompts_RxP[: settings["rows"] // beams]),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     steps = {}

@@ -17,8 +17,8 @@ from jaxtyping import Array, Int
 
 from transformer.benchmarks.programs.decoder_step import decoder_of
 from transformer.benchmarks.programs.process import measured
-from transformer.decoding.generate import Tokens, generate
-from transformer.decoding.greedy import Greedy
+from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import Model, Variables, count_parameters
 
 
@@ -48,7 +48,9 @@ def cached(model: Model, settings: Mapping[str, Any]) -> Callable[[Variables, np
     def decode(variables: Variables, prompt_BxP: Array) -> Int[Array, "B T"]:
         inputs = {"tokens": prompt_BxP}
         count = settings["tokens"]
-        return generate(model, variables, inputs, chooser=Greedy(), length=count, tokens=Tokens()).tokens[:, 0]
+        return generate(model, variables, inputs, strategy=GreedySearch(), length=count, tokens=SpecialTokens()).tokens[
+            :, 0
+        ]
 
     return decode
 
