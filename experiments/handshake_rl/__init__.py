@@ -1,1 +1,1 @@
-"""A robot that learns when to shake hands, by attention over what it sees (MDARQN)."""
+"""A robot learns by Q-learning when to shake hands, with attention over its images (MDARQN, Qureshi et al. 2017)."""

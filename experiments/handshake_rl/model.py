@@ -1,4 +1,4 @@
-"""An agent with a recurrent memory that attends to regions of what it sees, in two streams: MDARQN."""
+"""MDARQN: a recurrent Q-network that attends to the regions of a grayscale and a depth image."""
 
 import dataclasses
 import enum
@@ -26,51 +26,49 @@ SITE = "agent/attention"
 STREAMS = ("gray", "depth")
 
 
-class Reading(enum.Enum):
-    """What of the regions' features f_1 ... f_K the recurrent layer reads at step t.
+class RegionPooling(enum.Enum):
+    """How the regions' features f_1 ... f_K become the input of the recurrent layer at step t.
 
     attention: sum_k a_k f_k, a = softmax_k(v' tanh(W h_{t-1} + U f_k)) (Sorokin et al. 2015, DARQN: its soft
-      attention).
-    mean: their mean, which is the same without the choice.
-    all: every region's, side by side (Hausknecht and Stone 2015, DRQN).
+    attention). mean: their mean. concatenate: all regions' features (Hausknecht and Stone 2015, DRQN).
     """
 
     ATTENTION = "attention"
     MEAN = "mean"
-    ALL = "all"
+    CONCATENATE = "concatenate"
 
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentQNetworkConfig(Config, path="config.model"):
-    """Convolutions of `encoder` for each stream, a `reading` of their regions, an LSTM of `width`, a value an action.
+    """Convolutions of `encoder` for each stream, pooled over regions, an LSTM of `width`, and a value for each action.
 
     Raises:
-        UserError: For a width below 1.
+        UserError: If the width is below 1.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(
         default_factory=lambda: GridEncoderConfig(channels=(32,), strides=(3,))
     )
-    reading: Reading = Reading.ATTENTION
+    region_pooling: RegionPooling = RegionPooling.ATTENTION
     width: Positive = 64
 
     @property
     def features(self) -> int:
-        """The features of a region: those of both streams."""
+        """The number of features of a region, of both streams."""
         return len(STREAMS) * self.encoder.width
 
-    def read_width(self, regions: int) -> int:
-        """The features that the recurrent layer reads of an image of so many regions."""
-        return self.features * (regions if self.reading is Reading.ALL else 1)
+    def pooled_width(self, regions: int) -> int:
+        """Return the number of features that the recurrent layer reads of an image of so many regions."""
+        return self.features * (regions if self.region_pooling is RegionPooling.CONCATENATE else 1)
 
     @property
     def recurrent(self) -> RecurrentConfig:
-        """The recurrent layer."""
+        """The config of the recurrent layer."""
         return RecurrentConfig(width=self.width)
 
 
-class Seen(NamedTuple):
-    """What a step reads: its regions, prepared to be attended to or read already, and the action behind it."""
+class StepInputs(NamedTuple):
+    """The inputs of a step that need no state: the regions (prepared for attention, or pooled) and the last action."""
 
     regions: AttentionMemory | Float[Array, "*B F"]
     action: Float[Array, "*B A"]
@@ -94,13 +92,13 @@ class RecurrentQNetwork(StatelessModule):
         regions = _regions(config, interface)
         self.gray = GridEncoder(config.encoder, 1, builder=builder)
         self.depth = GridEncoder(config.encoder, 1, builder=builder)
-        if config.reading is Reading.ATTENTION:
+        if config.region_pooling is RegionPooling.ATTENTION:
             self.attention = AttentionCell(AttentionCellConfig(), config.width, config.features, builder=builder)
-        self.recurrent = RecurrentLayer(config.recurrent, config.read_width(regions) + self.count, builder=builder)
+        self.recurrent = RecurrentLayer(config.recurrent, config.pooled_width(regions) + self.count, builder=builder)
         self.values = Linear((("embed", config.width),), (("features", self.count),), bias=True, builder=builder)
 
-    def see(self, inputs: Inputs) -> Seen:
-        """All of a step that waits for no state, for images with any leading axes."""
+    def encode_observation(self, inputs: Inputs) -> StepInputs:
+        """Compute all of a step that needs no state, for images with any leading axes."""
         lead = jnp.shape(inputs["gray"])[:-3]
 
         def encoded(stream: str) -> Array:
@@ -110,21 +108,21 @@ class RecurrentQNetwork(StatelessModule):
 
         grid_NxYxXxF = jnp.concatenate([encoded(stream) for stream in STREAMS], axis=-1)
         regions_NxKxF = grid_NxYxXxF.reshape(grid_NxYxXxF.shape[0], -1, grid_NxYxXxF.shape[-1])
-        match self.config.reading:
-            case Reading.ATTENTION:
+        match self.config.region_pooling:
+            case RegionPooling.ATTENTION:
                 regions: Any = self.attention.prepare(regions_NxKxF)
-            case Reading.MEAN:
+            case RegionPooling.MEAN:
                 regions = jnp.mean(regions_NxKxF, axis=1)
-            case Reading.ALL:
+            case RegionPooling.CONCATENATE:
                 regions = regions_NxKxF.reshape(len(regions_NxKxF), -1)
         # Of no action at all the vector is zero.
         action = jax.nn.one_hot(jnp.asarray(inputs["actions"]) - 1, self.count, dtype=self.dtype)
-        return Seen(jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), regions), action)
+        return StepInputs(jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), regions), action)
 
     def advance(
-        self, state: CellState, seen: Seen, key: Key[Array, ""] | None
+        self, state: CellState, seen: StepInputs, key: Key[Array, ""] | None
     ) -> tuple[CellState, Float[Array, "B F"], Alignment | None]:
-        """One step: what is read depends on the state before it."""
+        """Run one step: attention is conditioned on the previous state."""
         if isinstance(seen.regions, AttentionMemory):
             read_BxF, alignment = self.attention.step(state.hidden, seen.regions)
         else:
@@ -141,25 +139,25 @@ class RecurrentQNetwork(StatelessModule):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T A"], Aux]:
-        """The values at every step of episodes that are known, from a state of zeros."""
-        seen, lengths_B = self.see(inputs), jnp.asarray(inputs["lengths"])
+        """Return the values [B, T, A] at every step of complete episodes, from a zero state."""
+        seen, lengths_B = self.encode_observation(inputs), jnp.asarray(inputs["lengths"])
         first = self.recurrent.initial(len(lengths_B), self.dtype)
-        asked = capture_at(SITE, capture) if self.config.reading is Reading.ATTENTION else None
+        asked = capture_at(SITE, capture) if self.config.region_pooling is RegionPooling.ATTENTION else None
         mask = Mask(query_lengths=lengths_B)
         _, hidden_BxTxF, captured = scan_steps(self.advance, first, seen, mask=mask, capture=asked)
         return self._values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)
 
     def begin(self, state: dict, inputs: Inputs, **options: Any) -> tuple[CellState, Aux]:
-        """The state before the first step, for as many agents as there are `actions` [B]."""
+        """Return the initial state for as many agents as there are `actions` [B]."""
         return self.recurrent.initial(len(inputs["actions"]), self.dtype), Aux({}, {}, state)
 
     def act(self, state: dict, inputs: Inputs, **options: Any) -> tuple[tuple[Float[Array, "B A"], CellState], Aux]:
-        """The values of one step and the state behind it, of inputs without the axis of steps and the `state` before.
+        """Return the values of one step and the new state, from inputs without the step axis and the previous `state`.
 
-        What `forward` computes at that step.
+        The values are those of `forward` at that step.
         """
         before: Any = inputs["state"]
-        after, hidden_BxF, _ = self.advance(before, self.see(inputs), None)
+        after, hidden_BxF, _ = self.advance(before, self.encode_observation(inputs), None)
         return (self._values(hidden_BxF), after), Aux({}, {}, state)
 
     def _values(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B A"]:
@@ -173,10 +171,10 @@ def _regions(config: RecurrentQNetworkConfig, interface: TaskInterface) -> int:
 
 
 def build(config: RecurrentQNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for a task of an agent that sees; without attention it has no maps."""
+    """Build the model; without attention it has no maps."""
     sites: tuple[Site, ...] = ()
     region = config.encoder.axis("region", *interface.inputs["gray"].shape[2:4])
-    if config.reading is Reading.ATTENTION:
+    if config.region_pooling is RegionPooling.ATTENTION:
         sites = (Site(SITE, Axis("step", AxisKind.STEPS), region, layers=("0",), heads=("0",)),)
     return Model(Functional(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)
 

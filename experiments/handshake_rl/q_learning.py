@@ -1,4 +1,4 @@
-"""Q-learning over episodes from a replay buffer: what values should be, and which action is tried."""
+"""Q-learning from a replay buffer of episodes: targets, errors, exploration."""
 
 import enum
 from typing import Any, NamedTuple, assert_never
@@ -9,24 +9,24 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 
-class TemporalLoss(enum.Enum):
-    """How an error d of a value counts: squared d^2 / 2; huber |d| - 1/2 where |d| > 1 (Mnih et al. 2015)."""
+class TDLoss(enum.Enum):
+    """The loss of a temporal-difference error d: squared d^2 / 2; huber |d| - 1/2 where |d| > 1 (Mnih et al. 2015)."""
 
     SQUARED = "squared"
     HUBER = "huber"
 
     def __call__(self, error: Float[Array, "*B"]) -> Float[Array, "*B"]:
-        """The loss of every error."""
+        """Return the loss of every error."""
         match self:
-            case TemporalLoss.SQUARED:
+            case TDLoss.SQUARED:
                 return 0.5 * jnp.square(error)
-            case TemporalLoss.HUBER:
+            case TDLoss.HUBER:
                 return optax.losses.huber_loss(error)
             case _:
                 assert_never(self)
 
 
-def targets(
+def td_targets(
     rewards_BxT: Float[Array, "B T"],
     values_BxTxA: Float[Array, "B T A"],
     lengths_B: Int[Array, " B"],
@@ -43,17 +43,17 @@ def targets(
     return jnp.where(step_1xT < lengths_B[:, None], made_BxT, 0)
 
 
-def errors(
+def td_errors(
     values_BxTxA: Float[Array, "B T A"], chosen_BxT: Int[Array, "B T"], targets_BxT: Float[Array, "B T"]
 ) -> Float[Array, "B T"]:
     """Q(o_t, a_t) - y_t for the actions that were taken."""
     return jnp.take_along_axis(values_BxTxA, chosen_BxT[..., None], axis=-1)[..., 0] - targets_BxT
 
 
-def explore(
+def epsilon_greedy(
     values_BxA: Float[Array, "B A"], epsilon: Float[Array, ""] | float, key: Key[Array, ""]
 ) -> Int[Array, " B"]:
-    """The action of the largest value or, with probability epsilon, any of them."""
+    """Return the action of the largest value or, with probability epsilon, a random one."""
     rows, count = values_BxA.shape
     of_whether, of_which = jax.random.split(key)
     any_B = jax.random.randint(of_which, (rows,), 0, count)
@@ -64,28 +64,30 @@ def explore(
 PyTree = Any
 
 
-class Replay(NamedTuple):
-    """`episodes` is a tree of [capacity, ...]; `written` episodes were put into it in all."""
+class ReplayBuffer(NamedTuple):
+    """A ring buffer: `episodes` is a tree of [capacity, ...], `written` the number of episodes added so far."""
 
     episodes: PyTree
     written: Int[Array, ""]
 
 
-def empty(episodes: PyTree, capacity: int) -> Replay:
-    """A buffer for `capacity` episodes of these shapes [rows, ...]."""
-    return Replay(jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), episodes), jnp.int32(0))
+def create_buffer(episodes: PyTree, capacity: int) -> ReplayBuffer:
+    """Return an empty buffer for `capacity` episodes of these shapes [rows, ...]."""
+    return ReplayBuffer(
+        jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape[1:]), leaf.dtype), episodes), jnp.int32(0)
+    )
 
 
-def put(replay: Replay, episodes: PyTree) -> Replay:
-    """The buffer with so many more episodes [rows, ...]: episode n lies at n modulo its capacity."""
+def add_episodes(replay: ReplayBuffer, episodes: PyTree) -> ReplayBuffer:
+    """Add episodes [rows, ...]: episode n is stored at n modulo the capacity."""
     rows, capacity = (len(jax.tree.leaves(tree)[0]) for tree in (episodes, replay.episodes))
     at = (replay.written + jnp.arange(rows)) % capacity
     kept = jax.tree.map(lambda old, new: old.at[at].set(new), replay.episodes, episodes)
-    return Replay(kept, replay.written + rows)
+    return ReplayBuffer(kept, replay.written + rows)
 
 
-def sample(replay: Replay, rows: int, key: Key[Array, ""]) -> PyTree:
-    """Episodes [rows, ...], each any one of those in the buffer with equal probability; one may come twice."""
+def sample_episodes(replay: ReplayBuffer, rows: int, key: Key[Array, ""]) -> PyTree:
+    """Sample episodes [rows, ...] uniformly, with replacement."""
     capacity = len(jax.tree.leaves(replay.episodes)[0])
     chosen = jax.random.randint(key, (rows,), 0, jnp.minimum(replay.written, capacity))
     return jax.tree.map(lambda leaf: leaf[chosen], replay.episodes)

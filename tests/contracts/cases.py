@@ -963,16 +963,16 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "approaching_person x recurrent_q_network",
+        "handshake_rl x recurrent_q_network",
         {
             "name": "contract",
             "task": {
                 "name": "experiments.handshake_rl.task",
-                "steps": 4,
-                "worlds": 8,
+                "max_episode_steps": 4,
+                "episodes_per_step": 8,
                 "batch_size": 16,
-                "capacity": 24,
-                "explore": 20,
+                "replay_capacity": 24,
+                "exploration_steps": 20,
                 "num_eval_examples": 8,
                 "num_probe_examples": 2,
             },

@@ -453,7 +453,7 @@ STEPS = {
     "questions x spatial_memory": 7_130_112,
     "questions x stacked_glimpses": 6_210_048,
     "captions x captioner": 2_646_528,
-    "approaching_person x recurrent_q_network": 4_018_176,
+    "handshake_rl x recurrent_q_network": 4_018_176,
     "text_images x text_reader": 3_578_880,
     "paired_canvases x sagan": 10_814_208 + 3 * 15_172,
     "spoken_digits x listen_attend_spell": 389_480_448,

@@ -10,7 +10,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FILES = config_files_under(CHECKOUT / "experiments")
 # Arguments of config files whose parameter is any text, of which these are some.
 _ARGUMENTS = {
-    "mdarqn.py": ("mean", "all"),
+    "mdarqn.py": ("mean", "concatenate"),
     "show_attend_tell.py": ("hard", "none"),
     "show_attend_read.py": ("columns", "plain"),
     "gpt1.py": ("lstm", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.handshake_rl.model import FAMILY, SITE, Reading, RecurrentQNetworkConfig
+from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig, RegionPooling
 from tests.oracles import recurrent as oracle
 from transformer.attention.capture import Capture
 from transformer.layers.functional_module import Precision
@@ -22,14 +22,14 @@ BEFORE = np.array([[0, 2, 4], [0, 1, 3]], np.int32)
 INPUTS = {"gray": DRAWN[0], "depth": DRAWN[1], "actions": BEFORE, "lengths": LENGTHS}
 
 
-def config_of(reading: Reading) -> RecurrentQNetworkConfig:
-    return RecurrentQNetworkConfig(GridEncoderConfig((3, 2), (3, 1)), reading, WIDTH)
+def config_of(region_pooling: RegionPooling) -> RecurrentQNetworkConfig:
+    return RecurrentQNetworkConfig(GridEncoderConfig((3, 2), (3, 1)), region_pooling, WIDTH)
 
 
-def model_of(reading: Reading) -> Model:
+def model_of(region_pooling: RegionPooling) -> Model:
     image = InputSpec((ROWS, STEPS, SIDE, SIDE, 1), jnp.float32, Modality.IMAGE)
     interface = TaskInterface({"gray": image, "depth": image}, {"actions": ACTIONS})
-    return FAMILY.build(config_of(reading), interface, Precision("float64", "float64"))
+    return FAMILY.build(config_of(region_pooling), interface, Precision("float64", "float64"))
 
 
 def variables_of(model: Model) -> Variables:
@@ -54,22 +54,22 @@ def grid(weights: Any, image: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
 
 
-def expected(weights: Any, reading: Reading, row: int) -> tuple[np.ndarray, np.ndarray]:
+def expected(weights: Any, region_pooling: RegionPooling, row: int) -> tuple[np.ndarray, np.ndarray]:
     """The values of every real step, and the attention."""
     state, values, maps = oracle.zeros("lstm", WIDTH), [], []
     for t in range(LENGTHS[row]):
         streams = [grid(weights[name], INPUTS[name][row, t]) for name in ("gray", "depth")]
         regions = np.concatenate(streams, axis=1)
-        match reading:
-            case Reading.ATTENTION:
+        match region_pooling:
+            case RegionPooling.ATTENTION:
                 score = {name: value[0] for name, value in weights["attention"]["score"].items()}
                 logits = np.tanh(regions @ score["keys"] + state.hidden @ score["queries"]) @ score["vector"]
                 attention = np.exp(logits) / np.exp(logits).sum()
                 maps.append(attention)
                 read = attention @ regions
-            case Reading.MEAN:
+            case RegionPooling.MEAN:
                 read = regions.mean(axis=0)
-            case Reading.ALL:
+            case RegionPooling.CONCATENATE:
                 read = regions.reshape(-1)
         before = np.eye(ACTIONS + 1)[BEFORE[row, t]][1:]
         state = oracle.step("lstm", weights["recurrent"]["forward"], np.concatenate([read, before]), state)
@@ -77,12 +77,14 @@ def expected(weights: Any, reading: Reading, row: int) -> tuple[np.ndarray, np.n
     return np.array(values), np.array(maps)
 
 
-@pytest.mark.parametrize("reading", Reading)
-def test_values_and_maps_are_those_of_the_equations_and_a_step_alone_gives_the_same(reading: Reading) -> None:
+@pytest.mark.parametrize("region_pooling", RegionPooling)
+def test_values_and_maps_are_those_of_the_equations_and_a_step_alone_gives_the_same(
+    region_pooling: RegionPooling,
+) -> None:
     with jax.enable_x64(True):
-        model = model_of(reading)
+        model = model_of(region_pooling)
         variables = variables_of(model)
-        attends = reading is Reading.ATTENTION
+        attends = region_pooling is RegionPooling.ATTENTION
         capture = Capture((SITE,)) if attends else None
         values, aux = model.apply(variables, INPUTS, train=False, capture=capture)
         state, _ = model.apply(variables, {"actions": BEFORE[:, 0]}, method="begin", train=False)
@@ -94,7 +96,7 @@ def test_values_and_maps_are_those_of_the_equations_and_a_step_alone_gives_the_s
         alone = np.stack(alone, axis=1)
     assert bool(model.sites) == attends
     for row, length in enumerate(LENGTHS):
-        found, maps = expected(variables.params, reading, row)
+        found, maps = expected(variables.params, region_pooling, row)
         np.testing.assert_allclose(values[row, :length], found, rtol=0, atol=1e-11)
         np.testing.assert_allclose(alone[row, :length], found, rtol=0, atol=1e-11)
         if attends:

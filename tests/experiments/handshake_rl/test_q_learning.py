@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.handshake_rl.q_learning import TemporalLoss, empty, errors, explore, put, sample, targets
+from experiments.handshake_rl.q_learning import (
+    TDLoss,
+    add_episodes,
+    create_buffer,
+    epsilon_greedy,
+    sample_episodes,
+    td_errors,
+    td_targets,
+)
 
 ROWS, STEPS, ACTIONS, DISCOUNT = 3, 5, 4, 0.9
 LENGTHS = np.array([5, 1, 3])
@@ -15,9 +23,9 @@ def test_targets_and_errors_are_those_of_the_equation() -> None:
     rewards, values = rng.normal(size=(ROWS, STEPS)), rng.normal(size=(ROWS, STEPS, ACTIONS))
     of_target, chosen = rng.normal(size=(ROWS, STEPS, ACTIONS)), rng.integers(0, ACTIONS, (ROWS, STEPS))
     with jax.enable_x64(True):
-        made = targets(jnp.asarray(rewards), jnp.asarray(of_target), jnp.asarray(LENGTHS), DISCOUNT)
-        wrong = errors(jnp.asarray(values), jnp.asarray(chosen), made)
-        losses = {kind: np.asarray(kind(2 * wrong)) for kind in TemporalLoss}
+        made = td_targets(jnp.asarray(rewards), jnp.asarray(of_target), jnp.asarray(LENGTHS), DISCOUNT)
+        wrong = td_errors(jnp.asarray(values), jnp.asarray(chosen), made)
+        losses = {kind: np.asarray(kind(2 * wrong)) for kind in TDLoss}
     for row, length in enumerate(LENGTHS):
         for t in range(STEPS):
             best = max(of_target[row, t + 1]) if t + 1 < length else 0
@@ -25,8 +33,8 @@ def test_targets_and_errors_are_those_of_the_equation() -> None:
             d = values[row, t, chosen[row, t]] - y
             np.testing.assert_allclose([made[row, t], wrong[row, t]], [y, d], atol=1e-12)
             huber = 2 * d**2 if abs(2 * d) <= 1 else abs(2 * d) - 0.5
-            np.testing.assert_allclose(losses[TemporalLoss.HUBER][row, t], huber, atol=1e-12)
-            np.testing.assert_allclose(losses[TemporalLoss.SQUARED][row, t], 2 * d**2, atol=1e-12)
+            np.testing.assert_allclose(losses[TDLoss.HUBER][row, t], huber, atol=1e-12)
+            np.testing.assert_allclose(losses[TDLoss.SQUARED][row, t], 2 * d**2, atol=1e-12)
     assert (np.abs(2 * np.asarray(wrong)) > 1).any()
     assert (np.abs(2 * np.asarray(wrong)) < 1).any()
 
@@ -34,7 +42,8 @@ def test_targets_and_errors_are_those_of_the_equation() -> None:
 def test_no_more_than_a_share_of_epsilon_is_tried() -> None:
     values = jnp.tile(jnp.array([0.0, 3.0, 1.0, 2.0]), (4000, 1))
     shares = {
-        epsilon: np.bincount(explore(values, epsilon, jax.random.key(1)), minlength=4) / 4000 for epsilon in (0, 0.4, 1)
+        epsilon: np.bincount(epsilon_greedy(values, epsilon, jax.random.key(1)), minlength=4) / 4000
+        for epsilon in (0, 0.4, 1)
     }
     np.testing.assert_array_equal(shares[0], [0, 1, 0, 0])
     np.testing.assert_allclose(shares[0.4], [0.1, 0.7, 0.1, 0.1], atol=0.03)
@@ -43,13 +52,15 @@ def test_no_more_than_a_share_of_epsilon_is_tried() -> None:
 
 def test_the_buffer_keeps_the_newest_and_draws_from_nothing_else() -> None:
     capacity, rows = 7, 3
-    replay = empty({"seed": jnp.zeros(rows, jnp.uint32), "x": jnp.zeros((rows, 2))}, capacity)
+    replay = create_buffer({"seed": jnp.zeros(rows, jnp.uint32), "x": jnp.zeros((rows, 2))}, capacity)
     kept: list[int] = []
     for turn in range(6):
         new = np.arange(turn * rows, turn * rows + rows) + 1
-        replay = put(replay, {"seed": jnp.asarray(new, jnp.uint32), "x": jnp.asarray(new[:, None] * np.ones(2))})
+        replay = add_episodes(
+            replay, {"seed": jnp.asarray(new, jnp.uint32), "x": jnp.asarray(new[:, None] * np.ones(2))}
+        )
         kept = [*kept, *new.tolist()][-capacity:]
-        drawn = sample(replay, 300, jax.random.key(turn))
+        drawn = sample_episodes(replay, 300, jax.random.key(turn))
         assert set(np.asarray(drawn["seed"]).tolist()) == set(kept)
         np.testing.assert_array_equal(drawn["x"][:, 1], drawn["seed"])
         counts = np.bincount(np.asarray(drawn["seed"]))[kept]

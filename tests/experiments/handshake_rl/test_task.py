@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.handshake_rl.environment import render
 from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig
-from experiments.handshake_rl.task import TASK, ApproachingPersonConfig, Episodes, regions_of_cells
-from experiments.handshake_rl.world import observe
+from experiments.handshake_rl.task import TASK, EpisodeBatch, HandshakeRLConfig, cell_regions
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import UserError
@@ -21,8 +21,14 @@ from transformer.models.model import leaves_by_path
 from transformer.tasks.contract import View
 
 KEY = jax.random.key(1)
-CONFIG = ApproachingPersonConfig(
-    steps=8, worlds=4, batch_size=6, capacity=6, num_eval_examples=5, num_probe_examples=3, discount=0.9
+CONFIG = HandshakeRLConfig(
+    max_episode_steps=8,
+    episodes_per_step=4,
+    batch_size=6,
+    replay_capacity=6,
+    num_eval_examples=5,
+    num_probe_examples=3,
+    discount=0.9,
 )
 TASK_OF_IT = TASK.synthetic(CONFIG, 1)
 
@@ -79,12 +85,12 @@ def test_targets_are_the_target_networks_and_the_loss_is_that_of_the_equation() 
 def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
     batch, replay, _ = prepared()
     assert int(replay.written) == 8
-    episodes: Episodes = replay.episodes
+    episodes: EpisodeBatch = replay.episodes
     # Eight episodes in room for six: those of the second step, and the last two of the first.
     seeds = [TASK_OF_IT.source(3)[step]["worlds"] for step in range(2)]
     np.testing.assert_array_equal(episodes.worlds.seed[:, 0], [*seeds[1][2:], *seeds[0][2:], *seeds[1][:2]])
-    gray, depth = jax.device_get(jax.jit(observe)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.worlds)))
-    inputs = jax.device_get(jax.jit(Episodes.inputs)(jax.tree.map(jnp.asarray, episodes)))
+    gray, depth = jax.device_get(jax.jit(render)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.worlds)))
+    inputs = jax.device_get(jax.jit(EpisodeBatch.inputs)(jax.tree.map(jnp.asarray, episodes)))
     np.testing.assert_array_equal(np.rint((inputs["gray"][:, 2, ..., 0] + 1) * 127.5), gray)
     np.testing.assert_array_equal(np.rint((inputs["depth"][:, 2, ..., 0] + 1) * 127.5), depth)
     np.testing.assert_array_equal(inputs["actions"][:, 1:], episodes.actions[:, :-1] + 1)
@@ -115,8 +121,8 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
                 seen += 1
     told = evaluation.finish(sums, rows).scalars
     assert seen > 5
-    np.testing.assert_allclose(told["attention"], np.mean(mass), rtol=1e-5)
-    np.testing.assert_allclose(told["attention_times_uniform"], 64 * np.mean(mass), rtol=1e-5)
+    np.testing.assert_allclose(told["attention_mass/person"], np.mean(mass), rtol=1e-5)
+    np.testing.assert_allclose(told["attention_mass/person_over_uniform"], 64 * np.mean(mass), rtol=1e-5)
     np.testing.assert_allclose(told["reward"], lived.rewards.sum(1).mean(), atol=1e-6)
     np.testing.assert_allclose(told["success"], (lived.rewards > 0).any(1).mean(), atol=1e-6)
     np.testing.assert_allclose(told["length"], lived.lengths.mean(), atol=1e-6)
@@ -125,14 +131,14 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
 @pytest.mark.parametrize(("stride", "regions"), [(3, {0: {0}, 13: {13}}), (6, {0: {0}, 9: {0}, 63: {15}})])
 def test_a_cell_lies_in_the_regions_of_any_grid(stride: int, regions: dict[int, set[int]]) -> None:
     side = 24 // stride
-    cells = regions_of_cells(Axis("region", AxisKind.GRID, (side, side), float(stride)))
+    cells = cell_regions(Axis("region", AxisKind.GRID, (side, side), float(stride)))
     assert cells.shape == (64, side**2)
     for cell, expected in regions.items():
         assert set(np.flatnonzero(cells[cell])) == expected
 
 
 def test_the_regions_of_a_finer_grid_are_each_of_one_cell() -> None:
-    cells = regions_of_cells(Axis("region", AxisKind.GRID, (12, 12), 2.0))
+    cells = cell_regions(Axis("region", AxisKind.GRID, (12, 12), 2.0))
     # Middles of regions at 1, 3, 5, 7, ... pixels: of the first cell one, of the second (3 to 6 pixels) two.
     assert set(np.flatnonzero(cells[0])) == {0}
     assert set(np.flatnonzero(cells[1])) == {1, 2}
@@ -170,9 +176,9 @@ def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"steps": 0}, r"config\.task\.steps=0 must be at least 1"),
+        ({"max_episode_steps": 0}, r"config\.task\.max_episode_steps=0 must be at least 1"),
         ({"discount": 1.5}, r"config\.task\.discount=1\.5 must be at most 1"),
-        ({"capacity": 3}, r"config\.task\.capacity=3 must hold the episodes of a step"),
+        ({"replay_capacity": 3}, r"config\.task\.replay_capacity=3 must hold the episodes of a step"),
     ],
 )
 def test_values_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:

@@ -7,41 +7,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.handshake_rl import world as approaching
-from experiments.handshake_rl.world import Action, World, act, begin, knowing, observe
+from experiments.handshake_rl import environment as approaching
+from experiments.handshake_rl.environment import (
+    Action,
+    EnvironmentState,
+    oracle_action,
+    render,
+    reset,
+    step_environment,
+)
 
 STEPS, ROWS = 14, 500
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def lived(policy: Any, seeds: Any) -> tuple[World, jax.Array, jax.Array, jax.Array]:
+def lived(policy: Any, seeds: Any) -> tuple[EnvironmentState, jax.Array, jax.Array, jax.Array]:
     """Worlds before each step, with the last behind them; actions; rewards; the numbers that the steps draw."""
 
-    def step(world: World, number: jax.Array) -> tuple[World, tuple]:
+    def step(world: EnvironmentState, number: jax.Array) -> tuple[EnvironmentState, tuple]:
         action = policy(world, jax.random.fold_in(jax.random.key(3), number))
-        after, reward = act(world, action, STEPS)
+        after, reward = step_environment(world, action, STEPS)
         keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), 1 + 2 * number))(seeds)
         return after, (world, action, reward, jax.vmap(lambda key: jax.random.uniform(key, (4,)))(keys))
 
-    last, (worlds, *rest) = jax.lax.scan(step, begin(seeds), jnp.arange(STEPS))
+    last, (worlds, *rest) = jax.lax.scan(step, reset(seeds), jnp.arange(STEPS))
     return jax.tree.map(lambda all_but, one: jnp.concatenate([all_but, one[None]]), worlds, last), *rest
 
 
-def at_random(world: World, key: jax.Array) -> jax.Array:
+def at_random(world: EnvironmentState, key: jax.Array) -> jax.Array:
     return jax.random.randint(key, world.time.shape, 0, len(Action))
 
 
-def who_knows(world: World, key: jax.Array) -> jax.Array:
-    return knowing(world)
+def who_knows(world: EnvironmentState, key: jax.Array) -> jax.Array:
+    return oracle_action(world)
 
 
-def who_forgets(world: World, key: jax.Array) -> jax.Array:
+def who_forgets(world: EnvironmentState, key: jax.Array) -> jax.Array:
     """The best of those tried who go by what is seen now: wave from afar in one row, shake a hand that can be."""
     ready, greet = world.near & world.facing, world.here & world.facing & (world.row == 2)
     return jnp.where(ready, Action.HANDSHAKE, jnp.where(greet, Action.WAVE, Action.LOOK))
 
 
-def who_is_half_random(world: World, key: jax.Array) -> jax.Array:
+def who_is_half_random(world: EnvironmentState, key: jax.Array) -> jax.Array:
     """Sees all that can happen: handshakes at random alone end most episodes before anything does."""
     random = at_random(world, key)
     return jnp.where((random == Action.HANDSHAKE) & ~world.near, Action.LOOK, random)
@@ -108,12 +115,12 @@ def test_memory_reaches_nearly_all_and_neither_chance_nor_a_reflex_does() -> Non
 
 
 def test_begins_differ_and_are_those_of_their_seeds() -> None:
-    worlds = jax.device_get(jax.jit(begin)(jnp.arange(ROWS, dtype=jnp.uint32)))
+    worlds = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)))
     assert set(worlds.arrives) == set(worlds.row) == {0, 1, 2}
     assert set(worlds.column) == set(range(8))
     assert 0.4 < (worlds.greets < 8).mean() < 0.6
     assert all(len(set(things)) == approaching.SCREENS + approaching.PILLARS for things in worlds.things.tolist())
-    others = jax.device_get(jax.jit(begin)(jnp.arange(ROWS, dtype=jnp.uint32)[::-1]))
+    others = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)[::-1]))
     for one, other in zip(worlds, others, strict=True):
         np.testing.assert_array_equal(one, other[::-1])
 
@@ -121,7 +128,7 @@ def test_begins_differ_and_are_those_of_their_seeds() -> None:
 def test_a_image_shows_the_person_in_both_streams_and_things_in_one() -> None:
     worlds, *_ = told(who_knows, 100)
     flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), worlds)
-    gray, depth = (np.asarray(image, int) for image in jax.jit(observe)(flat))
+    gray, depth = (np.asarray(image, int) for image in jax.jit(render)(flat))
     world = jax.device_get(flat)
     here = np.asarray(flat.here)
     found = {"person": 0, "hand": 0, "screen": 0, "pillar": 0}

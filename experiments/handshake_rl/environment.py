@@ -1,6 +1,6 @@
-"""A world for an agent that looks: a person walks toward a robot, or past it, among things that look alike.
+"""The handshake environment: a person walks toward a robot, or past it, among look-alike objects.
 
-All of it is pure: an episode is a function of its seed and of the robot's actions, and so is every image of it.
+Pure functions: an episode is determined by its seed and the robot's actions, and so is every image of it.
 """
 
 import enum
@@ -31,7 +31,7 @@ _RAISED, _DEEPER = 80, 18  # the depth image of what is raised in row 0, and how
 
 
 class Action(enum.IntEnum):
-    """What the robot can do."""
+    """The robot's actions."""
 
     WAIT = 0
     LOOK = 1
@@ -39,12 +39,12 @@ class Action(enum.IntEnum):
     HANDSHAKE = 3
 
 
-class World(NamedTuple):
-    """The states of so many worlds at their `time`.
+class EnvironmentState(NamedTuple):
+    """The states of R environments at their `time`.
 
     The person comes into the image at the time `arrives`, at `row` and `column`; `heading` is the side to which it
     goes past the robot. On entering the row `greets` it raises a hand by itself. `facing` the robot and `raised` (a
-    hand) are of this time; `engaged` is what nobody sees. `things` are cells: SCREENS first, then PILLARS.
+    hand) are of this time; `engaged` is hidden. `things` are cells: SCREENS first, then PILLARS.
     """
 
     seed: UInt32[Array, " R"]
@@ -67,17 +67,17 @@ class World(NamedTuple):
 
     @property
     def place(self) -> Int[Array, " R"]:
-        """The cell of the person, counted row by row; of no meaning where it is not `here`."""
+        """The cell of the person, counted row by row; meaningless if it is not `here`."""
         return self.row * SIDE + self.column
 
     @property
     def near(self) -> Bool[Array, " R"]:
-        """Whether a hand reaches the person."""
+        """Whether the person is within reach."""
         return self.here & (self.row >= NEAR)
 
 
-def begin(seed_R: UInt32[Array, " R"]) -> World:
-    """Worlds at their beginning: half of the people greet by themselves, all the others have to be waved at."""
+def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
+    """Return the initial states for some seeds: half of the people greet by themselves, the others must be waved at."""
     rows = len(seed_R)
 
     def drawn(key: Array) -> tuple[Array, ...]:
@@ -95,7 +95,7 @@ def begin(seed_R: UInt32[Array, " R"]) -> World:
     # Past the robot is across the middle: whoever comes near can be seen there for four steps and more.
     heading_R = jnp.where(column_R < SIDE // 2, 1, -1)
     time_R = jnp.zeros(rows, jnp.int32)
-    return World(
+    return EnvironmentState(
         jnp.asarray(seed_R, jnp.uint32),
         time_R,
         arrives_R,
@@ -111,13 +111,15 @@ def begin(seed_R: UInt32[Array, " R"]) -> World:
     )
 
 
-def act(world: World, action_R: Int[Array, " R"], steps: int) -> tuple[World, Float[Array, " R"]]:
-    """The worlds behind one action, and its rewards; an episode has at most so many `steps`.
+def step_environment(
+    world: EnvironmentState, action_R: Int[Array, " R"], steps: int
+) -> tuple[EnvironmentState, Float[Array, " R"]]:
+    """Return the states after one action, and its rewards; an episode has at most `steps` steps.
 
-    A handshake ends the episode: it is accepted by a person who is near, facing and engaged. Only a face that is turned
-    to the robot sees it wave: a person who is not engaged may answer, which is a hand raised for one step and
-    engagement from then on; to one who is engaged it means goodbye, and that cannot be seen. Whoever is engaged stays
-    near, all others go past. What is over stays as it is, without reward.
+    A handshake ends the episode: it is accepted by a person who is near, facing and engaged. Only a person who faces
+    the robot sees it wave: a person who is not engaged may answer, which is a hand raised for one step and engagement
+    from then on; to one who is engaged it means goodbye, and that cannot be seen. Engaged people stay near, all others
+    go past. A finished episode stays as it is, without reward.
     """
     uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_keys(world.seed, 1 + 2 * world.time))
     forward_R, inward_R, answer_R, face_R = uniform_Rx4.T
@@ -133,7 +135,7 @@ def act(world: World, action_R: Int[Array, " R"], steps: int) -> tuple[World, Fl
     aside_R = jnp.where(walks_R, middle_R * (inward_R < INWARD), world.heading * (world.near & ~engaged_R))
     column_R = world.column + aside_R
     greets_R = walks_R & (row_R == world.greets) & (row_R != world.row) & ~engaged_R
-    after = World(
+    after = EnvironmentState(
         world.seed,
         world.time + 1,
         world.arrives,
@@ -151,11 +153,11 @@ def act(world: World, action_R: Int[Array, " R"], steps: int) -> tuple[World, Fl
     return after, jnp.where(world.over, 0.0, reward_R)
 
 
-def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
-    """What the robot sees of each world: a gray image, and one in which nearer things are lighter.
+def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
+    """Render what the robot sees: a grayscale image, and a depth image in which nearer things are lighter.
 
-    In the gray one a person and what a screen shows look alike, in the depth one a person and a pillar; only the person
-    is both a figure and raised.
+    In the grayscale image a person and what a screen shows look alike, in the depth image a person and a pillar; only
+    the person is both a figure and raised.
     """
 
     def drawn(key: Array) -> tuple[Array, Array]:
@@ -185,8 +187,8 @@ def observe(world: World) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]
     )
 
 
-def knowing(world: World) -> Int[Array, " R"]:
-    """The action of one who sees the person and remembers the raised hand: what success can be, and no model.
+def oracle_action(world: EnvironmentState) -> Int[Array, " R"]:
+    """Return the action of a policy that sees the state: an upper bound on success, without a model.
 
     Turn the person's face by looking, wave at it until it answers, look again until it is near, shake its hand.
     """
@@ -196,7 +198,7 @@ def knowing(world: World) -> Int[Array, " R"]:
 
 
 def _keys(seed_R: Array, purpose: Array | int) -> Array:
-    """A key for each seed and purpose."""
+    """Return a random key for each seed and purpose."""
     purposes_R = jnp.broadcast_to(jnp.asarray(purpose, jnp.uint32), seed_R.shape)
     return jax.vmap(lambda seed, purpose: jax.random.fold_in(jax.random.key(seed), purpose))(seed_R, purposes_R)
 
