@@ -21,7 +21,7 @@ from transformer.data.datasets.user_files import (
     unread_members,
 )
 from transformer.data.wav import read_wav
-from transformer.layers.log_mel import RATE
+from transformer.layers.log_mel import SAMPLE_RATE
 
 _QUIET = 5e-4  # the deviation of the noise that fills silences
 _PAUSES = (0.05, 0.2)  # seconds
@@ -80,8 +80,8 @@ class Recordings:
             if len(spoken.samples) <= longest:
                 return spoken
         raise UserError(
-            f"none of {_TRIES} strings of {fewest} to {most} digits by {speaker} lasts {longest / RATE:g} seconds at "
-            "most: raise config.task.seconds"
+            f"none of {_TRIES} strings of {fewest} to {most} digits by {speaker} lasts {longest / SAMPLE_RATE:g} "
+            "seconds at most: raise config.task.seconds"
         )
 
 
@@ -89,7 +89,7 @@ def joined_recordings(digits: Sequence[int], takes: Sequence[np.ndarray], random
     """Takes in a row, with silences of faint noise before, between and behind them."""
 
     def silence(seconds: tuple[float, float]) -> np.ndarray:
-        return np.zeros(int(RATE * random.uniform(*seconds)), np.float32)
+        return np.zeros(int(SAMPLE_RATE * random.uniform(*seconds)), np.float32)
 
     parts, spans, at = [silence(_EDGES)], [], 0
     for number, take in enumerate(takes):

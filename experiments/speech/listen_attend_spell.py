@@ -15,7 +15,7 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.log_mel import RATE, HearingConfig, heard
+from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Inputs, Model, PyTree
@@ -35,7 +35,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     `embedding_rows`: of the vocabulary, None for as many as the task has tokens.
     """
 
-    hearing: HearingConfig = dataclasses.field(default_factory=HearingConfig)
+    audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
     listener: Positive = 256
     pyramid: tuple[Positive, ...] = (2, 2, 2)
     speller: Positive = 512
@@ -113,7 +113,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         self.config = config
         annotations = config.listening.output_width
         vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
-        self.listener = Pyramid(config, config.hearing.bands, builder=builder)
+        self.listener = Pyramid(config, config.audio_frontend.num_mel_bins, builder=builder)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.speller = RecurrentStack(config.spelling, config.embedding + annotations, builder=builder)
 
@@ -129,8 +129,8 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, Carry]:
         """h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, parts of what is heard are hidden."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
-        hearing, masked_by = self.config.hearing, self.stream(key, "hearing")
-        frames_BxFxM, frames_B = heard(sound, lengths_B, hearing, dtype=self.dtype, key=masked_by)
+        frontend, masked_by = self.config.audio_frontend, self.stream(key, "hearing")
+        frames_BxFxM, frames_B = log_mel_features(sound, lengths_B, frontend, dtype=self.dtype, key=masked_by)
         h_BxUxC, lengths_B = self.listener(frames_BxFxM, frames_B)
         memory = self.attention.prepare(jnp.tanh(self.psi(h_BxUxC)), lengths_B)
         samples = key is not None and self.config.sampled
@@ -180,7 +180,7 @@ def beside(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: 
 
 def build(config: ListenAttendSpellConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model for sounds and strings of any length."""
-    stride = config.hearing.hop * config.reduction / RATE
+    stride = config.audio_frontend.hop_length * config.reduction / SAMPLE_RATE
     frames = Axis("frames", AxisKind.FRAMES, stride=stride)
     site = Site(SITE, Axis("target"), frames, layers=("0",), heads=("0",))
     return Model(Functional(lambda builder: ListenAttendSpell(config, interface, builder), precision), (site,))

@@ -12,7 +12,7 @@ from transformer.config import Positive, UserError
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
 from transformer.layers.functional_module import Builder, Functional, Precision
 from transformer.layers.initialization import Initialize
-from transformer.layers.log_mel import RATE, HearingConfig, heard
+from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.transformer_block import BlockAux
 from transformer.layers.transformer_config import check_ring
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
@@ -26,7 +26,7 @@ _STRIDES = (2, 2)
 
 @dataclasses.dataclass(frozen=True)
 class SpeechTransformerConfig(EncoderDecoderConfig):
-    """An encoder-decoder whose source is sound: the frames of `hearing`, by two convolutions of stride 2.
+    """An encoder-decoder whose source is sound: the frames of `audio_frontend`, by two convolutions of stride 2.
 
     Each convolution reads `kernel` positions and is a gated linear unit, the first of `channels` features, as in the
     speech models of fairseq (Wang et al. 2020, fairseq S2T, section 3.1). `max_length`: positions behind them, or of a
@@ -37,13 +37,13 @@ class SpeechTransformerConfig(EncoderDecoderConfig):
         UserError: For sizes below 1.
     """
 
-    hearing: HearingConfig = dataclasses.field(default_factory=HearingConfig)
+    audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
     kernel: Positive = 5
     channels: Positive = 256
 
     def encoded(self, samples: int) -> int:
         """What the encoder's blocks read of so many samples."""
-        count = self.hearing.frames(samples)
+        count = self.audio_frontend.num_frames(samples)
         for stride in _STRIDES:
             count = -(-count // stride)
         return count
@@ -65,7 +65,7 @@ class SpeechTransformer(EncoderDecoder):
             window = Window(config.kernel, stride)
             return Convolution1D(inputs, (name, outputs), window, activation=ConvolutionActivation.GLU, builder=builder)
 
-        self.first = convolution(config.hearing.bands, "features", config.channels, _STRIDES[0])
+        self.first = convolution(config.audio_frontend.num_mel_bins, "features", config.channels, _STRIDES[0])
         self.second = convolution(config.channels, "embed", config.width, _STRIDES[1])
 
     def encode(
@@ -90,7 +90,7 @@ class SpeechTransformer(EncoderDecoder):
     def convolved(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[Float[Array, "B S E"], Int[Array, " B"]]:
         """What the blocks read of sound, but for its positions; with a key parts of what is heard are hidden."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
-        x_BxSxE, lengths_B = heard(sound, lengths_B, self.config.hearing, dtype=self.dtype, key=key)
+        x_BxSxE, lengths_B = log_mel_features(sound, lengths_B, self.config.audio_frontend, dtype=self.dtype, key=key)
         for convolution in (self.first, self.second):
             x_BxSxE = convolution(x_BxSxE, lengths_B)
             lengths_B = convolution.window.outputs(lengths_B)
@@ -110,7 +110,9 @@ def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: 
                 f"the task's longest {name} has {count} positions, more than "
                 f"config.model.max_length={config.max_length}: raise it"
             )
-    frames = Axis("frames", AxisKind.FRAMES, stride=config.hearing.hop * _STRIDES[0] * _STRIDES[1] / RATE)
+    frames = Axis(
+        "frames", AxisKind.FRAMES, stride=config.audio_frontend.hop_length * _STRIDES[0] * _STRIDES[1] / SAMPLE_RATE
+    )
     target, target_input = Axis("target"), Axis("target_input")
     sites = (
         *stack_sites(ENCODER, config, config.encoder_layers, frames, frames),

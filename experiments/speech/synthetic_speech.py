@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.layers.log_mel import RATE
+from transformer.layers.log_mel import SAMPLE_RATE
 
 _STEP = 80  # samples between the places where a sound's frequencies are set
 _BANDWIDTHS = (90.0, 120.0, 180.0)
@@ -68,7 +68,9 @@ class Voice:
     def say(self, digit: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
         """A digit, its greatest sample at 0.3 to 0.9: pitch, formants and lengths are jittered at every call."""
         phones, scale = _PHONES[digit], self.formants * random.normal(1, 0.02)
-        steps = [max(2, round(self.length * p.seconds * random.uniform(0.8, 1.25) * RATE / _STEP)) for p in phones]
+        steps = [
+            max(2, round(self.length * p.seconds * random.uniform(0.8, 1.25) * SAMPLE_RATE / _STEP)) for p in phones
+        ]
 
         def along(values: list[tuple[float, ...]]) -> Float[np.ndarray, "T _"]:
             """A phone's numbers at each of its steps, run into those of its neighbors."""
@@ -91,7 +93,7 @@ class Voice:
         count = len(loud_T)
         wavering = np.cumsum(random.normal(0, 0.006, count)) + np.linspace(0.06, -0.08, count)
         pitch_T = self.pitch * random.normal(1, 0.05) * np.exp(wavering)
-        number_H = np.arange(1, int(RATE / 2 / pitch_T.max()) + 1)
+        number_H = np.arange(1, int(SAMPLE_RATE / 2 / pitch_T.max()) + 1)
         frequency_TxHx1 = (pitch_T[:, None] * number_H)[..., None]
         peaks_Tx1x3, widths = formants_Tx3[:, None], np.array(_BANDWIDTHS)
         resonance = peaks_Tx1x3**2 / np.sqrt(
@@ -99,7 +101,7 @@ class Voice:
         )
         loud_TxH = loud_T[:, None] * resonance.prod(axis=-1) / number_H
         at_N, steps = np.arange(count * _STEP), (np.arange(count) + 0.5) * _STEP
-        phase_N = 2 * np.pi * np.cumsum(np.interp(at_N, steps, pitch_T)) / RATE
+        phase_N = 2 * np.pi * np.cumsum(np.interp(at_N, steps, pitch_T)) / SAMPLE_RATE
         sound = np.zeros(len(at_N))
         for number, loud in zip(number_H, loud_TxH.T, strict=True):
             sound += np.interp(at_N, steps, loud) * np.sin(number * phase_N)
@@ -110,7 +112,7 @@ def _hiss(phone: Phone, samples: int, random: np.random.Generator) -> Float[np.n
     """Noise within the phone's band that swells and fades."""
     if not phone.hiss:
         return np.zeros(samples)
-    frequencies = np.fft.rfftfreq(samples, 1 / RATE)
+    frequencies = np.fft.rfftfreq(samples, 1 / SAMPLE_RATE)
     low, high = phone.band
     kept = np.fft.rfft(random.normal(size=samples)) * ((frequencies >= low) & (frequencies <= high))
     noise = np.fft.irfft(kept, samples)

@@ -40,7 +40,7 @@ from transformer.tasks.plain import check_rows, check_sentences, look_over, mean
 from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
 
 _SHOWN = 5  # strings to read beside their references
-_HEARING = HearingConfig()  # of the spectrograms beside maps
+_SPECTROGRAM = LogMelConfig()  # of the spectrograms that pages show beside maps
 
 
 class Spelling(enum.Enum):
@@ -104,7 +104,7 @@ class SpokenDigitsConfig(Config, path="config.task"):
     @property
     def samples(self) -> int:
         """The greatest number of samples of a string."""
-        return round(self.seconds * RATE)
+        return round(self.seconds * SAMPLE_RATE)
 
 
 class Transcription(SymbolSequenceTask):
@@ -194,8 +194,8 @@ class Transcription(SymbolSequenceTask):
         for text, spoken in zip(texts, sounds, strict=True):
             if len(spoken.samples) > self.config.samples:
                 raise UserError(
-                    f"{text[:80]!r} lasts {len(spoken.samples) / RATE:.2f} seconds: this run's sounds have at most "
-                    f"{self.config.seconds:g}"
+                    f"{text[:80]!r} lasts {len(spoken.samples) / SAMPLE_RATE:.2f} seconds: this run's sounds have "
+                    f"at most {self.config.seconds:g}"
                 )
             if len(self.config.spelling.spell(spoken.digits)) >= self.steps:
                 raise UserError(
@@ -288,12 +288,12 @@ class SpokenDigitsTask(Transcription):
 
 def positions_of(axis: Axis, samples: int) -> int:
     """The frames of so many samples, `axis.stride` seconds each; the last may reach beyond them."""
-    return -(-samples // round(axis.stride * RATE))
+    return -(-samples // round(axis.stride * SAMPLE_RATE))
 
 
 def _within(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B T K"]:
     """Whether the middle of each frame lies in the digit that each symbol is of."""
-    size = round(axis.stride * RATE)
+    size = round(axis.stride * SAMPLE_RATE)
     middles_K = (np.arange(positions_of(axis, int(batch["lengths"].max()))) + 0.5) * size
     begins_BxTx1, ends_BxTx1 = batch["begins"][..., None], batch["ends"][..., None]
     return (begins_BxTx1 <= middles_K) & (middles_K < ends_BxTx1)
@@ -301,9 +301,9 @@ def _within(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B 
 
 def _spectrograms(axis: Axis, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Log-mel energies [example, band, time] up to the end of the longest example's last frame."""
-    ends = positions_of(axis, int(batch["lengths"].max())) * round(axis.stride * RATE)
+    ends = positions_of(axis, int(batch["lengths"].max())) * round(axis.stride * SAMPLE_RATE)
     sound = np.pad(batch["sound"], ((0, 0), (0, max(0, ends - batch["sound"].shape[1]))))[:, :ends]
-    frames, _ = log_mel(jnp.asarray(sound), jnp.full(len(sound), ends), _HEARING)
+    frames, _ = log_mel(jnp.asarray(sound), jnp.full(len(sound), ends), _SPECTROGRAM)
     return np.moveaxis(np.asarray(frames), 1, 2)
 
 

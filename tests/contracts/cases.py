@@ -212,7 +212,7 @@ SPOKEN_DIGITS = {
     "model": {
         "family": "experiments.speech.listen_attend_spell",
         # Eight bands every 40 ms, two of which become one.
-        "hearing": {"bands": 8, "window": 320, "hop": 320},
+        "audio_frontend": {"num_mel_bins": 8, "window_length": 320, "hop_length": 320},
         "listener": 8,
         "pyramid": (2,),
         "speller": 8,
@@ -1052,7 +1052,10 @@ CASES = (
     Case(
         "spoken_digits x listen_attend_spell that reads its own",
         SPOKEN_DIGITS
-        | {"model": SPOKEN_DIGITS["model"] | {"sampled": 0.3, "hearing": {"augment": {"frame_masks": 1, "frames": 5}}}},
+        | {
+            "model": SPOKEN_DIGITS["model"]
+            | {"sampled": 0.3, "audio_frontend": {"spec_augment": {"num_time_masks": 1, "max_time_mask_width": 5}}}
+        },
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
@@ -1074,7 +1077,7 @@ CASES = (
                 "channels": 8,
                 "max_length": 32,
                 "embedding_rows": 16,
-                "hearing": {"bands": 8, "hop": 160},
+                "audio_frontend": {"num_mel_bins": 8, "hop_length": 160},
             }
         },
         steps=40,

@@ -10,7 +10,7 @@ import pytest
 from transformer.attention.capture import Top, evenly_spaced, pool
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import wav
-from transformer.layers.log_mel import RATE
+from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.maps.capture_plan import StoredMaps, Tiers, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
 from transformer.tasks.labels import Labels, Link
@@ -274,7 +274,7 @@ def write_agent_run(directory: Path) -> Run:
 
 def spoken_tone(frames: int) -> np.ndarray:
     """A tone of so many frames of 0.04 seconds."""
-    return 0.3 * np.sin(2 * np.pi * 440 * np.arange(round(0.04 * RATE) * frames) / RATE)
+    return 0.3 * np.sin(2 * np.pi * 440 * np.arange(round(0.04 * SAMPLE_RATE) * frames) / SAMPLE_RATE)
 
 
 def write_speech_run(directory: Path) -> Run:

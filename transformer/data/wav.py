@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.signal import resample_poly
 
 from transformer.config import UserError
-from transformer.layers.log_mel import RATE
+from transformer.layers.log_mel import SAMPLE_RATE
 
 MOST_SECONDS = 600
 _LARGEST = 2**15 - 1
@@ -48,9 +48,11 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
         raise UserError(f"{name} has no samples: give a sound that lasts")
     if found < count and count * frame < _UNKNOWN_BYTES - frame:
         raise UserError(f"{name} is cut short: its header says {count:,} samples, the file holds {found:,}")
-    divisor = math.gcd(rate, RATE)
-    if rate < 1 or max(rate, RATE) // divisor > _GREATEST_RATIO:
-        raise UserError(f"{name} has a rate of {rate:,} Hz, which is not resampled to {RATE:,}: give another rate")
+    divisor = math.gcd(rate, SAMPLE_RATE)
+    if rate < 1 or max(rate, SAMPLE_RATE) // divisor > _GREATEST_RATIO:
+        raise UserError(
+            f"{name} has a rate of {rate:,} Hz, which is not resampled to {SAMPLE_RATE:,}: give another rate"
+        )
     if found > MOST_SECONDS * rate:
         raise UserError(f"{name} lasts longer than {MOST_SECONDS} seconds: cut it")
     if size == 1:  # of one byte, numbers from 0 to 255
@@ -60,8 +62,8 @@ def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
         whole[:, 4 - size :] = np.frombuffer(given, np.uint8).reshape(-1, size)
         samples = whole.view("<i4")[:, 0] / 2.0 ** (32 - 8 * size)
     mono = samples.reshape(-1, channels).mean(axis=1) / 2.0 ** (8 * size - 1)
-    if rate != RATE:
-        mono = resample_poly(mono, RATE // divisor, rate // divisor)
+    if rate != SAMPLE_RATE:
+        mono = resample_poly(mono, SAMPLE_RATE // divisor, rate // divisor)
     return mono.astype(np.float32)
 
 
@@ -71,6 +73,6 @@ def wav(samples: Float[np.ndarray, " N"]) -> bytes:
     with wave.open(written, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
-        file.setframerate(RATE)
+        file.setframerate(SAMPLE_RATE)
         file.writeframes(np.rint(_LARGEST * np.clip(samples, -1, 1)).astype("<i2").tobytes())
     return written.getvalue()

@@ -1,4 +1,4 @@
-"""Sound as models hear it: log-mel features, their norm over an utterance, and SpecAugment."""
+"""Audio front end: log-mel features, their normalization over an utterance, and SpecAugment."""
 
 import dataclasses
 import functools
@@ -13,8 +13,8 @@ from transformer.config import Config, Count, Positive, Range, UserError
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import place
 
-RATE = 8000
-"""Samples a second of all sound here; what was recorded at another rate is read at this one."""
+SAMPLE_RATE = 8000
+"""Samples a second; audio recorded at another rate must be resampled to it first."""
 _FLOOR = 1e-6
 """The least energy of a band: 100 dB beneath that of a full-scale tone, and above what float32 rounds away."""
 _VARIANCE = 1e-5
@@ -26,78 +26,96 @@ Masks = Annotated[int, Range(0, 2**10)]
 
 @dataclasses.dataclass(frozen=True)
 class SpecAugmentConfig(Config):
-    """What training hides of an utterance (Park et al. 2019, section 2); the default hides nothing.
+    """SpecAugment's frequency and time masks (Park et al. 2019, section 2); by default there are none.
 
-    `band_masks` times 0 to `bands` neighboring bands, and `frame_masks` times 0 to `frames` neighboring frames.
+    Attributes:
+        num_frequency_masks: m_F, the frequency masks of an utterance.
+        max_frequency_mask_width: F, the most neighboring mel bins that one mask hides.
+        num_time_masks: m_T, the time masks of an utterance.
+        max_time_mask_width: T, the most neighboring frames that one mask hides.
 
     Raises:
-        UserError: For negative numbers.
+        UserError: If a number is negative.
     """
 
-    band_masks: Masks = 0
-    bands: Count = 8
-    frame_masks: Masks = 0
-    frames: Count = 20
+    num_frequency_masks: Masks = 0
+    max_frequency_mask_width: Count = 8
+    num_time_masks: Masks = 0
+    max_time_mask_width: Count = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class HearingConfig(Config):
-    """`bands` mel bands from `lowest` to `highest` Hz, of windows of `window` samples that begin `hop` samples apart.
+class LogMelConfig(Config):
+    """The log-mel spectrogram; the defaults are those of Chan et al. 2016, section 4: 40 mel bins every 10 ms.
 
-    The defaults are those of Chan et al. 2016 (section 4): 40 bands every 10 ms, here of windows of 25 ms.
+    Attributes:
+        num_mel_bins: Mel bins of a frame.
+        window_length: Samples of a frame's window; the default is 25 ms.
+        hop_length: Samples between the beginnings of neighboring windows.
+        min_frequency: The lower edge of the lowest bin, in Hz.
+        max_frequency: The upper edge of the highest bin, in Hz.
+        spec_augment: The masks that training applies.
 
     Raises:
-        UserError: For sizes below 1, and for bands that are no part of what 8000 samples a second hold.
+        UserError: If a size is below 1, or the frequencies are not in order between 0 Hz and half the sample rate.
     """
 
-    bands: Positive = 40
-    window: Samples = 200
-    hop: Samples = 80
-    lowest: float = 60.0
-    highest: float = 4000.0
-    augment: SpecAugmentConfig = dataclasses.field(default_factory=SpecAugmentConfig)
+    num_mel_bins: Positive = 40
+    window_length: Samples = 200
+    hop_length: Samples = 80
+    min_frequency: float = 60.0
+    max_frequency: float = 4000.0
+    spec_augment: SpecAugmentConfig = dataclasses.field(default_factory=SpecAugmentConfig)
 
     def _check(self) -> None:
-        if not 0 <= self.lowest < self.highest <= RATE / 2:
+        if not 0 <= self.min_frequency < self.max_frequency <= SAMPLE_RATE / 2:
             raise UserError(
-                f"lowest={self.lowest} and highest={self.highest} of a spectrogram must lie, in this order, between 0 "
-                f"and {RATE // 2} Hz, half the rate of the sound"
+                f"min_frequency={self.min_frequency} and max_frequency={self.max_frequency} must lie, in this order, "
+                f"between 0 and {SAMPLE_RATE // 2} Hz, half the sample rate"
             )
 
     @property
-    def transform(self) -> int:
-        """The points of the Fourier transform: the power of two that holds a window."""
-        return 1 << (self.window - 1).bit_length()
+    def fft_length(self) -> int:
+        """Points of the Fourier transform: the least power of two that holds a window."""
+        return 1 << (self.window_length - 1).bit_length()
 
-    def frames(self, samples: int) -> int:
-        """The frames of so many samples."""
-        return -(-samples // self.hop)
+    def num_frames(self, samples: int) -> int:
+        """Return the number of frames of this many samples."""
+        return -(-samples // self.hop_length)
 
 
 def log_mel(
-    sound_BxN: Float[Array, "B N"], lengths_B: Int[Array, " B"], config: HearingConfig
+    audio_BxN: Float[Array, "B N"], lengths_B: Int[Array, " B"], config: LogMelConfig
 ) -> tuple[Float[Array, "B F M"], Int[Array, " B"]]:
-    """Ln max(E, 1e-6) of the energy E in each mel band of every frame, float32, and the frames of every example.
+    """Compute the log-mel spectrogram ln max(E, 1e-6), E the energy in a mel bin of a frame, in float32.
 
-    Frame t is the Hann window's (periodic) over samples t hop to t hop + window; behind an example's end there is
-    silence, so that n samples have ceil(n / hop) frames. E is the sum of |DFT|^2 under a triangle whose corners lie
-    evenly on the mel scale 2595 log10(1 + f / 700). Samples at or beyond a length, NaN included, are never read;
-    frames behind an example's own are zero.
+    Frame t is a periodic Hann window over samples t hop to t hop + window. Silence follows an example's end, so that n
+    samples have ceil(n / hop) frames. E is the sum of |DFT|^2 under a triangle whose corners lie evenly on the mel
+    scale 2595 log10(1 + f / 700).
+
+    Args:
+        audio_BxN: Samples, [batch, samples].
+        lengths_B: Samples of each example; what lies beyond them, NaN included, is never read.
+        config: The spectrogram's window, hop and mel bins.
+
+    Returns:
+        The spectrogram [batch, frames, mel bins], zero beyond an example's own frames, and the number of frames of
+        each example.
     """
-    sound_BxN = place(jnp.asarray(sound_BxN, jnp.float32), "batch", None)
-    sound_BxN = jnp.where(real_positions(lengths_B, sound_BxN.shape[1]), sound_BxN, 0)
-    windows_BxFxW = _windows(sound_BxN, config)
-    cosine_sine, mel = _fourier(config.window, config.transform), _triangles(config)
+    audio_BxN = place(jnp.asarray(audio_BxN, jnp.float32), "batch", None)
+    audio_BxN = jnp.where(real_positions(lengths_B, audio_BxN.shape[1]), audio_BxN, 0)
+    windows_BxFxW = _frame_windows(audio_BxN, config)
+    cosine_sine, mel = _windowed_dft_matrix(config.window_length, config.fft_length), _mel_filters(config)
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     real_BxFxK, imaginary_BxFxK = jnp.split(product(windows_BxFxW, cosine_sine), 2, axis=-1)
     energy_BxFxM = product(jnp.square(real_BxFxK) + jnp.square(imaginary_BxFxK), mel)
-    frames_B = -(-lengths_B // config.hop)
+    frames_B = -(-lengths_B // config.hop_length)
     real_BxF = real_positions(frames_B, energy_BxFxM.shape[1])
     return jnp.where(real_BxF[..., None], jnp.log(jnp.maximum(energy_BxFxM, _FLOOR)), 0), frames_B
 
 
-def normed(frames_BxFxM: Float[Array, "B F M"], lengths_B: Int[Array, " B"]) -> Float[Array, "B F M"]:
-    """Every band with the mean 0 and the variance 1 over the frames of its utterance; padding stays zero."""
+def normalize_per_utterance(frames_BxFxM: Float[Array, "B F M"], lengths_B: Int[Array, " B"]) -> Float[Array, "B F M"]:
+    """Normalize each mel bin to mean 0 and variance 1 over the frames of its utterance; padding stays zero."""
     real_BxFx1 = real_positions(lengths_B, frames_BxFxM.shape[1])[..., None]
     count_Bx1x1 = jnp.maximum(lengths_B, 1).astype(frames_BxFxM.dtype)[:, None, None]
     mean_Bx1xM = jnp.sum(jnp.where(real_BxFx1, frames_BxFxM, 0), axis=1, keepdims=True) / count_Bx1x1
@@ -109,37 +127,59 @@ def normed(frames_BxFxM: Float[Array, "B F M"], lengths_B: Int[Array, " B"]) -> 
 def spec_augment(
     frames_BxFxM: Float[Array, "B F M"], lengths_B: Int[Array, " B"], config: SpecAugmentConfig, key: Key[Array, ""]
 ) -> Float[Array, "B F M"]:
-    """Bands and frames of each utterance set to zero, the mean of what is `normed` (Park et al. 2019, section 2).
+    """Set masked mel bins and frames to zero, the mean of a normalized spectrogram (Park et al. 2019, section 2).
 
-    A mask is of uniform width from 0 to the greatest, as many frames as there are at most, and of uniform place. What
-    is hidden is a function of the key alone, which in training is one of the run's seed and the step.
+    Each mask has a uniform width from 0 to its maximum (or to the utterance's frames if they are fewer) and a uniform
+    position.
+
+    Args:
+        frames_BxFxM: A normalized spectrogram, [batch, frames, mel bins].
+        lengths_B: Frames of each utterance.
+        config: How many masks, and how wide.
+        key: Decides the masks; in training it follows from the run's seed and the step.
+
+    Returns:
+        The masked spectrogram, in the same shape.
     """
     rows, count, bands = frames_BxFxM.shape
     band_key, frame_key = jax.random.split(key)
     all_bands = jnp.full(rows, bands)
-    of_bands = _hidden(band_key, all_bands, bands, config.band_masks, config.bands)
-    of_frames = _hidden(frame_key, lengths_B, count, config.frame_masks, config.frames)
+    of_bands = _random_masks(band_key, all_bands, bands, config.num_frequency_masks, config.max_frequency_mask_width)
+    of_frames = _random_masks(frame_key, lengths_B, count, config.num_time_masks, config.max_time_mask_width)
     return jnp.where(of_bands[:, None] | of_frames[:, :, None], 0, frames_BxFxM)
 
 
-def heard(
-    sound_BxN: Float[Array, "B N"],
+def log_mel_features(
+    audio_BxN: Float[Array, "B N"],
     lengths_B: Int[Array, " B"],
-    config: HearingConfig,
+    config: LogMelConfig,
     *,
     dtype: jax.typing.DTypeLike,
     key: Key[Array, ""] | None,
 ) -> tuple[Float[Array, "B F M"], Int[Array, " B"]]:
-    """What a model reads of sounds: `log_mel`, `normed`, with a key through `spec_augment`; and every row's frames."""
-    frames_BxFxM, frames_B = log_mel(sound_BxN, lengths_B, config)
-    frames_BxFxM = normed(frames_BxFxM, frames_B)
+    """Compute the input of a speech model: the normalized log-mel spectrogram, with SpecAugment where a key is given.
+
+    Args:
+        audio_BxN: Samples, [batch, samples].
+        lengths_B: Samples of each example.
+        config: The spectrogram and its augmentation.
+        dtype: The result's type.
+        key: Decides SpecAugment's masks in training; None applies none.
+
+    Returns:
+        The features [batch, frames, mel bins], and the number of frames of each example.
+    """
+    frames_BxFxM, frames_B = log_mel(audio_BxN, lengths_B, config)
+    frames_BxFxM = normalize_per_utterance(frames_BxFxM, frames_B)
     if key is not None:
-        frames_BxFxM = spec_augment(frames_BxFxM, frames_B, config.augment, key)
+        frames_BxFxM = spec_augment(frames_BxFxM, frames_B, config.spec_augment, key)
     return frames_BxFxM.astype(dtype), frames_B
 
 
-def _hidden(key: Key[Array, ""], sizes_B: Int[Array, " B"], count: int, masks: int, widest: int) -> Bool[Array, "B N"]:
-    """Which of `count` places of every row lie in one of its masks, all within its size."""
+def _random_masks(
+    key: Key[Array, ""], sizes_B: Int[Array, " B"], count: int, masks: int, widest: int
+) -> Bool[Array, "B N"]:
+    """Which of `count` positions of every row lie in one of its random masks, all of them within the row's size."""
     if masks == 0:
         return jnp.zeros((len(sizes_B), count), bool)
     width_key, place_key = jax.random.split(key)
@@ -151,19 +191,19 @@ def _hidden(key: Key[Array, ""], sizes_B: Int[Array, " B"], count: int, masks: i
     return jnp.any(within_BxAxN, axis=1)
 
 
-def _windows(sound_BxN: Float[Array, "B N"], config: HearingConfig) -> Float[Array, "B F W"]:
-    """The samples under every frame's window, from pieces of one hop that stand beside one another."""
-    rows, samples = sound_BxN.shape
-    frames, pieces = config.frames(samples), -(-config.window // config.hop)
-    padded = jnp.pad(sound_BxN, ((0, 0), (0, (frames + pieces - 1) * config.hop - samples)))
-    by_hop = padded.reshape(rows, -1, config.hop)
+def _frame_windows(audio_BxN: Float[Array, "B N"], config: LogMelConfig) -> Float[Array, "B F W"]:
+    """The samples under every frame's window, concatenated from pieces of one hop."""
+    rows, samples = audio_BxN.shape
+    frames, pieces = config.num_frames(samples), -(-config.window_length // config.hop_length)
+    padded = jnp.pad(audio_BxN, ((0, 0), (0, (frames + pieces - 1) * config.hop_length - samples)))
+    by_hop = padded.reshape(rows, -1, config.hop_length)
     beside = jnp.concatenate([by_hop[:, piece : piece + frames] for piece in range(pieces)], axis=-1)
-    return beside[..., : config.window]
+    return beside[..., : config.window_length]
 
 
 @functools.cache
-def _fourier(window: int, points: int) -> Float[np.ndarray, "W _"]:
-    """The Hann window times the cosines, and beside them the sines, of every frequency from 0 to half the rate."""
+def _windowed_dft_matrix(window: int, points: int) -> Float[np.ndarray, "W _"]:
+    """The Hann window times the cosines, then the sines, of every frequency from 0 to half the sample rate."""
     hann_W = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     angle_WxK = 2 * np.pi / points * np.outer(np.arange(window), np.arange(points // 2 + 1))
     both = np.concatenate([np.cos(angle_WxK), np.sin(angle_WxK)], axis=1)
@@ -171,11 +211,12 @@ def _fourier(window: int, points: int) -> Float[np.ndarray, "W _"]:
 
 
 @functools.cache
-def _triangles(config: HearingConfig) -> Float[np.ndarray, "K M"]:
-    """How much of each frequency every band has: 1 at its middle, 0 at the middles of its neighbors."""
-    lowest, highest = (2595 * np.log10(1 + frequency / 700) for frequency in (config.lowest, config.highest))
-    corners = 700 * (10 ** (np.linspace(lowest, highest, config.bands + 2) / 2595) - 1)
-    frequency_Kx1 = np.linspace(0, RATE / 2, config.transform // 2 + 1)[:, None]
+def _mel_filters(config: LogMelConfig) -> Float[np.ndarray, "K M"]:
+    """The weight of each frequency in each mel bin: 1 at the bin's center, 0 at the centers of its neighbors."""
+    edges = (config.min_frequency, config.max_frequency)
+    lowest, highest = (2595 * np.log10(1 + frequency / 700) for frequency in edges)
+    corners = 700 * (10 ** (np.linspace(lowest, highest, config.num_mel_bins + 2) / 2595) - 1)
+    frequency_Kx1 = np.linspace(0, SAMPLE_RATE / 2, config.fft_length // 2 + 1)[:, None]
     rising = (frequency_Kx1 - corners[:-2]) / np.diff(corners)[:-1]
     falling = (corners[2:] - frequency_Kx1) / np.diff(corners)[1:]
     return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)

@@ -44,7 +44,14 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
                 "speller_layers": 1,
                 "embedding": 16,
                 "attention": 48,
-                "hearing": {"augment": {"band_masks": 2, "bands": 6, "frame_masks": 2, "frames": 15}},
+                "audio_frontend": {
+                    "spec_augment": {
+                        "num_frequency_masks": 2,
+                        "max_frequency_mask_width": 6,
+                        "num_time_masks": 2,
+                        "max_time_mask_width": 15,
+                    }
+                },
             },
             "optimizer": {
                 "learning_rate": 3e-3,
@@ -69,7 +76,7 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
             "dropout": 0.1,
             "channels": 96,
             "max_length": 128,
-            "hearing": config.model.hearing,
+            "audio_frontend": config.model.audio_frontend,
         }
         config.optimizer.learning_rate = 1e-3
         config.steps = 3000

@@ -14,12 +14,12 @@ from experiments.speech.synthetic_speech import Voice
 from transformer.config import UserError
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
-from transformer.layers.log_mel import RATE
+from transformer.layers.log_mel import SAMPLE_RATE
 
-TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(1000) / RATE)).astype(np.float32)
+TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(1000) / SAMPLE_RATE)).astype(np.float32)
 
 
-def file_of(samples: np.ndarray, *, size: int, rate: int = RATE, channels: int = 1) -> bytes:
+def file_of(samples: np.ndarray, *, size: int, rate: int = SAMPLE_RATE, channels: int = 1) -> bytes:
     """A WAV file of so many bytes a sample, the same in every channel."""
     whole = np.rint(samples * (2 ** (8 * size - 1) - 1)).astype(np.int64) + (128 if size == 1 else 0)
     raw = np.repeat(whole, channels).astype("<i4")[:, None].view(np.uint8)[:, :size].tobytes()
@@ -54,7 +54,7 @@ def test_a_file_written_into_a_pipe_is_read_to_its_end(riff: int, data: int) -> 
 
 @pytest.mark.parametrize("rate", [1, 8000, 11025, 22255, 44056, 47999, 48000, 96000, 192000, 384000])
 def test_rates_that_recorders_have_are_read(rate: int) -> None:
-    assert len(read_wav(file_of(TONE[:100], size=2, rate=rate), "x.wav")) == -(-100 * RATE // rate)
+    assert len(read_wav(file_of(TONE[:100], size=2, rate=rate), "x.wav")) == -(-100 * SAMPLE_RATE // rate)
 
 
 @pytest.mark.parametrize(("size", "within"), [(1, 0.01), (2, 1e-4), (3, 1e-6), (4, 1e-6)])
@@ -95,15 +95,15 @@ def test_the_synthetic_speaker_never_speaks_twice_alike_but_by_the_seed() -> Non
     assert len(once) != len(other) or (once != other).any()
     for digit in range(10):
         sound = Voice(120.0).say(digit, np.random.default_rng(digit))
-        assert 0.15 < len(sound) / RATE < 0.7, WORDS[digit]
+        assert 0.15 < len(sound) / SAMPLE_RATE < 0.7, WORDS[digit]
         assert 0.29 < np.abs(sound).max() < 0.91
     # The pitch of a vowel ("four"), by its autocorrelation: that of the voice, which jitters by a few percent.
     for pitch in (100.0, 200.0):
         sound = Voice(pitch).say(4, np.random.default_rng(0))
         middle = sound[len(sound) // 2 - 400 : len(sound) // 2 + 400]
-        lags = np.arange(RATE // 260, RATE // 75)
+        lags = np.arange(SAMPLE_RATE // 260, SAMPLE_RATE // 75)
         best = lags[np.argmax([middle[lag:] @ middle[:-lag] for lag in lags])]
-        assert RATE / best == pytest.approx(pitch, rel=0.2)
+        assert SAMPLE_RATE / best == pytest.approx(pitch, rel=0.2)
 
 
 def test_digits_stand_in_their_spans_and_silence_between_them() -> None:
@@ -115,7 +115,7 @@ def test_digits_stand_in_their_spans_and_silence_between_them() -> None:
         inside[begin:end] = True
     assert np.abs(spoken.samples[inside] - 0.5).max() < 0.01
     assert 0 < np.abs(spoken.samples[~inside]).max() < 0.01
-    assert 0.05 * RATE - 1 <= spoken.spans[1][0] - spoken.spans[0][1] <= 0.2 * RATE
+    assert 0.05 * SAMPLE_RATE - 1 <= spoken.spans[1][0] - spoken.spans[0][1] <= 0.2 * SAMPLE_RATE
 
 
 def test_a_string_is_of_one_speaker_and_short_enough() -> None:

@@ -15,7 +15,7 @@ from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.log_mel import HearingConfig, heard
+from transformer.layers.log_mel import LogMelConfig, log_mel_features
 from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
@@ -38,7 +38,7 @@ INTERFACE = TaskInterface(
     2,
 )
 CONFIG = ListenAttendSpellConfig(
-    HearingConfig(bands=3), listener=2, pyramid=(2,), speller=4, speller_layers=2, embedding=3, attention=5
+    LogMelConfig(num_mel_bins=3), listener=2, pyramid=(2,), speller=4, speller_layers=2, embedding=3, attention=5
 )
 
 
@@ -90,7 +90,9 @@ def test_logits_and_maps_are_those_of_the_equations() -> None:
 
         @jax.jit
         def look(given: Any) -> Any:
-            frames, _ = heard(given["sound"], given["lengths"], CONFIG.hearing, dtype="float64", key=None)
+            frames, _ = log_mel_features(
+                given["sound"], given["lengths"], CONFIG.audio_frontend, dtype="float64", key=None
+            )
             return frames, model.apply(variables, given, train=False, capture=Capture((SITE,)))
 
         # What stands behind the end of a sound is never read.

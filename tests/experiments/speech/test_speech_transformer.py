@@ -21,7 +21,7 @@ from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.log_mel import HearingConfig, heard
+from transformer.layers.log_mel import LogMelConfig, log_mel_features
 from transformer.models.model import Model
 
 CONFIG = SpeechTransformerConfig(
@@ -32,7 +32,7 @@ CONFIG = SpeechTransformerConfig(
     feed_forward=6,
     dropout=0.0,
     max_length=8,
-    hearing=HearingConfig(bands=3),
+    audio_frontend=LogMelConfig(num_mel_bins=3),
     kernel=3,
     channels=5,
 )
@@ -62,7 +62,7 @@ def test_the_encoder_reads_two_gated_convolutions() -> None:
 
     @jax.jit
     def look(given: Any) -> Any:
-        frames, _ = heard(given["sound"], given["lengths"], CONFIG.hearing, dtype="float32", key=None)
+        frames, _ = log_mel_features(given["sound"], given["lengths"], CONFIG.audio_frontend, dtype="float32", key=None)
         return frames, model.functional.bind(variables.params).convolved(given, None)
 
     frames, (read, lengths) = jax.device_get(look(INPUTS))

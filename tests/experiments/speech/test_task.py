@@ -28,7 +28,7 @@ from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.data.wav import read_wav, wav
 from transformer.layers.functional_module import Precision
-from transformer.layers.log_mel import RATE
+from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.models.model import Variables
 from transformer.tasks.contract import Request, Sentences, View
 from transformer.tasks.registry import task_config
@@ -233,7 +233,7 @@ def test_strings_of_more_digits_than_any_are_refused_before_they_are_spelled() -
 
 
 def test_other_texts_and_sounds_are_refused_in_one_line(task: SpokenDigitsTask, tmp_path: Path) -> None:
-    (tmp_path / "long.wav").write_bytes(wav(np.full(2 * RATE, 0.1)))
+    (tmp_path / "long.wav").write_bytes(wav(np.full(2 * SAMPLE_RATE, 0.1)))
     for text, said in (
         ("three", "'three' is neither a .wav file nor digits"),
         ("nothing.wav", "'nothing.wav' is no file"),
