@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
                 "attention_dropout": 0.3,
                 "norm_placement": "pre",
                 "max_length": 64,
-                "unroll": 2,
+                "scan_unroll": 2,
             },
             "optimizer": {
                 "learning_rate": 3e-3,

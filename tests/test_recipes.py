@@ -22,7 +22,7 @@ SMALL = [
     "--config.log_every=1",
     *(f"--config.{name}_every=2" for name in ("eval", "maps", "checkpoint")),
     "--config.head_statistics_every=0",
-    *("--config.model.width=16", "--config.model.heads=2", "--config.model.unroll=1"),
+    *("--config.model.width=16", "--config.model.heads=2", "--config.model.scan_unroll=1"),
 ]
 PAIRS = ["--config.task.tokens_per_batch=256", "--config.task.vocabulary=100"]
 TINY = {
@@ -31,7 +31,7 @@ TINY = {
     # The model of the folder that the test writes.
     "runs/lora": [
         *("--config.model.layers=2", "--config.model.kv_heads=2", "--config.model.head_dim=8"),
-        *("--config.model.feed_forward=64", "--config.model.max_length=32", "--config.model.embedding_rows=263"),
+        *("--config.model.feed_forward=64", "--config.model.max_length=32", "--config.model.vocab_size=263"),
         *("--config.task.context=16", "--config.task.batch_size=8", "--config.task.probe_length=16"),
     ],
     "runs/rates": [*PAIRS, "--num_trials=2"],

@@ -53,7 +53,7 @@ class WalkerConfig(Config, path="config.model"):
     """An LSTM over words, an aligner, and an LSTM over what is seen on the way.
 
     `width`: of each of the encoder's cells and of the decoder; `embedding`: of words, of sights, and of what the
-    next action is scored from. `direction` is the encoder's. `embedding_rows`: of the words' table, None for as many as
+    next action is scored from. `direction` is the encoder's. `vocab_size`: of the words' table, None for as many as
     the task has words.
     """
 
@@ -61,7 +61,7 @@ class WalkerConfig(Config, path="config.model"):
     embedding: Positive = 64
     aligner: Aligner = Aligner.MULTI_LEVEL
     direction: Direction = Direction.BIDIRECTIONAL
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
 
     @property
     def encoder(self) -> RecurrentConfig:
@@ -130,7 +130,7 @@ class Walker(RecurrentAttentionDecoder):
         def linear(inputs: int, outputs: int, name: str = "embed") -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=False, builder=builder)
 
-        words = rows_for(interface.vocabularies["source"], config.embedding_rows)
+        words = rows_for(interface.vocabularies["source"], config.vocab_size)
         self.embedding = Embedding(words, embedding, builder=builder)
         self.encoder = RecurrentLayer(config.encoder, embedding, builder=builder)
         aligned = AttentionCell(AttentionCellConfig(), width, config.read, builder=builder)

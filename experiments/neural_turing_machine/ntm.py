@@ -118,7 +118,7 @@ class TuringMachine(StatelessModule):
         if config.controller is Controller.LSTM:
             orthogonal = RecurrentInitialization.ORTHOGONAL
             self.cell = RecurrentCell(
-                Cell.LSTM, inputs + read, width, recurrent=orthogonal, forget_bias=1.0, builder=builder
+                Cell.LSTM, inputs + read, width, recurrent_initialization=orthogonal, forget_bias=1.0, builder=builder
             )
         else:
             self.hidden = Linear((("features", inputs + read),), (("features", width),), bias=True, builder=builder)

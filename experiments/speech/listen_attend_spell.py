@@ -32,7 +32,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     reads so many neighboring outputs of the one beneath as one: (1, 1, 1) is a stack that keeps every frame.
     `speller` and `speller_layers`: of the LSTMs that write; `attention`: features of the space that states and frames
     are compared in. In training each character that the speller reads is its own draw with the probability `sampled`.
-    `embedding_rows`: of the vocabulary, None for as many as the task has tokens.
+    `vocab_size`: of the vocabulary, None for as many as the task has tokens.
     """
 
     audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
@@ -43,7 +43,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     embedding: Positive = 64
     attention: Positive = 128
     sampled: Rate = 0.1
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
 
     @property
     def reduction(self) -> int:
@@ -112,7 +112,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         super().__init__(interface, builder)
         self.config = config
         annotations = config.listening.output_width
-        vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
+        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
         self.listener = Pyramid(config, config.audio_frontend.num_mel_bins, builder=builder)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.speller = RecurrentStack(config.spelling, config.embedding + annotations, builder=builder)

@@ -19,7 +19,7 @@ from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import read_wav, wav
-from transformer.layers.log_mel import RATE, HearingConfig, log_mel
+from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel
 from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import mass_sums, weights_over
 from transformer.tasks.contract import (

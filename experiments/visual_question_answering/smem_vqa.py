@@ -29,7 +29,7 @@ class SpatialMemoryConfig(Config, path="config.model"):
 
     `positions` tell the places apart. `look`: mean sums all places alike in every hop, nothing takes no hop. `dropout`
     acts on what the classes are scored from. `word_dropout`: the probability with which, in training, a word may not
-    guide the first hop. `embedding_rows`: None for as many as the task has tokens.
+    guide the first hop. `vocab_size`: None for as many as the task has tokens.
     """
 
     width: Positive = 128
@@ -39,7 +39,7 @@ class SpatialMemoryConfig(Config, path="config.model"):
     look: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     word_dropout: Rate = 0.0
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
 
 
 class SpatialMemory(StatelessModule):
@@ -57,7 +57,7 @@ class SpatialMemory(StatelessModule):
 
     def __init__(self, config: SpatialMemoryConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, width = config, builder.dtype, config.width
-        rows = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        rows = rows_for(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, width, builder=builder)
         longest = interface.inputs["tokens"].shape[1]
         # Every word counts alike at first.

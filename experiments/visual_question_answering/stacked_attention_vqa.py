@@ -32,7 +32,7 @@ class StackedGlimpsesConfig(Config, path="config.model"):
 
     `hidden`: the features of the first convolution, and of the classifier's first layer. `positions` tell the places
     apart. `look`: mean is one glimpse at all places alike, nothing none. `dropout` acts on word vectors, on what the
-    convolutions read and on what the classifier's layers read. `embedding_rows`: None for as many as the task has
+    convolutions read and on what the classifier's layers read. `vocab_size`: None for as many as the task has
     tokens.
     """
 
@@ -44,7 +44,7 @@ class StackedGlimpsesConfig(Config, path="config.model"):
     positions: GridPositions = GridPositions.LEARNED
     look: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
 
     @property
     def seen_width(self) -> int:
@@ -69,7 +69,7 @@ class StackedGlimpses(StatelessModule):
 
     def __init__(self, config: StackedGlimpsesConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype, hidden = config, builder.dtype, config.hidden
-        rows = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        rows = rows_for(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, config.embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder, config.embedding, builder=builder)
         state = config.encoder.output_width

@@ -39,7 +39,7 @@ def test_tokens_are_the_same_with_and_without_a_cache() -> None:
 @pytest.mark.slow
 def test_each_token_is_read_from_all_before_it() -> None:
     """By weights of which a token's place and past decide it: a tied head and initial ones repeat one token."""
-    given = settings("decode", "without a cache", rows=2, padded=3, model={"tied": False})
+    given = settings("decode", "without a cache", rows=2, padded=3, model={"tie_embeddings": False})
     model, task = decoder_of(given)
     draws = np.random.default_rng(2)
     shapes = jax.eval_shape(model.init, jax.random.key(0))

@@ -31,7 +31,7 @@ TRANSLATION = {
     },
     "model": {
         "family": "encoder_decoder",
-        "embedding_rows": 200,
+        "vocab_size": 200,
         "encoder_layers": 1,
         "decoder_layers": 1,
         "width": 16,
@@ -77,7 +77,7 @@ LANGUAGE_MODELING = {
     },
     "model": {
         "family": "decoder",
-        "embedding_rows": 128,
+        "vocab_size": 128,
         "layers": 2,
         "width": 16,
         "heads": 4,
@@ -91,7 +91,7 @@ LANGUAGE_MODELING = {
     },
 }
 
-UNTIED = LANGUAGE_MODELING | {"model": LANGUAGE_MODELING["model"] | {"tied": False}}
+UNTIED = LANGUAGE_MODELING | {"model": LANGUAGE_MODELING["model"] | {"tie_embeddings": False}}
 PROJECTIONS = ("query", "key", "value", "output", "feed_forward")
 
 MASKED_LANGUAGE_MODELING = LANGUAGE_MODELING | {
@@ -106,7 +106,7 @@ MASKED_LANGUAGE_MODELING = LANGUAGE_MODELING | {
     },
     "model": {
         "family": "encoder",
-        "embedding_rows": 264,
+        "vocab_size": 264,
         "layers": 1,
         "width": 16,
         "heads": 2,
@@ -145,7 +145,7 @@ CLASSIFICATION = {
         "family": "recurrent_classifier",
         "embedding": 8,
         "encoder": {"width": 8, "direction": "bidirectional"},
-        "embedding_rows": 288,
+        "vocab_size": 288,
         # The gradient of the additive score's query is a difference of nearly equal terms while outputs are small: on
         # a mesh along the sequence its rounding is 1.7e-5 of it.
         "score": "general",
@@ -220,14 +220,14 @@ SPOKEN_DIGITS = {
         "embedding": 8,
         "attention": 8,
         "sampled": 0.0,
-        "embedding_rows": 16,
+        "vocab_size": 16,
     },
 }
 
 # As many layers and features as the classifier's ELMo has.
 BIDIRECTIONAL = LANGUAGE_MODELING | {
     "task": LANGUAGE_MODELING["task"] | {"batching": "windows"},
-    "model": {"family": "bidirectional_language_model", "width": 4, "layers": 2, "embedding_rows": 288},
+    "model": {"family": "bidirectional_language_model", "width": 4, "layers": 2, "vocab_size": 288},
 }
 
 FINE_TUNING = {
@@ -243,7 +243,7 @@ FINE_TUNING = {
     },
     "model": {
         "family": "decoder",
-        "embedding_rows": 288,
+        "vocab_size": 288,
         "layers": 1,
         "width": 16,
         "heads": 2,
@@ -440,7 +440,7 @@ CASES = (
                 "family": "recurrent_encoder_decoder",
                 "width": 16,
                 "embedding": 8,
-                "embedding_rows": 24,
+                "vocab_size": 24,
                 "dropout": 0.1,
             }
         },
@@ -460,7 +460,7 @@ CASES = (
                 "encoder_layers": 1,
                 "decoder_layers": 2,
                 "max_length": 8,
-                "embedding_rows": 24,
+                "vocab_size": 24,
                 "dropout": 0.0,
             }
         },
@@ -479,7 +479,7 @@ CASES = (
                 "encoder_sets": 1,
                 "decoder_sets": 1,
                 "largest_dilation": 2,
-                "embedding_rows": 24,
+                "vocab_size": 24,
                 "dropout": 0.0,
             }
         },
@@ -509,7 +509,7 @@ CASES = (
                 "memory": "tape",
                 "width": 16,
                 "embedding": 8,
-                "embedding_rows": 128,
+                "vocab_size": 128,
             },
         },
         steps=24,
@@ -520,7 +520,7 @@ CASES = (
     Case(
         "language_modeling x decoder with experts",
         LANGUAGE_MODELING
-        | {"model": {**LANGUAGE_MODELING["model"], "feed_forward": 16, "experts": {"count": 4, "every": 2}}},
+        | {"model": {**LANGUAGE_MODELING["model"], "feed_forward": 16, "experts": {"count": 4, "every_n_layers": 2}}},
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
@@ -531,7 +531,7 @@ CASES = (
         "language_modeling x decoder with LoRA and a new head",
         UNTIED
         | {
-            "model": UNTIED["model"] | {"lora": {"rank": 2, "alpha": 4.0, "where": PROJECTIONS}},
+            "model": UNTIED["model"] | {"lora": {"rank": 2, "alpha": 4.0, "targets": PROJECTIONS}},
             "optimizer": {"trainable": ("*/lora/*", "unembedding/*")},
         },
         steps=24,
@@ -652,7 +652,7 @@ CASES = (
         FINE_TUNING
         | {
             "task": FINE_TUNING["task"] | {"dataset": "grammar/similarity/train=32,validation=8,test=8"},
-            "model": {"family": "recurrent_decoder", "width": 8, "embedding": 8, "embedding_rows": 288},
+            "model": {"family": "recurrent_decoder", "width": 8, "embedding": 8, "vocab_size": 288},
         },
         steps=24,
         learning_rate=0.01,
@@ -794,7 +794,7 @@ CASES = (
                 "heads": 2,
                 "feed_forward": 16,
                 "max_length": 24,
-                "embedding_rows": 32,
+                "vocab_size": 32,
             },
         },
         steps=40,
@@ -916,7 +916,7 @@ CASES = (
                 "family": "experiments.visual_question_answering.smem_vqa",
                 "width": 16,
                 "image": PLACES,
-                "embedding_rows": 32,
+                "vocab_size": 32,
             }
         },
         steps=40,
@@ -934,7 +934,7 @@ CASES = (
                 "encoder": {"width": 8},
                 "hidden": 16,
                 "image": PLACES,
-                "embedding_rows": 32,
+                "vocab_size": 32,
             }
         },
         steps=40,
@@ -1076,7 +1076,7 @@ CASES = (
                 "dropout": 0.0,
                 "channels": 8,
                 "max_length": 32,
-                "embedding_rows": 16,
+                "vocab_size": 16,
                 "audio_frontend": {"num_mel_bins": 8, "hop_length": 160},
             }
         },
@@ -1102,7 +1102,7 @@ CASES = (
             },
             "model": {
                 "family": "xlnet",
-                "embedding_rows": 264,
+                "vocab_size": 264,
                 "layers": 2,
                 "width": 16,
                 "heads": 2,
@@ -1136,7 +1136,7 @@ CASES = (
             },
             "model": {
                 "family": "transformer_xl",
-                "embedding_rows": 264,
+                "vocab_size": 264,
                 "layers": 1,
                 "width": 16,
                 "heads": 2,
@@ -1172,7 +1172,7 @@ CASES = (
                 "family": "experiments.instruction_following.model",
                 "width": 8,
                 "embedding": 8,
-                "embedding_rows": 64,
+                "vocab_size": 64,
             },
         },
         steps=40,
@@ -1188,7 +1188,7 @@ CASES = (
             "task": MARKED_TEXTS,
             "model": {
                 "family": "decoder",
-                "embedding_rows": 8,
+                "vocab_size": 8,
                 "layers": 1,
                 "width": 16,
                 "heads": 2,
@@ -1208,7 +1208,7 @@ CASES = (
             "task": MARKED_TEXTS,
             "model": {
                 "family": "bytenet_decoder",
-                "embedding_rows": 8,
+                "vocab_size": 8,
                 "width": 16,
                 "sets": 1,
                 "largest_dilation": 2,

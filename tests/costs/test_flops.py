@@ -202,7 +202,7 @@ def model_of(config: TransformerConfig) -> Model:
 
 
 TINY: dict[str, Any] = {"width": 16, "heads": 4, "feed_forward": 24, "max_length": 32}
-PAIR = EncoderDecoderConfig(encoder_layers=2, decoder_layers=3, unroll=3, **TINY)
+PAIR = EncoderDecoderConfig(encoder_layers=2, decoder_layers=3, scan_unroll=3, **TINY)
 DECODER = DecoderConfig(layers=2, **TINY)
 ENCODER = EncoderConfig(layers=2, **TINY)
 MODERN: dict[str, Any] = {
@@ -212,7 +212,7 @@ MODERN: dict[str, Any] = {
     "norm": Norm.RMS,
     "biases": Biases.NONE,
     "positions": Positions.ROTARY,
-    "tied": False,
+    "tie_embeddings": False,
 }
 CONFIGS: dict[str, TransformerConfig] = {
     "pair": PAIR,
@@ -225,16 +225,20 @@ CONFIGS: dict[str, TransformerConfig] = {
     "decoder": DECODER,
     "decoder-concatenated": dataclasses.replace(DECODER, position_join=PositionJoin.CONCATENATED),
     "decoder-modern": dataclasses.replace(DECODER, **MODERN),
-    "decoder-windows": dataclasses.replace(DECODER, windows=(0, 3)),
+    "decoder-windows": dataclasses.replace(DECODER, attention_windows=(0, 3)),
     "decoder-parallel": dataclasses.replace(DECODER, norm_placement=NormPlacement.PARALLEL, kv_heads=1),
-    "decoder-shaw": dataclasses.replace(DECODER, positions=Positions.SHAW, max_distance=5, head_dim=3),
+    "decoder-shaw": dataclasses.replace(
+        DECODER, positions=Positions.SHAW, relative_attention_max_distance=5, head_dim=3
+    ),
     "decoder-t5": dataclasses.replace(DECODER, positions=Positions.T5),
     "decoder-alibi": dataclasses.replace(DECODER, positions=Positions.ALIBI),
     **{f"decoder-{score.value}": dataclasses.replace(DECODER, score=score, head_dim=3) for score in Score},
     "encoder": ENCODER,
     "encoder-concatenated": dataclasses.replace(ENCODER, position_join=PositionJoin.CONCATENATED),
     "encoder-pooled": dataclasses.replace(ENCODER, head=Head.NONE, pooler=True),
-    "encoder-both": dataclasses.replace(ENCODER, head=Head.PRETRAINING, tied=False, activation=Activation.GEGLU_TANH),
+    "encoder-both": dataclasses.replace(
+        ENCODER, head=Head.PRETRAINING, tie_embeddings=False, activation=Activation.GEGLU_TANH
+    ),
 }
 
 # Of 3 rows of 7 tokens (with 4 of a target), and of 1 row of 5. The score by location reads no keys: their projection,
@@ -399,7 +403,10 @@ CHANGES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
     "pre": ({"norm_placement": NormPlacement.PRE}, (491_520, 414_720, 153_600)),
     "parallel": ({"norm_placement": NormPlacement.PARALLEL}, (430_080, 353_280, 153_600)),
     "modern": ({**MODERN, "norm_placement": NormPlacement.PRE}, (691_200, 576_000, 230_400)),
-    "windows": ({"norm_placement": NormPlacement.PRE, "windows": (0, 3)}, (537_600, 460_800, 153_600)),
+    "attention_windows": (
+        {"norm_placement": NormPlacement.PRE, "attention_windows": (0, 3)},
+        (537_600, 460_800, 153_600),
+    ),
 }
 
 

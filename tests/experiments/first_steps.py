@@ -51,7 +51,7 @@ SMALL: Mapping[str, Any] = {
     "model.kv_heads": None,
     "model.head_dim": 16,
     "model.feed_forward": 128,
-    "model.embedding_rows": None,
+    "model.vocab_size": None,
     "model.embedding": 32,
     "model.channels": (8, 8, 8, 8),
     "task.context": 32,

@@ -175,7 +175,7 @@ def too_large(originals: Originals) -> Iterator[Case]:
     for key, value in {
         "model.width": 1_000_000,
         "model.feed_forward": 2_000_000_000,
-        "model.embedding_rows": 2_000_000_000,
+        "model.vocab_size": 2_000_000_000,
     }.items():
         words = [f"--config={originals.config}", f"--config.{key}={value}"]
         prepare = lambda folder, words=words: [*words, f"--workdir={folder}/new"]  # noqa: E731

@@ -36,7 +36,7 @@ TRANSLATION: dict[str, Any] = {
     },
     "model": {
         "family": "encoder_decoder",
-        "embedding_rows": 200,
+        "vocab_size": 200,
         "encoder_layers": 1,
         "decoder_layers": 1,
         "width": 8,
@@ -60,7 +60,7 @@ LANGUAGE: dict[str, Any] = {
     },
     "model": {
         "family": "decoder",
-        "embedding_rows": 264,
+        "vocab_size": 264,
         "layers": 1,
         "width": 16,
         "heads": 2,

@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
             },
             "model": {
                 "family": "decoder",
-                "embedding_rows": 128,
+                "vocab_size": 128,
                 "layers": 1,
                 "width": 16,
                 "heads": 2,

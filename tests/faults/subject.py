@@ -62,7 +62,7 @@ def config(folder: Path, **changes: Any) -> dict[str, Any]:
         },
         "model": {
             "family": "decoder",
-            "embedding_rows": 64,
+            "vocab_size": 64,
             "layers": 1,
             "width": 16,
             "heads": 2,

@@ -98,7 +98,7 @@ def _gemma2(config: Mapping[str, Any]) -> dict[str, Any]:
         "biases": "none",
         "positions": "rotary_halves",
         # There a query counts among the positions that it sees.
-        "windows": tuple(
+        "attention_windows": tuple(
             config["sliding_window"] - 1 if kind == "sliding_attention" else 0 for kind in config["layer_types"][:2]
         ),
         "embedding_scale": "sqrt_width",

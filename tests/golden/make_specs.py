@@ -21,7 +21,7 @@ from transformer.training.partitioning import ShardingConfig, is_axis_names, mak
 FILE = Path(__file__).with_name("specs.json")
 SMALL = {"width": 16, "heads": 4, "feed_forward": 32, "max_length": 16}
 MODELS: dict[str, dict[str, Any]] = {
-    "decoder": {"family": "decoder", **SMALL, "layers": 2, "tied": False, "biases": "all"},
+    "decoder": {"family": "decoder", **SMALL, "layers": 2, "tie_embeddings": False, "biases": "all"},
     "decoder, gated": {"family": "decoder", **SMALL, "layers": 2, "activation": "swiglu", "kv_heads": 2},
     "decoder, one key head": {"family": "decoder", **SMALL, "layers": 2, "kv_heads": 1},
     "decoder, Transformer-XL": {"family": "decoder", **SMALL, "layers": 2, "positions": "transformer_xl"},

@@ -54,7 +54,7 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
     if name in ARRANGEMENTS:
         entries, section_of, prepared = ARRANGEMENTS[name]
         rows = next(len(recorded.weights[entry.tensor]) for entry in entries if entry.leaves == ("embedding/table",))
-        section = section_of(config) | {"embedding_rows": rows}
+        section = section_of(config) | {"vocab_size": rows}
         bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
         shapes = parameter_shapes(build(model_config(section), bare, Precision()).functional.shapes())
         slots, weights = plan_tensors(family(entries), shapes), prepared(recorded.weights)
@@ -64,7 +64,7 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         recorded.write(folder)
         foreign = read_model_folder(folder)
         section, params = foreign.model, foreign.params
-    rows = section["embedding_rows"]
+    rows = section["vocab_size"]
     begin = config.get("decoder_start_token_id", 0)
     interface = TaskInterface({}, {"tokens": rows, "joint": rows}, config.get("pad_token_id"), begin, None)
     return build(model_config(section), interface, Precision()), params

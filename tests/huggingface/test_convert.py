@@ -240,7 +240,11 @@ def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
     [
         ("gpt2", {"norm_placement": "sandwich"}, "config.model.norm_placement=sandwich is not pre"),
         ("gpt2", {"score": "additive"}, "config.model.score=additive is not scaled_dot"),
-        ("gpt2", {"windows": (0, 4, 0)}, r"config.model.windows=\(0, 4, 0\)|config.model.windows=\[0, 4, 0\]"),
+        (
+            "gpt2",
+            {"attention_windows": (0, 4, 0)},
+            r"config.model.attention_windows=\(0, 4, 0\)|config.model.attention_windows=\[0, 4, 0\]",
+        ),
         ("gpt2", {"activation": "swiglu"}, "config.model.activation=swiglu"),
         ("gpt2", {"kv_heads": 2}, "config.model.kv_heads=2 is not 4"),
         ("llama", {"norm": "layer"}, "config.model.norm=layer is not rms"),
@@ -274,7 +278,7 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
     told |= TRAINING_ONLY_FIELDS | {"kv_heads", "head_dim", "experts", "position_join"}
     fixed = family.fixed.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
-    told |= set() if fixed == "t5" else {"buckets", "max_distance"}
+    told |= set() if fixed == "t5" else {"relative_attention_num_buckets", "relative_attention_max_distance"}
     assert fields - told == set()
 
 

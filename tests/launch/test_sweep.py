@@ -30,7 +30,7 @@ def get_config():
             "num_probe_examples": 2, "probe_length": 8, "num_repeated_sequences": 0,
         },
         "model": {
-            "family": "decoder", "embedding_rows": 128, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16,
+            "family": "decoder", "vocab_size": 128, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16,
             "norm_placement": "pre", "max_length": 32,
         },
         "optimizer": {"learning_rate": 1e-2, "warmup_steps": 2},

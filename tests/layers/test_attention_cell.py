@@ -28,8 +28,8 @@ from transformer.layers.attention_cell import (
     AttentionCell,
     AttentionCellConfig,
     AttentionMemory,
-    Extent,
-    Projection,
+    AttentionSpan,
+    KeyValueProjection,
     scan_steps,
 )
 from transformer.layers.beam_rows import as_rows, by_example, repeat_rows
@@ -69,12 +69,12 @@ CASES = [
     Case(AttentionCellConfig(Score.SCALED_DOT, Normalizer.SPARSEMAX, heads=2), WIDTH),
     Case(AttentionCellConfig(Score.COSINE, Normalizer.ENTMAX15, heads=2), WIDTH),
     Case(AttentionCellConfig(Score.GENERAL, heads=2)),
-    Case(AttentionCellConfig(Score.ADDITIVE, Normalizer.HARD, heads=2, depth=5)),
-    Case(AttentionCellConfig(Score.CONCAT, heads=2, depth=3)),
-    Case(AttentionCellConfig(Score.MLP, depth=7)),
+    Case(AttentionCellConfig(Score.ADDITIVE, Normalizer.HARD, heads=2, head_dim=5)),
+    Case(AttentionCellConfig(Score.CONCAT, heads=2, head_dim=3)),
+    Case(AttentionCellConfig(Score.MLP, head_dim=7)),
     Case(AttentionCellConfig(Score.LOCATION, max_length=8)),
-    Case(AttentionCellConfig(Score.SCALED_DOT, projection=Projection.SPLIT, heads=2)),
-    Case(AttentionCellConfig(Score.ADDITIVE, projection=Projection.SPLIT, heads=3, depth=2), 5),
+    Case(AttentionCellConfig(Score.SCALED_DOT, projection=KeyValueProjection.SPLIT, heads=2)),
+    Case(AttentionCellConfig(Score.ADDITIVE, projection=KeyValueProjection.SPLIT, heads=3, head_dim=2), 5),
 ]
 
 
@@ -97,7 +97,7 @@ def expected(case: Case, weights: Any, query: np.ndarray, memory: np.ndarray, le
     config, of_score = case.config, weights.get("score", {})
 
     def in_heads(x: np.ndarray, name: str) -> np.ndarray:
-        if config.projection is Projection.SPLIT:
+        if config.projection is KeyValueProjection.SPLIT:
             return np.einsum("bne,ehd->bnhd", x, weights[name]["kernel"].astype(np.float64))
         return np.stack(np.split(x, config.heads, axis=-1), axis=2)
 
@@ -245,7 +245,7 @@ def test_a_window_around_a_predicted_center_is_local_p() -> None:
 
 def test_a_window_in_bfloat16_stands_where_its_query_does() -> None:
     """bfloat16 has 8 bits: of the positions beyond 256 it knows every second one."""
-    config = AttentionCellConfig(Score.DOT, extent=Extent.MONOTONIC, half_width=1)
+    config = AttentionCellConfig(Score.DOT, attention_span=AttentionSpan.MONOTONIC, half_width=1)
     functional = Functional(lambda builder: AttentionCell(config, WIDTH, WIDTH, builder=builder))
     cell = functional.bind(random_weights(functional))
     prepared = cell.prepare(jnp.zeros((1, 600, WIDTH), jnp.bfloat16))
@@ -282,7 +282,11 @@ class Decoder(Module):
     """Bahdanau's order: the state asks, and the context enters the next state beside the input."""
 
     def __init__(self, builder: Builder):
-        made: dict[str, Any] = {"recurrent": RecurrentInitialization.XAVIER, "forget_bias": 1.0, "builder": builder}
+        made: dict[str, Any] = {
+            "recurrent_initialization": RecurrentInitialization.XAVIER,
+            "forget_bias": 1.0,
+            "builder": builder,
+        }
         self.cell = RecurrentCell(Cell.GRU_RESET_BEFORE, 2 + MEMORY, WIDTH, **made)
         self.attention = AttentionCell(AttentionCellConfig(heads=2), WIDTH, MEMORY, builder=builder)
 

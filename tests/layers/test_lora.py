@@ -12,13 +12,13 @@ from transformer.config import UserError, from_config
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Builder, Functional, Module, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.lora import LoraConfig, LowRank, Projection, merged
+from transformer.layers.lora import LoraConfig, LoraTarget, LowRank, merged
 from transformer.models import registry
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.models.task_interface import TaskInterface
 
-ALL = tuple(each.value for each in Projection)
-LORA = {"rank": 3, "alpha": 5.0, "where": ALL}
+ALL = tuple(each.value for each in LoraTarget)
+LORA = {"rank": 3, "alpha": 5.0, "targets": ALL}
 VOCABULARY = 11
 SIZES = {"width": 8, "heads": 4, "kv_heads": 2, "feed_forward": 12, "max_length": 8, "dropout": 0.0}
 MODELS = {
@@ -33,7 +33,7 @@ INPUTS = {"tokens": TOKENS, "source": TOKENS, "target": TOKENS[:, :4]}
 @functools.cache
 def made(family: str, rank: int, where: tuple[str, ...] = ALL) -> tuple[Any, Model]:
     config = registry.model_config(
-        {"family": family, **SIZES, **MODELS[family], "lora": LORA | {"rank": rank, "where": where}}
+        {"family": family, **SIZES, **MODELS[family], "lora": LORA | {"rank": rank, "targets": where}}
     )
     interface = TaskInterface({}, {"tokens": VOCABULARY, "joint": VOCABULARY}, pad=0, begin=1, end=2)
     return config, registry.build(config, interface, Precision())
@@ -153,8 +153,8 @@ def test_its_flops_are_two_for_each_of_its_numbers_at_every_position(family: str
     [
         ({"rank": -1}, "config.rank=-1"),
         ({"rank": 1, "alpha": 0.0}, "config.alpha=0.0 must be above 0"),
-        ({"rank": 1, "where": ()}, "lora.where is empty"),
-        ({"where": ("queries",)}, "did you mean 'query'"),
+        ({"rank": 1, "targets": ()}, "lora.targets is empty"),
+        ({"targets": ("queries",)}, "did you mean 'query'"),
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, Any], says: str) -> None:
@@ -169,5 +169,5 @@ def test_a_rank_above_that_of_its_map_is_refused() -> None:
 
 
 def test_a_mixture_of_experts_has_no_low_rank() -> None:
-    with pytest.raises(UserError, match=r"lora\.where holds feed_forward, whose networks are a mixture"):
+    with pytest.raises(UserError, match=r"lora\.targets holds feed_forward, whose networks are a mixture"):
         registry.model_config({"family": "decoder", "lora": LORA, "experts": {"count": 4}})

@@ -22,7 +22,7 @@ SITE = "here"
 
 
 def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> Functional[Experts]:
-    config = ExpertsConfig(**{"count": COUNT, "chosen": CHOSEN, **settings})
+    config = ExpertsConfig(**{"count": COUNT, "top_k": CHOSEN, **settings})
 
     def make(builder: Builder) -> FeedForward:
         return FeedForward(WIDTH, HIDDEN, activation=activation, bias=True, builder=builder)
@@ -70,7 +70,7 @@ def noise_of(key: jax.Array) -> np.ndarray:
     ],
 )
 def test_the_layer_is_the_papers_equations_whatever_an_experts_room(noisy: bool, room: float, favor: float) -> None:
-    experts = functional(room=room)
+    experts = functional(capacity_factor=room)
     params, x_BxTxE = given(experts, favor)
     lengths_B, key = np.array([LENGTH, 4, 7]), jax.random.key(3) if noisy else None
     expected = oracle.mixture(
@@ -92,7 +92,7 @@ def test_the_layer_is_the_papers_equations_whatever_an_experts_room(noisy: bool,
 
 @pytest.mark.usefixtures("wide")
 def test_gradients_are_those_of_finite_differences_also_of_further_turns() -> None:
-    experts = functional(activation=Activation.GELU_TANH, room=0.01)
+    experts = functional(activation=Activation.GELU_TANH, capacity_factor=0.01)
     params, x_BxTxE = given(experts, favor=2.0)
 
     def run(params: Any, x_BxTxE: Any) -> Any:
@@ -150,7 +150,7 @@ def test_the_router_begins_at_zero_and_noise_is_drawn_by_a_key_alone() -> None:
 
 @pytest.mark.slow
 def test_padding_takes_no_room_and_counts_nowhere_whatever_stands_there() -> None:
-    experts = functional(room=0.01)
+    experts = functional(capacity_factor=0.01)
     params, x_BxTxE = given(experts, favor=5.0)
     params, x_BxTxE = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (params, x_BxTxE))
     lengths_B = jnp.array([LENGTH, 0, 5])
@@ -208,12 +208,15 @@ def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
     ("settings", "line"),
     [
         ({"count": -1}, r"config\.model\.experts\.count=-1 must be at least 0"),
-        ({"count": 4, "chosen": 1}, r"config\.model\.experts\.chosen=1 of count=4 must be at least 2"),
-        ({"count": 4, "chosen": 4}, r"config\.model\.experts\.chosen=4 of count=4 .* below the count"),
-        ({"count": 4, "every": 0}, r"config\.model\.experts\.every=0 must be at least 1"),
-        ({"count": 4, "load": -0.1}, r"config\.model\.experts\.load=-0\.1 must be at least 0"),
-        ({"count": 4, "importance": float("nan")}, r"config\.model\.experts\.importance=nan must be a finite number"),
-        ({"count": 4, "room": 0.0}, r"config\.model\.experts\.room=0\.0 must be above 0"),
+        ({"count": 4, "top_k": 1}, r"config\.model\.experts\.top_k=1 of count=4 must be at least 2"),
+        ({"count": 4, "top_k": 4}, r"config\.model\.experts\.top_k=4 of count=4 .* below the count"),
+        ({"count": 4, "every_n_layers": 0}, r"config\.model\.experts\.every_n_layers=0 must be at least 1"),
+        ({"count": 4, "load_loss": -0.1}, r"config\.model\.experts\.load_loss=-0\.1 must be at least 0"),
+        (
+            {"count": 4, "importance_loss": float("nan")},
+            r"config\.model\.experts\.importance_loss=nan must be a finite number",
+        ),
+        ({"count": 4, "capacity_factor": 0.0}, r"config\.model\.experts\.capacity_factor=0\.0 must be above 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], line: str) -> None:

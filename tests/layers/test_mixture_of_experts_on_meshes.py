@@ -17,7 +17,7 @@ from transformer.logical_axes import Placement, placed
 from transformer.training.partitioning import ShardingConfig, by_examples, make_placement
 
 ROWS, LENGTH, WIDTH, HIDDEN, COUNT = 16, 4, 8, 12, 4
-CONFIG = ExpertsConfig(count=COUNT, room=1.0)
+CONFIG = ExpertsConfig(count=COUNT, capacity_factor=1.0)
 MESHES = {
     "expert": ShardingConfig(data=2, expert=4),
     "fsdp and tensor": ShardingConfig(data=1, fsdp=2, expert=2, tensor=2, rules="fsdp+tp"),

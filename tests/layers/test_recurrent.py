@@ -86,7 +86,7 @@ DEEP = [
 def test_a_stack_is_the_oracles_and_padding_has_no_effect(
     cell: Cell, direction: Direction, layers: int, links: SkipConnections
 ) -> None:
-    functional = stack_of(cell, direction=direction, layers=layers, links=links)
+    functional = stack_of(cell, direction=direction, layers=layers, skip_connections=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
     padded = np.where(np.arange(T)[None, :, None] < LENGTHS[:, None, None], x, np.nan)
     kind = oracle.Stack(cell.value, direction.value, layers, links.value)
@@ -135,7 +135,7 @@ def test_gradients_are_right(cell: Cell) -> None:
     ],
 )
 def test_step_by_step_is_the_whole_sequence(cell: Cell, links: SkipConnections) -> None:
-    functional = stack_of(cell, layers=2, links=links)
+    functional = stack_of(cell, layers=2, skip_connections=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
     kind = oracle.Stack(cell.value, layers=2, links=links.value)
     with jax.enable_x64(True):
@@ -168,8 +168,10 @@ def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
         stack.step(jnp.ones((B, INPUTS)), stack.initial(B, jnp.float32))
     with pytest.raises(UserError, match="layers=0 must be at least 1"):
         RecurrentConfig(layers=0)
-    with pytest.raises(UserError, match=r"links=residual adds to the 6 features of layer 2 the 12 of"):
-        RecurrentConfig(width=6, layers=2, direction=Direction.BIDIRECTIONAL_BELOW, links=SkipConnections.RESIDUAL)
+    with pytest.raises(UserError, match=r"skip_connections=residual adds to the 6 features of layer 2 the 12 of"):
+        RecurrentConfig(
+            width=6, layers=2, direction=Direction.BIDIRECTIONAL_BELOW, skip_connections=SkipConnections.RESIDUAL
+        )
     with pytest.raises(ValueError, match=r"dropout=1\.0"):
         RecurrentConfig(dropout=1.0)
     assert RecurrentConfig(width=6, direction=Direction.BIDIRECTIONAL).output_width == 12
@@ -186,7 +188,7 @@ def test_weights_begin_as_they_should() -> None:
         assert np.abs(gate - other).max() > 0.1
     # 3 features come in, 4 go out of one gate; of the state 4 and 4.
     assert 0.8 * np.sqrt(6 / 7) < np.abs(fresh["kernel"]).max() <= np.sqrt(6 / 7)
-    xavier = stack_of(Cell.GRU_RESET_AFTER, recurrent=RecurrentInitialization.XAVIER)
+    xavier = stack_of(Cell.GRU_RESET_AFTER, recurrent_initialization=RecurrentInitialization.XAVIER)
     cell = jax.jit(xavier.init)(jax.random.key(0))["layer_0"]["forward"]
     assert 0.8 * np.sqrt(6 / 8) < np.abs(cell["recurrent_kernel"]).max() <= np.sqrt(6 / 8)
     assert not np.asarray(cell["bias"]).any()

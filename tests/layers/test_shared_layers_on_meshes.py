@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.masks import Mask
-from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, Projection, scan_steps
+from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, KeyValueProjection, scan_steps
 from transformer.layers.batch_and_spectral_norm import BatchNorm
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.functional_module import Builder, Functional, Module
@@ -32,7 +32,7 @@ class Everything(Module):
         both = RecurrentConfig(Cell.LSTM, WIDTH, direction=Direction.BIDIRECTIONAL)
         self.encoder = RecurrentStack(both, WIDTH, builder=builder)
         self.decoder = RecurrentStack(RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH), 3 * WIDTH, builder=builder)
-        config = AttentionCellConfig(projection=Projection.SPLIT, heads=1, depth=2 * WIDTH)
+        config = AttentionCellConfig(projection=KeyValueProjection.SPLIT, heads=1, head_dim=2 * WIDTH)
         self.attention = AttentionCell(config, WIDTH, 2 * WIDTH, builder=builder)
 
     def __call__(self, x: Any) -> Any:

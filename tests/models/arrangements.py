@@ -26,8 +26,8 @@ SMALL: dict[str, Any] = {
     "heads": 4,
     "feed_forward": 10,
     "max_length": LONGEST,
-    "buckets": 8,
-    "max_distance": 5,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 5,
 }
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "positions": tuple(Positions),
@@ -38,8 +38,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "norm": tuple(Norm),
     "kv_heads": (None, 2, 1),
     "head_dim": (6, 4),
-    "windows": ((), (2,), (0, 3)),
-    "tied": (True, False),
+    "attention_windows": ((), (2,), (0, 3)),
+    "tie_embeddings": (True, False),
     "embedding_scale": (Scale.NONE, Scale.SQRT_WIDTH),
     "logit_scale": (Scale.NONE, Scale.INVERSE_SQRT_WIDTH),
     "embedding_norm": (False, True),

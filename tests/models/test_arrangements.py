@@ -160,7 +160,7 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
         expected |= norm(f"{side}norm") if placement in ("pre", "sandwich", "parallel") else set()
         expected |= {f"{side}relative/table"} if positions == "t5" else set()
     expected |= {"positions/table"} if positions == "learned" else set()
-    expected |= set() if options["tied"] else {"unembedding/kernel"}
+    expected |= set() if options["tie_embeddings"] else {"unembedding/kernel"}
     expected |= {"output_bias/bias"} if options["output_bias"] else set()
     expected |= norm("embedding_norm") if options["embedding_norm"] else set()
     if family == "encoder":
@@ -179,7 +179,7 @@ def test_the_cover_has_every_value_in_every_family_and_most_pairs() -> None:
 
 
 def test_cross_attentions_keys_are_computed_once_and_never_tiled() -> None:
-    model, config = build("encoder_decoder", kv_heads=2, windows=(0, 3), decoder_layers=4)
+    model, config = build("encoder_decoder", kv_heads=2, attention_windows=(0, 3), decoder_layers=4)
     shapes = jax.eval_shape(lambda v: model.init_cache(v, {"source": SOURCE}, beams=3, length=8)[0], lively(model))
     examples = len(SOURCE)
     assert len(shapes.examples["memory"]) == 4

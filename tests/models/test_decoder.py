@@ -43,7 +43,7 @@ def through_table(model: Any, variables: Variables, inputs: dict[str, Any]) -> n
 
 @pytest.mark.parametrize(("windows", "positions"), [((), Positions.ROTARY), ((2,), Positions.LEARNED)])
 def test_no_logit_depends_on_a_later_token_or_on_one_beyond_the_windows(windows: Any, positions: Positions) -> None:
-    model, _ = build("decoder", windows=windows, positions=positions, head_dim=4)
+    model, _ = build("decoder", attention_windows=windows, positions=positions, head_dim=4)
     flows_TxV = through_table(model, lively(model), {"tokens": ROW}).any(axis=-1)
     expected_TxV = np.zeros_like(flows_TxV)
     for place in range(ROW.shape[1]):
@@ -67,7 +67,7 @@ PARTS = ((0, 3), (3, 5), (5, 7))
     ids=lambda value: str(getattr(value, "value", value)),
 )
 def test_a_packed_row_is_its_segments_one_by_one_in_values_and_gradients(positions: Positions, windows: Any) -> None:
-    model, config = build("decoder", positions=positions, windows=windows, kv_heads=2, head_dim=4)
+    model, config = build("decoder", positions=positions, attention_windows=windows, kv_heads=2, head_dim=4)
     variables = lively(model)
     packed = {"tokens": PACKED, "segments": SEGMENTS, "positions": PLACES}
     # The same segments as rows of their own, right-padded to one width.
@@ -144,7 +144,7 @@ def test_classes_are_a_linear_map_of_the_state_at_the_last_real_token() -> None:
     assert both - unscored == 2 * 7 * 2 * config.width * VOCABULARY
 
 
-DEEP: dict[str, Any] = {"layers": 4, "windows": (0, 2), "dropout": 0.2, "attention_dropout": 0.2}
+DEEP: dict[str, Any] = {"layers": 4, "attention_windows": (0, 2), "dropout": 0.2, "attention_dropout": 0.2}
 
 
 def losses(**changes: Any) -> Any:
@@ -168,11 +168,11 @@ def kept_whole() -> Any:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"unroll": 2},
+        {"scan_unroll": 2},
         {"remat": Remat.FULL},
-        {"remat": Remat.FULL, "unroll": 2},
+        {"remat": Remat.FULL, "scan_unroll": 2},
         {"remat": Remat.DOTS},
-        {"remat": Remat.ATTENTION, "unroll": 2},
+        {"remat": Remat.ATTENTION, "scan_unroll": 2},
     ],
     ids=["unrolled", "full", "full_unrolled", "dots", "attention_unrolled"],
 )
@@ -206,7 +206,7 @@ def test_each_policy_keeps_less_and_computes_more() -> None:
 
 def test_each_layer_has_the_window_of_its_place_in_the_period() -> None:
     windows = (0, 1, 3)
-    model, _ = build("decoder", layers=6, windows=windows)
+    model, _ = build("decoder", layers=6, attention_windows=windows)
     capture = Capture(("decoder/self",))
     _, aux = jax.jit(lambda v: model.apply(v, {"tokens": ROW}, train=False, capture=capture))(lively(model))
     weights_LxBxHxQxK = np.asarray(aux.maps["decoder/self"].weights)
@@ -287,15 +287,22 @@ TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "max_length": 8
         ({"dropout": 1.0}, r"config\.model\.dropout=1\.0 must be at least 0 and below 1"),
         ({"attention_dropout": -0.1}, r"config\.model\.attention_dropout=-0\.1"),
         ({"stochastic_depth": 1.5}, r"config\.model\.stochastic_depth=1\.5"),
-        ({"windows": (0, 2, 3)}, r"config\.model\.layers=4 is no multiple of the 3 windows of config\.model\.windows="),
-        ({"windows": (-1,)}, r"config\.model\.windows\[0\]=-1 must"),
+        (
+            {"attention_windows": (0, 2, 3)},
+            r"config\.model\.layers=4 is no multiple of the 3 windows of config\.model\.attention_windows=",
+        ),
+        ({"attention_windows": (-1,)}, r"config\.model\.attention_windows\[0\]=-1 must"),
         ({"norm_epsilon": -1e-5}, r"config\.model\.norm_epsilon=-1e-05"),
         ({"rotary_base": 0.0}, r"config\.model\.rotary_base=0\.0"),
-        ({"buckets": 6}, r"config\.model\.buckets=6 must be a multiple of 4"),
+        (
+            {"relative_attention_num_buckets": 6},
+            r"config\.model\.relative_attention_num_buckets=6 must be a multiple of 4",
+        ),
         ({"layers": 0}, r"config\.model\.layers=0 must be at least 1"),
         (
-            {"positions": Positions.T5, "max_distance": 16},
-            r"config\.model\.max_distance=16 .* config\.model\.buckets=32: say max_distance=17 or more",
+            {"positions": Positions.T5, "relative_attention_max_distance": 16},
+            r"config\.model\.relative_attention_max_distance=16 .* config\.model\.relative_attention_num_buckets=32: "
+            "say relative_attention_max_distance=17 or more",
         ),
         (
             {"positions": Positions.ROTARY, "score": Score.ADDITIVE, "head_dim": 2},
@@ -333,11 +340,11 @@ def test_an_impossible_config_is_refused_in_one_line(changes: dict[str, Any], sa
 def test_a_task_that_does_not_fit_is_refused_in_one_line() -> None:
     def build_for(context: int, tokens: int) -> None:
         shape = InputSpec((2, context))
-        config = DecoderConfig(**TINY, embedding_rows=20)
+        config = DecoderConfig(**TINY, vocab_size=20)
         build_decoder(config, TaskInterface({"tokens": shape}, {"tokens": tokens}, 0, None, None), Precision())
 
     build_for(8, 20)
     with pytest.raises(UserError, match=r"longest tokens has 9 positions.*config\.model\.max_length=8"):
         build_for(9, 20)
-    with pytest.raises(UserError, match=r"config\.model\.embedding_rows=20 does not hold the task's 21 tokens"):
+    with pytest.raises(UserError, match=r"config\.model\.vocab_size=20 does not hold the task's 21 tokens"):
         build_for(8, 21)

@@ -71,7 +71,7 @@ def test_statistics_of_a_step_are_those_of_its_queries() -> None:
 
 
 def test_maps_of_layers_that_keep_unlike_numbers_of_keys_are_refused() -> None:
-    model, _ = build("decoder", positions=Positions.LEARNED, windows=(0, 2))
+    model, _ = build("decoder", positions=Positions.LEARNED, attention_windows=(0, 2))
     inputs = {"tokens": TARGET[:, :1], "lengths": np.int32([1, 1])}
     with pytest.raises(ValueError, match=r"layers of unlike windows keep \[3, 6\] keys"):
         steps(model, lively(model), inputs, TARGET, Capture(SITES["decoder"]), beams=1)

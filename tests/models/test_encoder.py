@@ -74,7 +74,7 @@ def test_the_first_rows_of_the_positions_are_never_read(case: Any) -> None:
 
 
 def test_without_a_head_the_states_come_out() -> None:
-    model, config = build("encoder", head=Head.NONE, pooler=True, types=0, tied=False, output_bias=True)
+    model, config = build("encoder", head=Head.NONE, pooler=True, types=0, tie_embeddings=False, output_bias=True)
     variables = lively(model)
     assert not {"head", "unembedding", "output_bias", "types"} & set(variables.params)
     states, aux = model.apply(variables, {"tokens": TOKENS}, train=False)
@@ -102,10 +102,13 @@ def test_counts_below_zero_are_refused(name: str, value: int) -> None:
 
 def test_the_last_bucket_of_t5_begins_behind_those_of_one_distance() -> None:
     """A side has half of the buckets, and half of these hold one distance each."""
-    of_t5 = {"positions": Positions.T5, "buckets": 32}
-    with pytest.raises(UserError, match=r"config\.model\.max_distance=8 .* say max_distance=9 or more"):
-        build("encoder", **of_t5, max_distance=8)
-    model, _ = build("encoder", **of_t5, max_distance=9)
+    of_t5 = {"positions": Positions.T5, "relative_attention_num_buckets": 32}
+    with pytest.raises(
+        UserError,
+        match=r"config\.model\.relative_attention_max_distance=8 .* say relative_attention_max_distance=9 or more",
+    ):
+        build("encoder", **of_t5, relative_attention_max_distance=8)
+    model, _ = build("encoder", **of_t5, relative_attention_max_distance=9)
     jax.eval_shape(lambda: model.apply(model.init(jax.random.key(0)), {"tokens": TOKENS}, train=False))
 
 

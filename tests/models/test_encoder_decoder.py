@@ -267,7 +267,7 @@ def test_bfloat16_computes_with_float32_parameters(case: Case) -> None:
 @under_post
 def test_unrolled_layers_give_the_same_logits(case: Case) -> None:
     placement = NormPlacement.PRE if "encoder_norm" in case.variables.params else NormPlacement.POST
-    unrolled = make(norm_placement=placement, unroll=2)
+    unrolled = make(norm_placement=placement, scan_unroll=2)
     logits = jax.jit(lambda v: unrolled.apply(v, INPUTS, train=False)[0])(case.variables)
     np.testing.assert_allclose(logits, case.forward(case.variables, INPUTS)[0], rtol=0, atol=1e-5)
 
@@ -352,7 +352,7 @@ def test_an_input_with_more_positions_than_the_model_is_refused() -> None:
         ({"dropout": -0.1}, r"dropout=-0\.1 must be"),
         ({"encoder_layers": 0}, "encoder_layers=0 must be at least 1"),
         ({"heads": 0}, "heads=0 must be at least 1"),
-        ({"unroll": 0}, "unroll=0 must be at least 1"),
+        ({"scan_unroll": 0}, "scan_unroll=0 must be at least 1"),
         (
             {"positions": Positions.ROTARY, "position_join": PositionJoin.CONCATENATED},
             r"position_join=concatenated needs positions in the embeddings, and config\.model\.positions=rotary",

@@ -78,7 +78,9 @@ def with_equal_experts(dense: Any, sparse: Any) -> Any:
 def test_with_equal_experts_a_model_is_the_dense_one(family: str, every: int) -> None:
     """The gates sum to one: whatever is chosen, in whichever blocks."""
     dense, _ = build(family, **layers(family, 4))
-    sparse, _ = build(family, experts=ExpertsConfig(COUNT, every=every, room=0.1), **layers(family, 4))
+    sparse, _ = build(
+        family, experts=ExpertsConfig(COUNT, every_n_layers=every, capacity_factor=0.1), **layers(family, 4)
+    )
     variables, of_sparse = lively(dense), lively(sparse, seed=1)
     same = of_sparse._replace(params=with_equal_experts(variables.params, of_sparse.params))
     expected, _ = jax.jit(lambda v: dense.apply(v, INPUTS[family], train=False))(variables)
@@ -96,7 +98,7 @@ def test_with_equal_experts_a_model_is_the_dense_one(family: str, every: int) ->
     "family", [pytest.param(name, marks=() if name == "encoder_decoder" else pytest.mark.slow) for name in FAMILIES]
 )
 def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None:
-    config = ExpertsConfig(COUNT, importance=0.3, load=0.7)
+    config = ExpertsConfig(COUNT, importance_loss=0.3, load_loss=0.7)
     model, _ = build(family, experts=config, **layers(family, 2))
     sites = tuple(f"{stack}/experts" for stack in STACKS[family])
     variables, inputs = lively(model), INPUTS[family]
@@ -119,14 +121,16 @@ def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None
     ("family", "settings"),
     [
         pytest.param("decoder", {"every": 1}, marks=pytest.mark.slow),
-        ("decoder", {"every": 2, "windows": (0, 3)}),
+        ("decoder", {"every": 2, "attention_windows": (0, 3)}),
         pytest.param("encoder_decoder", {"every": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, settings: dict[str, Any]) -> None:
     every, windows = settings["every"], settings.get("windows", ())
-    config = ExpertsConfig(COUNT, every=every, room=0.1)
-    model, _ = build(family, experts=config, positions=Positions.LEARNED, windows=windows, **layers(family, 2))
+    config = ExpertsConfig(COUNT, every_n_layers=every, capacity_factor=0.1)
+    model, _ = build(
+        family, experts=config, positions=Positions.LEARNED, attention_windows=windows, **layers(family, 2)
+    )
     variables, capture = lively(model), Capture(("decoder/experts",))
     fed = np.repeat(TARGET, 2, axis=0)
     fed[:, 3:] = [[4, 3], [9, 5], [7, 7], [2, 10]]
@@ -196,7 +200,9 @@ def test_flops_are_those_that_a_position_uses(every: int, expected: int) -> None
     of_network, blocks, positions = 4 * 16 * 24, 2 // every, 21
     dense = forward_flops(model_of(SMALL), batch_of(3, 7, 4))
     for room in (1.0, 5.0):
-        config = dataclasses.replace(SMALL, experts=ExpertsConfig(5, chosen=2, every=every, room=room))
+        config = dataclasses.replace(
+            SMALL, experts=ExpertsConfig(5, top_k=2, every_n_layers=every, capacity_factor=room)
+        )
         found = forward_flops(model_of(config), batch_of(3, 7, 4))
         assert found == expected == dense + blocks * positions * (of_network + 4 * 16 * 5)
 
@@ -214,13 +220,13 @@ def test_flops_are_those_that_a_position_uses(every: int, expected: int) -> None
     ],
 )
 def test_what_is_computed_again_is_counted_too(placement: NormPlacement, remat: Remat, expected: int) -> None:
-    experts = ExpertsConfig(5, chosen=2, every=2, room=5.0)
+    experts = ExpertsConfig(5, top_k=2, every_n_layers=2, capacity_factor=5.0)
     config = dataclasses.replace(SMALL, norm_placement=placement, experts=experts, remat=remat)
     assert recomputed_flops(model_of(config), batch_of(3, 20, 20)) == expected
 
 
 def test_all_parameters_and_those_that_a_position_meets() -> None:
-    model, config = build("decoder", experts=ExpertsConfig(6, chosen=2, every=2))
+    model, config = build("decoder", experts=ExpertsConfig(6, top_k=2, every_n_layers=2))
     dense, _ = build("decoder")
     shapes = model.functional.shapes()
     network = 2 * config.width * config.feed_forward + config.feed_forward + config.width
@@ -241,11 +247,11 @@ def test_other_formats_refuse_experts_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"layers": 3}, r"config\.model\.layers=3 is no multiple of config\.model\.experts\.every=2"),
-        ({"layers": 6, "windows": (0, 1, 1, 1)}, r"layers=6 is no multiple of the 4 windows"),
-        ({"layers": 6, "windows": (0, 1), "every": 3}, None),
-        ({"layers": 12, "windows": (0, 1, 1, 1), "every": 6}, None),
-        ({"layers": 12, "windows": (0, 1, 1, 1, 1, 1), "every": 4}, None),
+        ({"layers": 3}, r"config\.model\.layers=3 is no multiple of config\.model\.experts\.every_n_layers=2"),
+        ({"layers": 6, "attention_windows": (0, 1, 1, 1)}, r"layers=6 is no multiple of the 4 windows"),
+        ({"layers": 6, "attention_windows": (0, 1), "every": 3}, None),
+        ({"layers": 12, "attention_windows": (0, 1, 1, 1), "every": 6}, None),
+        ({"layers": 12, "attention_windows": (0, 1, 1, 1, 1, 1), "every": 4}, None),
     ],
 )
 def test_layers_are_whole_periods_of_windows_and_experts(changes: dict[str, Any], line: str | None) -> None:

@@ -17,7 +17,7 @@ from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Normalizer, Score
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.attention_cell import Extent, Projection
+from transformer.layers.attention_cell import AttentionSpan, KeyValueProjection
 from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
 from transformer.layers.recurrent import Cell, Direction, SkipConnections
@@ -68,18 +68,20 @@ CONFIGS = {
     "luong, input feeding": tiny(
         **LUONG | {"order": Order.INPUT_FEEDING}, score=Score.GENERAL, cell=Cell.LSTM, decoder_layers=2
     ),
-    "local-m": tiny(**LUONG, score=Score.GENERAL, extent=Extent.MONOTONIC, half_width=1),
-    "local-m in steps": tiny(extent=Extent.MONOTONIC, half_width=1),
-    "local-p": tiny(**LUONG, score=Score.GENERAL, extent=Extent.PREDICTIVE, half_width=2),
-    "local-p in steps": tiny(extent=Extent.PREDICTIVE, half_width=1),
+    "local-m": tiny(**LUONG, score=Score.GENERAL, attention_span=AttentionSpan.MONOTONIC, half_width=1),
+    "local-m in steps": tiny(attention_span=AttentionSpan.MONOTONIC, half_width=1),
+    "local-p": tiny(**LUONG, score=Score.GENERAL, attention_span=AttentionSpan.PREDICTIVE, half_width=2),
+    "local-p in steps": tiny(attention_span=AttentionSpan.PREDICTIVE, half_width=1),
     "location": tiny(**LUONG, score=Score.LOCATION, max_length=6),
     "mlp": tiny(score=Score.MLP),
     "concat": tiny(score=Score.CONCAT, order=Order.INPUT_FEEDING),
     "cosine": tiny(**LUONG, score=Score.COSINE),
-    "split heads": tiny(projection=Projection.SPLIT, heads=2, depth=3, score=Score.SCALED_DOT),
+    "split heads": tiny(projection=KeyValueProjection.SPLIT, heads=2, head_dim=3, score=Score.SCALED_DOT),
     "hard": tiny(normalizer=Normalizer.HARD),
-    "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, links=SkipConnections.GNMT),
-    "fast forward": tiny(cell=Cell.LSTM, encoder_layers=2, decoder_layers=2, links=SkipConnections.FAST_FORWARD),
+    "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, skip_connections=SkipConnections.GNMT),
+    "fast forward": tiny(
+        cell=Cell.LSTM, encoder_layers=2, decoder_layers=2, skip_connections=SkipConnections.FAST_FORWARD
+    ),
 }
 
 
@@ -111,7 +113,7 @@ def expected_of(
 ) -> Expected:
     """One example without its padding, one step after another, from the equations."""
     table = weights["embedding"]["table"].astype(np.float64)
-    names = (config.cell.value, config.direction.value, config.encoder_layers, config.links.value)
+    names = (config.cell.value, config.direction.value, config.encoder_layers, config.skip_connections.value)
     lengths = np.array([len(source)])
     h, ends = oracle.stack(oracle.Stack(*names), weights["encoder"], table[source][None], lengths)
     h, last = h[0], [of_layer[0] for of_layer in ends]
@@ -135,7 +137,7 @@ def expected_of(
         context, of_heads = attended(config, weights, query, h, step)
         return context / (len(source) if config.context is Context.ATTENTION_OVER_LENGTH else 1), of_heads
 
-    kind = oracle.Stack(config.cell.value, layers=config.decoder_layers, links=config.links.value)
+    kind = oracle.Stack(config.cell.value, layers=config.decoder_layers, links=config.skip_connections.value)
     fed, logits, maps = np.zeros(config.width), [], []
     for step, word in enumerate(table[target]):
         if config.order is Order.PREVIOUS:
@@ -176,7 +178,7 @@ def attended(
     attention, heads = weights.get("attention", {}), config.heads
 
     def in_heads(x: np.ndarray, name: str) -> np.ndarray:
-        if config.projection is Projection.SPLIT:
+        if config.projection is KeyValueProjection.SPLIT:
             return np.einsum("ne,ehd->nhd", x, attention[name]["kernel"].astype(np.float64))
         return x.reshape(len(x), heads, -1)
 
@@ -190,9 +192,9 @@ def attended(
     facts: dict[str, Any] = {}
     seen, factor = np.ones((heads, len(h)), bool), np.ones((heads, len(h)))
     places = np.arange(len(h))
-    if config.extent is Extent.MONOTONIC:
+    if config.attention_span is AttentionSpan.MONOTONIC:
         seen[:] = np.abs(places - step) <= config.half_width
-    if config.extent is Extent.PREDICTIVE:
+    if config.attention_span is AttentionSpan.PREDICTIVE:
         for head in range(heads):
             hidden = np.tanh(q[0, 0, head] @ attention["center"]["weight"][head].astype(np.float64))
             center = (len(h) - 1) * oracle.logistic(hidden @ attention["center"]["score"][head])
@@ -266,7 +268,7 @@ def test_gradients_are_right(name: str) -> None:
 def test_identity_projections_are_the_plain_score() -> None:
     """Keys, values and queries by matrices that change nothing read as the annotations themselves do."""
     plain = tiny(direction=Direction.FORWARD, score=Score.SCALED_DOT)
-    split = dataclasses.replace(plain, projection=Projection.SPLIT)
+    split = dataclasses.replace(plain, projection=KeyValueProjection.SPLIT)
     models = [build(config, INTERFACE, Precision()) for config in (plain, split)]
     weights = random_weights(models[1])
     identity = np.eye(plain.width, dtype=np.float32)[:, None]
@@ -315,7 +317,7 @@ def test_the_lectures_context_is_smaller_by_the_length_of_the_source() -> None:
 
 def test_local_attention_that_sees_all_is_global() -> None:
     wide = build(dataclasses.replace(CONFIGS["local-m"], half_width=9), INTERFACE, Precision())
-    whole = build(dataclasses.replace(CONFIGS["local-m"], extent=Extent.GLOBAL), INTERFACE, Precision())
+    whole = build(dataclasses.replace(CONFIGS["local-m"], attention_span=AttentionSpan.GLOBAL), INTERFACE, Precision())
     variables = programs.initial(whole.init, 1)
     batch = {"source": SOURCE, "target": TARGET}
     np.testing.assert_array_equal(
@@ -424,11 +426,12 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
         ({"context": Context.NONE, "order": Order.INPUT_FEEDING}, "config.model.order=input_feeding feeds"),
         ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),
         (
-            {"extent": Extent.PREDICTIVE, "normalizer": Normalizer.HARD},
-            "config.model.extent=predictive .* of which config.model.normalizer=hard leaves one: say extent=monotonic",
+            {"attention_span": AttentionSpan.PREDICTIVE, "normalizer": Normalizer.HARD},
+            "config.model.attention_span=predictive .* of which config.model.normalizer=hard leaves one: "
+            "say attention_span=monotonic",
         ),
         (
-            {"extent": Extent.PREDICTIVE, "normalizer": Normalizer.STRAIGHT_THROUGH},
+            {"attention_span": AttentionSpan.PREDICTIVE, "normalizer": Normalizer.STRAIGHT_THROUGH},
             "config.model.normalizer=straight_through leaves one",
         ),
         ({"scheduled_sampling": 1.5}, "scheduled_sampling=1.5"),

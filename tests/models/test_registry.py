@@ -45,8 +45,8 @@ def test_a_size_fills_what_is_absent() -> None:
     assert registry.name_of(config) == "decoder"
     assert (config.layers, config.width, config.heads, config.feed_forward) == (48, 1600, 25, 6400)
     assert (config.dropout, config.size) == (0.1, "gpt2-xl")
-    banded = registry.model_config({"family": "decoder", "size": "gpt3-125m", "windows": [0, 128]})
-    assert banded.windows == (0, 128)
+    banded = registry.model_config({"family": "decoder", "size": "gpt3-125m", "attention_windows": [0, 128]})
+    assert banded.attention_windows == (0, 128)
     placed = registry.model_config({"size": "gpt1", "norm_placement": NormPlacement.POST})
     assert placed.norm_placement is NormPlacement.POST
 
@@ -79,10 +79,10 @@ def test_no_size_fills_nothing() -> None:
             r"config\.model\.width=1024 contradicts config\.model\.size='gpt2', which has width=768",
         ),
         ({"size": "gpt2", "norm_placement": "post"}, r"norm_placement='post' contradicts .*norm_placement='pre'"),
-        ({"size": "gpt3-175b", "windows": ()}, r"windows=\[\] contradicts .*windows=\[0, 128\]"),
+        ({"size": "gpt3-175b", "attention_windows": ()}, r"windows=\[\] contradicts .*windows=\[0, 128\]"),
         ({"size": "bert-base", "kv_heads": 4}, r"kv_heads=4 contradicts .*kv_heads=12"),
         ({"size": "gpt2", "widht": 768}, r"config\.model\.widht: did you mean 'width'"),
-        ({"size": "gpt2", "tied": 1}, r"config\.model\.tied=1 is a int; it must be a bool"),
+        ({"size": "gpt2", "tie_embeddings": 1}, r"config\.model\.tie_embeddings=1 is a int; it must be a bool"),
     ],
 )
 def test_a_size_that_does_not_fit_is_refused_in_one_line(values: dict, says: str) -> None:

@@ -176,7 +176,7 @@ def test_a_size_fixes_its_architecture_and_nothing_of_its_training(name: str) ->
     size = SIZES[name]
     config = registry.model_config({"size": name})
     fields = {field.name for field in dataclasses.fields(config)}
-    free = {"dropout", "attention_dropout", "stochastic_depth", "backend", "remat", "unroll"}
+    free = {"dropout", "attention_dropout", "stochastic_depth", "backend", "remat", "scan_unroll"}
     assert not free & set(size.values)
     assert {"width", "heads", "kv_heads", "head_dim", "feed_forward", "positions"} <= set(size.values) <= fields
     assert config.heads * config.depth == config.width
@@ -186,5 +186,5 @@ def test_a_size_fixes_its_architecture_and_nothing_of_its_training(name: str) ->
 @pytest.mark.parametrize("name", [name for name in SIZES if SIZES[name].family == "decoder"])
 def test_gpt3s_sizes_alone_alternate_dense_and_banded_layers(name: str) -> None:
     config = registry.model_config({"size": name})
-    assert config.windows == ((0, 128) if name.startswith("gpt3") else ())
-    assert config.layers % max(len(config.windows), 1) == 0
+    assert config.attention_windows == ((0, 128) if name.startswith("gpt3") else ())
+    assert config.layers % max(len(config.attention_windows), 1) == 0

@@ -147,7 +147,7 @@ def test_what_a_position_knows_follows_from_the_order(together: bool) -> None:
         pytest.param("transformer_xl", "hidden", {}, id="decoder"),
         pytest.param("transformer_xl", "hidden", {"positions": "rotary"}, id="rotary", marks=pytest.mark.slow),
         pytest.param("transformer_xl", "hidden", {"positions": "t5"}, id="t5", marks=pytest.mark.slow),
-        pytest.param("transformer_xl", "hidden", {"windows": (0, 2)}, id="windows", marks=pytest.mark.slow),
+        pytest.param("transformer_xl", "hidden", {"attention_windows": (0, 2)}, id="windows", marks=pytest.mark.slow),
     ],
 )
 def test_a_memory_is_as_good_as_one_long_pass(family: str, method: str, changes: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ def test_what_it_cannot_be_is_refused_by_name() -> None:
 @pytest.mark.parametrize("kinds", [False, True])
 def test_its_blocks_have_lora(kinds: bool) -> None:
     section = {"width": 8, "heads": 2, "feed_forward": 12, "kinds": kinds}
-    lora = {"rank": 2, "where": ("query", "feed_forward")}
+    lora = {"rank": 2, "targets": ("query", "feed_forward")}
     shapes = build(
         model_config({"family": "xlnet", **section, "lora": lora}), INTERFACE, Precision()
     ).functional.shapes()
@@ -220,7 +220,7 @@ def test_its_flops_with_lora_are_two_for_each_number_wherever_it_is_applied() ->
     counted = [
         forward_flops(
             build(
-                model_config({**section, "lora": {"rank": rank, "where": where}}),
+                model_config({**section, "lora": {"rank": rank, "targets": where}}),
                 TaskInterface({}, {"tokens": 9}),
                 Precision(),
             ),

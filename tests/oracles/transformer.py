@@ -25,8 +25,8 @@ class Kind(NamedTuple):
     activation: str = "relu"
     positions: str = "sinusoidal"
     rotary_base: float = 10000.0
-    max_distance: int = 128
-    windows: tuple[int, ...] = ()
+    relative_attention_max_distance: int = 128
+    attention_windows: tuple[int, ...] = ()
     score: str = "scaled_dot"
     embedding_scale: str = "none"
     logit_scale: str = "none"
@@ -123,7 +123,9 @@ def multi_head(
     arrays |= {f"position.{name}": relative[ours] for ours, name in names.items()}
     if kind.score == "cosine":
         arrays["score.sharpening"] = np.exp(weights["score"]["log_sharpening"])[None, :, None]
-    which = algebra.Kind(kind.score, position=position, bidirectional=bidirectional, max_distance=kind.max_distance)
+    which = algebra.Kind(
+        kind.score, position=position, bidirectional=bidirectional, max_distance=kind.relative_attention_max_distance
+    )
     answer = algebra.attention(which, arrays, facts)
     mixed = np.einsum("bqhd,hde->bqe", answer.output, weights["output"]["kernel"])
     return mixed + weights["output"].get("bias", 0), answer.weights
@@ -174,7 +176,7 @@ class Stack(NamedTuple):
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """All layers, and the maps of self-attention and of attention over the memory."""
         maps: dict[str, list[np.ndarray]] = {"attention": [], "cross": []}
-        windows, plain = self.kind.windows or (0,), self.kind._replace(positions="none")
+        windows, plain = self.kind.attention_windows or (0,), self.kind._replace(positions="none")
         for index, block in enumerate(layers_of(stacked)):
             window = windows[index % len(windows)]
             here = facts | ({"causal": True} if self.causal else {})

@@ -29,7 +29,7 @@ BASE: dict[str, Any] = {
     },
     "model": {
         "family": "encoder_decoder",
-        "embedding_rows": 200,
+        "vocab_size": 200,
         "encoder_layers": 1,
         "decoder_layers": 1,
         "width": 8,

@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     },
     "model": {
         "family": "decoder",
-        "embedding_rows": 128,
+        "vocab_size": 128,
         "layers": 1,
         "width": 16,
         "heads": 2,

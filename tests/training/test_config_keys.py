@@ -85,10 +85,10 @@ def test_an_override_may_set_what_the_config_does_not_say():
         "model.score": "additive",
         "task.lengths": (48, 96),
         "averages.ema.kind": "exponential",
-        "model.tied": False,
+        "model.tie_embeddings": False,
     }
     after = resolved(with_overrides(BASE, overrides))
-    expected = {"model.score": "additive", "task.lengths": [48, 96], "model.tied": False}
+    expected = {"model.score": "additive", "task.lengths": [48, 96], "model.tie_embeddings": False}
     expected |= {"averages.ema.kind": "exponential", "averages.ema.decay": 0.999}
     assert {key: after[key] for key in expected} == expected
     assert before == BASE

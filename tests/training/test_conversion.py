@@ -21,7 +21,7 @@ MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward
 
 
 def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(tmp_path: Path) -> None:
-    config = model_config({**MODEL, "lora": {"rank": 2, "alpha": 5.0, "where": ("value", "output", "feed_forward")}})
+    config = model_config({**MODEL, "lora": {"rank": 2, "alpha": 5.0, "targets": ("value", "output", "feed_forward")}})
     interface = TaskInterface({}, {"tokens": 11, "joint": 11}, pad=0, begin=1, end=2)
     random = np.random.default_rng(0)
     shapes = build(config, interface, Precision()).functional.shapes()

@@ -57,19 +57,19 @@ CONFIG: dict[str, Any] = {
     },
     "model": {
         "family": "decoder",
-        "embedding_rows": 260,
+        "vocab_size": 260,
         "layers": 1,
         "width": 8,
         "heads": 2,
         "feed_forward": 16,
         "max_length": 16,
-        "tied": False,
+        "tie_embeddings": False,
         "output_bias": True,
     },
     "optimizer": {"learning_rate": 0.01, "warmup_steps": 0},
     "averages": {"slow": {"kind": "exponential"}, "norms": {"kind": "exponential", "patterns": ("*norm*",)}},
 }
-LARGER = CONFIG["model"] | {"embedding_rows": 264, "max_length": 14}
+LARGER = CONFIG["model"] | {"vocab_size": 264, "max_length": 14}
 RESIZE = ("resize embedding/table", "resize unembedding/*", "resize output_bias/*", "resize positions/table")
 
 

@@ -44,7 +44,7 @@ def above(family: str, **changes: Any) -> dict[str, np.ndarray]:
 
 
 def test_the_layers_of_a_stack_count_down_to_its_top_and_what_enters_it_stands_lowest() -> None:
-    found = above("decoder", layers=3, tied=False, output_bias=True)
+    found = above("decoder", layers=3, tie_embeddings=False, output_bias=True)
     assert found["layers/attention/query/kernel"].ravel().tolist() == [2, 1, 0]
     assert found["layers/feed_forward_residual/norm/bias"].ravel().tolist() == [2, 1, 0]
     assert {path: int(found[path]) for path in found if not path.startswith("layers/")} == {
@@ -79,7 +79,7 @@ def test_of_two_stacks_each_counts_its_own_and_embeddings_stand_below_the_higher
 
 
 def test_blocks_that_are_one_entry_of_a_stack_are_counted_one_by_one() -> None:
-    found = above("decoder", layers=6, experts={"count": 3, "every": 3})
+    found = above("decoder", layers=6, experts={"count": 3, "every_n_layers": 3})
     assert found["layers/dense/attention/key/kernel"].squeeze().tolist() == [[5, 4], [2, 1]]
     assert found["layers/last/experts/networks/expand/kernel"].ravel().tolist() == [3, 0]
 

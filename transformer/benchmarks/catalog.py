@@ -14,7 +14,7 @@ LINEN, TORCH = ("experiments/benchmarks/linen_decoder.py",), ("experiments/bench
 
 DECODER_10M: Mapping[str, Any] = {
     **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
-    "model": {"unroll": 6},
+    "model": {"scan_unroll": 6},
 }
 
 
@@ -105,7 +105,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "decoder_1m": _decoder(
         "training step of a decoder of 4 layers, width 128, context 64, batch 12, vocabulary 65",
         steps=100,
-        model={"unroll": 4},  # as every experiment for a CPU says
+        model={"scan_unroll": 4},  # as every experiment for a CPU says
         **{"layers": 4, "width": 128, "heads": 4, "feed_forward": 512, "context": 64, "rows": 12, "vocabulary": 65},
     ),
     "decoder_10m": _decoder(
@@ -114,7 +114,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "encoder_decoder_base": _encoder_decoder(
         "training step of Transformer base, 8 pairs of 32 tokens, vocabulary 8,192",
-        model={"unroll": 6},
+        model={"scan_unroll": 6},
         **{"layers": 6, "width": 512, "heads": 8, "feed_forward": 2048, "context": 32, "rows": 8, "vocabulary": 8192},
     ),
     "vocabulary_head": _head(

@@ -45,6 +45,6 @@ def active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
         return sum(sizes.values())
     experts = config.experts
     return sum(
-        size * experts.chosen // experts.count if "/experts/networks/" in f"/{path}" else size
+        size * experts.top_k // experts.count if "/experts/networks/" in f"/{path}" else size
         for path, size in sizes.items()
     )

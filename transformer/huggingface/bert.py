@@ -19,7 +19,7 @@ from transformer.huggingface.conversion_spec import (
 from transformer.huggingface.tensor_layouts import VECTOR
 
 _KEYS = (
-    ConfigKey("vocab_size", "embedding_rows"),
+    ConfigKey("vocab_size", "vocab_size"),
     ConfigKey("hidden_size", "width"),
     ConfigKey("num_hidden_layers", "layers"),
     ConfigKey("num_attention_heads", "heads"),
@@ -41,11 +41,11 @@ _FIXED: dict[str, Any] = {
     "norm_placement": "post",
     "biases": "all",
     "positions": "learned",
-    "windows": (),
+    "attention_windows": (),
     "embedding_scale": "none",
     "logit_scale": "none",
     "embedding_norm": True,
-    "tied": True,
+    "tie_embeddings": True,
 }
 _FIXED_KEYS = (
     FixedConfigKey("position_embedding_type", "absolute"),

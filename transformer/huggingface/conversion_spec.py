@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 TRAINING_ONLY_FIELDS = frozenset(
-    {"initialization", "stochastic_depth", "backend", "remat", "unroll", "size", "attention_dropout", "lora"}
+    {"initialization", "stochastic_depth", "backend", "remat", "scan_unroll", "size", "attention_dropout", "lora"}
 )
 """Config fields that only say how a model is trained and run; an export ignores them. LoRA is merged before."""
 
@@ -167,12 +167,12 @@ def _unchanged(config: Config, names: TensorNames) -> Config:
 
 
 def _token_interface(section: Config) -> TaskInterface:
-    rows = section["embedding_rows"]
+    rows = section["vocab_size"]
     return TaskInterface({}, {"tokens": rows, "joint": rows}, pad=0, begin=0, end=0)
 
 
 def _embedding_rows(model: Any, shapes: Mapping[str, Shape]) -> Config:
-    return {"embedding_rows": shapes["embedding/table"][0]}
+    return {"vocab_size": shapes["embedding/table"][0]}
 
 
 def _unchanged_export(config: Config) -> Config:
@@ -326,12 +326,12 @@ def comparable_config(model: Any) -> Config:
     """Return the fields of a model config, normalized so that equal models have equal values."""
     if not isinstance(model, TransformerConfig):
         return to_config(model)
-    windows = model.windows if any(model.windows) else ()
+    windows = model.attention_windows if any(model.attention_windows) else ()
     uniform = windows[:1] if len(set(windows)) == 1 else windows
     return to_config(model) | {
         "kv_heads": model.groups,
         "head_dim": model.depth,
-        "windows": uniform,
+        "attention_windows": uniform,
     }
 
 

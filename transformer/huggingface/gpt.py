@@ -35,7 +35,7 @@ _KEY_ALIASES = {
 _PLAIN = {
     "score": "scaled_dot",
     "norm": "layer",
-    "windows": (),
+    "attention_windows": (),
     "embedding_scale": "none",
     "logit_scale": "none",
     "embedding_norm": False,
@@ -46,7 +46,7 @@ _PLAIN = {
 
 def _sizes(epsilon: float, dropout: float, tied: bool) -> tuple[ConfigKey, ...]:
     return (
-        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("n_embd", "width"),
         ConfigKey("n_layer", "layers"),
         ConfigKey("n_head", "heads"),
@@ -55,7 +55,7 @@ def _sizes(epsilon: float, dropout: float, tied: bool) -> tuple[ConfigKey, ...]:
         ConfigKey("layer_norm_epsilon", "norm_epsilon", epsilon),
         ConfigKey("resid_pdrop", "dropout", dropout),
         ConfigKey("attn_pdrop", "attention_dropout", dropout),
-        ConfigKey("tie_word_embeddings", "tied", tied),
+        ConfigKey("tie_word_embeddings", "tie_embeddings", tied),
     )
 
 
@@ -200,7 +200,7 @@ BLOOM = ConversionSpec(
     architecture="BloomForCausalLM",
     model="decoder",
     keys=(
-        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("hidden_size", "width"),
         ConfigKey("n_layer", "layers"),
         ConfigKey("n_head", "heads"),
@@ -209,7 +209,7 @@ BLOOM = ConversionSpec(
         ConfigKey("layer_norm_epsilon", "norm_epsilon", 1e-5),
         ConfigKey("hidden_dropout", "dropout", 0.0),
         ConfigKey("attention_dropout", "attention_dropout", 0.0),
-        ConfigKey("tie_word_embeddings", "tied", True),
+        ConfigKey("tie_word_embeddings", "tie_embeddings", True),
     ),
     fixed={
         **_PLAIN,

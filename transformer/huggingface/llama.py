@@ -20,7 +20,7 @@ from transformer.huggingface.conversion_spec import (
 
 _LAYER = "model.layers.{layer}"
 _KEYS = (
-    ConfigKey("vocab_size", "embedding_rows"),
+    ConfigKey("vocab_size", "vocab_size"),
     ConfigKey("hidden_size", "width"),
     ConfigKey("num_hidden_layers", "layers"),
     ConfigKey("num_attention_heads", "heads"),
@@ -31,7 +31,7 @@ _KEYS = (
     ConfigKey("rms_norm_eps", "norm_epsilon", 1e-6),
     ConfigKey("rope_theta", "rotary_base", 10000.0),
     ConfigKey("attention_dropout", "attention_dropout", 0.0),
-    ConfigKey("tie_word_embeddings", "tied", False),
+    ConfigKey("tie_word_embeddings", "tie_embeddings", False),
     ConfigKey("hidden_act", "activation", "silu", GATED_ACTIVATIONS),
 )
 _FIXED: dict[str, Any] = {
@@ -104,7 +104,7 @@ LLAMA = ConversionSpec(
     architecture="LlamaForCausalLM",
     model="decoder",
     keys=(*_KEYS, ConfigKey("biases", "biases")),
-    fixed={**_FIXED, "windows": ()},
+    fixed={**_FIXED, "attention_windows": ()},
     training_defaults=_TRAINING_DEFAULTS,
     fixed_keys=(_WHOLE_HEADS,),
     entries=_entries(),
@@ -128,7 +128,7 @@ def _simplify_mistral(config: Config, names: TensorNames) -> Config:
 def _restore_mistral(config: Config) -> Config:
     windows = config["sliding_window"]
     if len(windows) > 1:
-        raise UserError(f"config.model.windows={windows} are not one for all layers")
+        raise UserError(f"config.model.attention_windows={windows} are not one for all layers")
     return {**config, "sliding_window": windows[0] + 1 if windows else None}
 
 

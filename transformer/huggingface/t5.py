@@ -74,7 +74,7 @@ def _simplify(config: Config, names: TensorNames) -> Config:
 def _restore(config: Config) -> Config:
     scaled = config["logit_scale"] == "inverse_sqrt_width"
     if scaled and not config["tie_word_embeddings"]:
-        raise UserError("config.model.logit_scale=inverse_sqrt_width goes with tied=True alone")
+        raise UserError("config.model.logit_scale=inverse_sqrt_width goes with tie_embeddings=True alone")
     rest = {name: value for name, value in config.items() if name not in ("attention_dropout", "logit_scale")}
     return {**rest, "scale_decoder_outputs": False} if config["tie_word_embeddings"] and not scaled else rest
 
@@ -84,7 +84,7 @@ T5 = ConversionSpec(
     architecture="T5ForConditionalGeneration",
     model="encoder_decoder",
     keys=(
-        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("d_model", "width"),
         ConfigKey("num_layers", "encoder_layers"),
         ConfigKey("num_decoder_layers", "decoder_layers"),
@@ -92,13 +92,13 @@ T5 = ConversionSpec(
         ConfigKey("d_kv", "head_dim"),
         ConfigKey("d_ff", "feed_forward"),
         ConfigKey("n_positions", "max_length", 512),
-        ConfigKey("relative_attention_num_buckets", "buckets", 32),
-        ConfigKey("relative_attention_max_distance", "max_distance", 128),
+        ConfigKey("relative_attention_num_buckets", "relative_attention_num_buckets", 32),
+        ConfigKey("relative_attention_max_distance", "relative_attention_max_distance", 128),
         ConfigKey("layer_norm_epsilon", "norm_epsilon", 1e-6),
         ConfigKey("dropout_rate", "dropout", 0.1),
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("feed_forward_proj", "activation", "relu", _ACTIVATIONS),
-        ConfigKey("tie_word_embeddings", "tied", True),
+        ConfigKey("tie_word_embeddings", "tie_embeddings", True),
         ConfigKey("logit_scale", "logit_scale", values={"none": "none", "inverse_sqrt_width": "inverse_sqrt_width"}),
     ),
     fixed={
@@ -108,7 +108,7 @@ T5 = ConversionSpec(
         "norm_placement": "pre",
         "biases": "none",
         "positions": "t5",
-        "windows": (),
+        "attention_windows": (),
         "embedding_scale": "none",
         "embedding_norm": False,
         "output_bias": False,

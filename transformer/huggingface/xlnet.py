@@ -37,7 +37,7 @@ XLNET = ConversionSpec(
     architecture="XLNetLMHeadModel",
     model="xlnet",
     keys=(
-        ConfigKey("vocab_size", "embedding_rows"),
+        ConfigKey("vocab_size", "vocab_size"),
         ConfigKey("d_model", "width"),
         ConfigKey("n_layer", "layers"),
         ConfigKey("n_head", "heads"),
@@ -54,12 +54,12 @@ XLNET = ConversionSpec(
         "norm_placement": "post",
         "biases": "feed_forward",
         "positions": "transformer_xl",
-        "windows": (),
+        "attention_windows": (),
         "embedding_scale": "none",
         "logit_scale": "none",
         "embedding_norm": False,
         "output_bias": True,
-        "tied": True,
+        "tie_embeddings": True,
         "kinds": True,
     },
     # Its positions have no end; its texts were of 512 tokens.

@@ -28,7 +28,7 @@ PyTree = Any
 Step = Callable[[PyTree, PyTree, Key[Array, ""] | None], "tuple[PyTree, PyTree, Alignment | None]"]
 
 
-class Projection(enum.Enum):
+class KeyValueProjection(enum.Enum):
     """What keys and values are.
 
     shared: the memory itself is both (Bahdanau et al. 2015, equation 5; Luong et al. 2015, section 3.1); of several
@@ -41,7 +41,7 @@ class Projection(enum.Enum):
     SPLIT = "split"
 
 
-class Extent(enum.Enum):
+class AttentionSpan(enum.Enum):
     """Which positions of the memory a query sees; D is `half_width` (Luong et al. 2015, section 3.2).
 
     global: all. monotonic (local-m): those within D of the query's own position. predictive (local-p): those within D
@@ -68,11 +68,11 @@ class AttentionCellConfig(Config):
     score: Score = Score.ADDITIVE
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
-    projection: Projection = Projection.SHARED
+    projection: KeyValueProjection = KeyValueProjection.SHARED
     heads: Heads = 1
-    depth: Count = 0
+    head_dim: Count = 0
     max_length: int = 0
-    extent: Extent = Extent.GLOBAL
+    attention_span: AttentionSpan = AttentionSpan.GLOBAL
     half_width: Positive = 10
     initialization: ScoreInitialization = ScoreInitialization.OWN
 
@@ -88,11 +88,11 @@ class AttentionCellConfig(Config):
         Raises:
             ValueError: For heads that divide the features unevenly.
         """
-        split = self.projection is Projection.SPLIT
+        split = self.projection is KeyValueProjection.SPLIT
         for name, size in (("query", width), ("memory", memory_width)):
-            if size % self.heads and not (split and self.depth):
+            if size % self.heads and not (split and self.head_dim):
                 raise ValueError(f"heads={self.heads} do not divide the {size} features of the {name}")
-        depth = self.depth if split and self.depth else width // self.heads
+        depth = self.head_dim if split and self.head_dim else width // self.heads
         return depth, depth if split else memory_width // self.heads
 
     def context_width(self, width: int, memory_width: int) -> int:
@@ -157,7 +157,7 @@ class AttentionCell(Module):
         builder: Builder,
     ):
         self.config, heads = config, config.heads
-        split = config.projection is Projection.SPLIT
+        split = config.projection is KeyValueProjection.SPLIT
         depth, key_depth = config.depths(width, memory_width)
 
         # One head is common, and no mesh divides it: as "groups" heads that are too few lie whole.
@@ -174,12 +174,14 @@ class AttentionCell(Module):
             depth,
             config.max_length,
             key_depth=key_depth,
-            hidden=config.depth or None,
+            hidden=config.head_dim or None,
             initialization=config.initialization,
             builder=builder,
             head_axis="groups",
         )
-        self.center = Center(heads, depth, builder=builder) if config.extent is Extent.PREDICTIVE else None
+        self.center = (
+            Center(heads, depth, builder=builder) if config.attention_span is AttentionSpan.PREDICTIVE else None
+        )
         self.context_width = heads * key_depth
 
     def prepare(
@@ -263,15 +265,15 @@ class AttentionCell(Module):
         """The mask with the window of the extent, around each query's center."""
         batch, queries, heads, _ = q_BxQxHxD.shape
         around = (self.config.half_width, self.config.half_width)
-        match self.config.extent:
-            case Extent.GLOBAL:
+        match self.config.attention_span:
+            case AttentionSpan.GLOBAL:
                 return mask
-            case Extent.MONOTONIC:
+            case AttentionSpan.MONOTONIC:
                 position = jnp.arange(queries)[None] if position_BxQ is None else position_BxQ
                 # bfloat16 does not know every position beyond 256.
                 wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
                 center_BxHxQ = jnp.broadcast_to(position[:, None].astype(wide), (batch, heads, queries))
-            case Extent.PREDICTIVE:
+            case AttentionSpan.PREDICTIVE:
                 assert self.center is not None
                 assert mask.key_lengths is not None
                 center_BxHxQ = self.center(q_BxQxHxD, mask.key_lengths)

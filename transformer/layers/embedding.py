@@ -18,8 +18,7 @@ def rows_for(tokens: int, rows: int | None) -> int:
     """
     if rows is not None and rows < tokens:
         raise UserError(
-            f"config.model.embedding_rows={rows} does not hold the task's {tokens} tokens: give at least as many, or "
-            "None"
+            f"config.model.vocab_size={rows} does not hold the task's {tokens} tokens: give at least as many, or None"
         )
     return tokens if rows is None else rows
 

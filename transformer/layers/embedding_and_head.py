@@ -51,7 +51,7 @@ class TokenEnds(Module):
         self.types = Embedding(types, width, role=Role.POSITIONS, builder=builder) if types else None
         self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
-        self.unembedding = None if config.tied else Linear(model, tokens, bias=False, builder=builder)
+        self.unembedding = None if config.tie_embeddings else Linear(model, tokens, bias=False, builder=builder)
         self.output_bias = Bias(vocabulary, builder=builder) if config.output_bias else None
 
     def embed(

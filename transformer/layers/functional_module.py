@@ -110,7 +110,7 @@ def scan(
 ) -> tuple[Any, Any]:
     """Run `function(blocks, carry, input) -> (carry, output)` over the layers of a stacked module, `period` at a time.
 
-    `inputs` and the returned outputs have a leading axis of periods. `unroll` periods are compiled in line.
+    `inputs` and the returned outputs have a leading axis of periods. `scan_unroll` periods are compiled in line.
     `checkpoint` is a policy of jax.checkpoint by which each call's forward pass is kept; None keeps everything.
     """
     definition, state = nnx.split(stacked)

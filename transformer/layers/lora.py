@@ -19,7 +19,7 @@ from transformer.layers.linear import Linear, product
 NAME = "lora"
 
 
-class Projection(enum.Enum):
+class LoraTarget(enum.Enum):
     """Beside which maps of a block a low rank is: one of attention's four, or those of the feed-forward network."""
 
     QUERY = "query"
@@ -39,12 +39,14 @@ class LoraConfig(Config, path="config.model.lora"):
 
     rank: Count = 0
     alpha: PositiveAmount = 16.0
-    where: tuple[Projection, ...] = (Projection.QUERY, Projection.VALUE)
+    targets: tuple[LoraTarget, ...] = (LoraTarget.QUERY, LoraTarget.VALUE)
 
     def _check(self) -> None:
-        if self.rank and not self.where:
-            known = ", ".join(each.value for each in Projection)
-            raise UserError(f"config.model.lora.where is empty, so that rank={self.rank} is of nothing: say of {known}")
+        if self.rank and not self.targets:
+            known = ", ".join(each.value for each in LoraTarget)
+            raise UserError(
+                f"config.model.lora.targets is empty, so that rank={self.rank} is of nothing: say of {known}"
+            )
 
     @property
     def scale(self) -> float:
@@ -95,18 +97,18 @@ def adapted[M: Module](block: M, config: LoraConfig, builder: Builder) -> M:
     It draws its keys behind those of the block, which begins as it would alone.
     """
     if config.rank:
-        for linear in _maps(block, config.where):
+        for linear in _maps(block, config.targets):
             linear.lora = LowRank(linear, config, builder=builder)
     return block
 
 
-def _maps(block: Any, where: Collection[Projection]) -> Iterator[Linear]:
+def _maps(block: Any, where: Collection[LoraTarget]) -> Iterator[Linear]:
     """In an order of their own, whatever that of `where`."""
     attentions = [each for each in (block.attention, block.cross) if each is not None]
-    for projection in Projection:
+    for projection in LoraTarget:
         if projection not in where:
             continue
-        if projection is Projection.FEED_FORWARD:
+        if projection is LoraTarget.FEED_FORWARD:
             network = block.feed_forward
             yield from (each for each in (network.expand, network.gate, network.contract) if each is not None)
         else:

@@ -45,7 +45,7 @@ class TapeLayer(Module):
             Cell.LSTM,
             inputs,
             width,
-            recurrent=RecurrentInitialization.ORTHOGONAL,
+            recurrent_initialization=RecurrentInitialization.ORTHOGONAL,
             forget_bias=forget_bias,
             builder=builder,
         )

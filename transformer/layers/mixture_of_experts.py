@@ -41,27 +41,27 @@ class ExpertsConfig(Config, path="config.model.experts"):
     """
 
     count: Count = 0
-    chosen: int = 2
-    every: Positive = 1
-    importance: Amount = 0.1
-    load: Amount = 0.1
-    room: PositiveAmount = 1.5
+    top_k: int = 2
+    every_n_layers: Positive = 1
+    importance_loss: Amount = 0.1
+    load_loss: Amount = 0.1
+    capacity_factor: PositiveAmount = 1.5
 
     def _check(self) -> None:
-        if self.count and not 2 <= self.chosen < self.count:
+        if self.count and not 2 <= self.top_k < self.count:
             raise UserError(
-                f"config.model.experts.chosen={self.chosen} of count={self.count} must be at least 2, for the gate of "
+                f"config.model.experts.top_k={self.top_k} of count={self.count} must be at least 2, for the gate of "
                 "one alone is always 1 and learns nothing, and below the count"
             )
 
     @property
     def group(self) -> int:
         """How many blocks one after another are unlike: those of a period in which the last alone has experts."""
-        return self.every if self.count else 1
+        return self.every_n_layers if self.count else 1
 
     def layers(self, count: int) -> tuple[int, ...]:
         """The numbers of the blocks that have experts, of a stack of `count`."""
-        return tuple(range(self.every - 1, count, self.every)) if self.count else ()
+        return tuple(range(self.every_n_layers - 1, count, self.every_n_layers)) if self.count else ()
 
 
 class Balance(NamedTuple):
@@ -167,7 +167,7 @@ class Experts(Module):
         wide_BxTxE = x_BxTxE.astype(jnp.promote_types(x_BxTxE.dtype, jnp.float32))
         clean_BxTxX, deviation_BxTxX = self.router(wide_BxTxE), jax.nn.softplus(self.noise(wide_BxTxE))
         drawn_BxTxX = None if key is None else draw_array(jax.random.normal, key, clean_BxTxX.shape, clean_BxTxX.dtype)
-        routing = route(clean_BxTxX, deviation_BxTxX, drawn_BxTxX, config.chosen)
+        routing = route(clean_BxTxX, deviation_BxTxX, drawn_BxTxX, config.top_k)
         gates_BxTxK = jnp.where(real_BxTx1, routing.gates, 0)
         map_BxTxX = jnp.sum(jax.nn.one_hot(routing.experts, count) * gates_BxTxK[..., None], axis=-2)
         load_BxTxX = jnp.where(real_BxTx1, routing.probability, 0)
@@ -186,7 +186,7 @@ class Experts(Module):
         if traced_by_definition():
             return self._of_each(x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK)
         positions, count = x_GxSxNxE.shape[2], self.config.count
-        share = self.config.room * self.config.chosen * positions / count
+        share = self.config.capacity_factor * self.config.top_k * positions / count
         room = min(math.ceil(share / _ROWS_AT_ONCE) * _ROWS_AT_ONCE, positions)
         # How many positions before each have chosen the expert as well: its place in the expert's queue.
         asked_GxSxNxX = jnp.sum(jax.nn.one_hot(experts_GxSxNxK, count, dtype=jnp.int32), axis=3) * real_GxSxNx1
@@ -203,7 +203,7 @@ class Experts(Module):
         """Equation 1 as it stands: each position meets copies of the networks that it chose, and no others."""
         networks, params = one_by_one(self.networks)
         chosen = jax.tree.map(lambda leaf: jnp.take(leaf, experts_GxSxNxK.ravel(), axis=0), params)
-        x_Rx1xE = jnp.repeat(x_GxSxNxE, self.config.chosen, axis=2).reshape(-1, 1, x_GxSxNxE.shape[-1])
+        x_Rx1xE = jnp.repeat(x_GxSxNxE, self.config.top_k, axis=2).reshape(-1, 1, x_GxSxNxE.shape[-1])
         y_GxSxNxKxE = networks(chosen, x_Rx1xE).reshape(*gates_GxSxNxK.shape, -1)
         return jnp.sum(y_GxSxNxKxE * gates_GxSxNxK[..., None], axis=3)
 

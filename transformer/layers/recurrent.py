@@ -77,14 +77,14 @@ class RecurrentCell(Module):
         inputs: int,
         width: int,
         *,
-        recurrent: RecurrentInitialization,
+        recurrent_initialization: RecurrentInitialization,
         forget_bias: float,
         builder: Builder,
     ):
         self.kind, self.width = kind, width
         gates, axes = len(kind.gates), ("features", "features", "embed")
         self.kernel = builder.parameter(builder.rule(Role.DENSE, inputs, width), (inputs, gates, width), axes)
-        self.recurrent_kernel = builder.parameter(recurrent(width, width), (width, gates, width), axes)
+        self.recurrent_kernel = builder.parameter(recurrent_initialization(width, width), (width, gates, width), axes)
         bias = _forget_bias(kind, forget_bias) if kind is Cell.LSTM else jax.nn.initializers.zeros
         self.bias = builder.parameter(bias, (gates, width), ("features", "features"))
         after = kind is Cell.GRU_RESET_AFTER
@@ -222,18 +222,18 @@ class RecurrentConfig(Config):
     width: Positive = 512
     layers: Layers = 1
     direction: Direction = Direction.FORWARD
-    links: SkipConnections = SkipConnections.NONE
+    skip_connections: SkipConnections = SkipConnections.NONE
     dropout: Rate = 0.0
     forget_bias: float = 1.0
-    recurrent: RecurrentInitialization = RecurrentInitialization.ORTHOGONAL
+    recurrent_initialization: RecurrentInitialization = RecurrentInitialization.ORTHOGONAL
 
     def _check(self) -> None:
         for layer in range(1, self.layers):
-            if self.links.adds(layer) and self.width_of(layer) != self.width_of(layer - 1):
+            if self.skip_connections.adds(layer) and self.width_of(layer) != self.width_of(layer - 1):
                 raise UserError(
-                    f"links={self.links.value} adds to the {self.width_of(layer)} features of layer {layer + 1} the "
-                    f"{self.width_of(layer - 1)} of the bidirectional one beneath: say links=gnmt, which adds from the "
-                    "third layer on"
+                    f"skip_connections={self.skip_connections.value} adds to the {self.width_of(layer)} features of "
+                    f"layer {layer + 1} the {self.width_of(layer - 1)} of the bidirectional layer below: say "
+                    "skip_connections=gnmt, which adds from the third layer on"
                 )
 
     def width_of(self, layer: int) -> int:
@@ -242,7 +242,7 @@ class RecurrentConfig(Config):
 
     def passed_by(self, layer: int) -> int:
         """The features that a layer hands to the next: its output, and with fast-forward links its projected input."""
-        projected = len(self.cell.gates) if self.links is SkipConnections.FAST_FORWARD else 0
+        projected = len(self.cell.gates) if self.skip_connections is SkipConnections.FAST_FORWARD else 0
         return self.width_of(layer) * (1 + projected)
 
     @property
@@ -265,7 +265,7 @@ class RecurrentLayer(Module):
                 config.cell,
                 inputs,
                 config.width,
-                recurrent=config.recurrent,
+                recurrent_initialization=config.recurrent_initialization,
                 forget_bias=config.forget_bias,
                 builder=builder,
             )
@@ -424,9 +424,9 @@ class RecurrentStack(Module):
 
     def _linked(self, number: int, projected: tuple[Array, ...], x: Array, y: Array) -> Array:
         """What a layer of input x, which it projected, and output y hands on; that of the last is the stack's."""
-        if self.config.links is SkipConnections.FAST_FORWARD and number < self.config.layers - 1:
+        if self.config.skip_connections is SkipConnections.FAST_FORWARD and number < self.config.layers - 1:
             return jnp.concatenate([*(each.reshape(*each.shape[:-2], -1) for each in projected), y], axis=-1)
-        return y + x if self.config.links.adds(number) else y
+        return y + x if self.config.skip_connections.adds(number) else y
 
     def _dropped(self, x: Array, number: int, key: Key[Array, ""] | None) -> Array:
         of_layer = None if key is None or number == 0 else jax.random.fold_in(key, number)

@@ -272,7 +272,7 @@ def run_layers(
         x,
         (rates.reshape(periods, len(period)), keys, inputs),
         period=len(period) // config.experts.group,
-        unroll=config.unroll,
+        unroll=config.scan_unroll,
         checkpoint=_checkpoint_policy(config.remat),
     )
 

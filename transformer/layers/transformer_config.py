@@ -15,7 +15,7 @@ from transformer.layers.embedding import rows_for
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Builder
 from transformer.layers.initialization import Initialization
-from transformer.layers.lora import LoraConfig, Projection
+from transformer.layers.lora import LoraConfig, LoraTarget
 from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.norm import LayerNorm, Norm, RmsNorm
 from transformer.layers.residual import NormPlacement
@@ -127,18 +127,18 @@ class TransformerConfig(Config, path="config.model"):
     """What the blocks and the ends of every Transformer have in common.
 
     `kv_heads`: heads of keys and values, which neighboring query heads share (grouped-query attention, Ainslie et
-    al. 2023); none: as many as `heads`. `head_dim`: none: width / heads. `windows` is a period over the layers:
-    a layer of window w sees w positions back (an encoder also w ahead), a layer of window 0 sees all; (0, 128)
+    al. 2023); none: as many as `heads`. `head_dim`: none: width / heads. `attention_windows` is a period over the
+    layers: a layer of window w sees w positions back (an encoder also w ahead), a layer of window 0 sees all; (0, 128)
     alternates. `max_length`: the greatest number of positions. `rotary_base` is that of rotary positions, `buckets`
     that of T5's, `max_distance` the distance from which on T5's and Shaw's positions are one.
-    `embedding_norm` puts a norm behind the embeddings, `output_bias` a bias on every token's logit; `tied` scores
-    with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
+    `embedding_norm` puts a norm behind the embeddings, `output_bias` a bias on every token's logit; `tie_embeddings`
+    scores with the embedding itself (Press and Wolf 2017). `stochastic_depth` is the last layer's rate of leaving out a
     sub-layer, to which the rates of the layers before it rise in proportion (Huang et al. 2016, equation 4).
-    `embedding_rows` is the size of the vocabulary that the model has room for, where that is more than its task's
-    tokens. `unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the
-    place of feed-forward networks, each expert as large as the network was; `lora` puts matrices of low rank beside
-    those of the blocks, for `config.optimizer.trainable` to train alone. `size` names a published model whose
-    values fill the keys that are not given (transformer.models.model_family).
+    `vocab_size` is the size of the vocabulary that the model has room for, where that is more than its task's tokens.
+    `scan_unroll` compiles so many layers (periods of windows) in line. `experts` puts mixtures of experts in the place
+    of feed-forward networks, each expert as large as the network was; `lora` puts matrices of low rank beside those of
+    the blocks, for `config.optimizer.trainable` to train alone. `size` names a published model whose values fill the
+    keys that are not given (transformer.models.model_family).
     """
 
     width: Positive = 512
@@ -158,20 +158,20 @@ class TransformerConfig(Config, path="config.model"):
     positions: Positions = Positions.SINUSOIDAL
     position_join: PositionJoin = PositionJoin.ADDED
     rotary_base: PositiveAmount = 10000.0
-    buckets: int = 32
-    max_distance: Positive = 128
-    windows: tuple[Count, ...] = ()
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: Positive = 128
+    attention_windows: tuple[Count, ...] = ()
     max_length: Positive = 256
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     embedding_scale: Scale = Scale.NONE
     logit_scale: Scale = Scale.NONE
     embedding_norm: bool = False
-    tied: bool = True
+    tie_embeddings: bool = True
     output_bias: bool = False
     remat: Remat = Remat.NONE
-    embedding_rows: int | None = None
-    unroll: Positive = 1
+    vocab_size: int | None = None
+    scan_unroll: Positive = 1
     experts: ExpertsConfig = dataclasses.field(default_factory=ExpertsConfig)
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
@@ -197,7 +197,7 @@ class TransformerConfig(Config, path="config.model"):
     @property
     def period(self) -> tuple[int, ...]:
         """The windows of one period of layers, which begins again where the layers with experts do as well."""
-        windows = self.windows or (0,)
+        windows = self.attention_windows or (0,)
         return windows * (math.lcm(len(windows), self.experts.group) // len(windows))
 
     def make_norm(self, builder: Builder) -> LayerNorm | RmsNorm:
@@ -213,13 +213,20 @@ class TransformerConfig(Config, path="config.model"):
         """The rows of the embedding for a task of so many tokens.
 
         Raises:
-            UserError: If the tokens are more than `embedding_rows`.
+            UserError: If the tokens are more than `vocab_size`.
         """
-        return rows_for(tokens, self.embedding_rows)
+        return rows_for(tokens, self.vocab_size)
 
     def sizes(self, *, bidirectional: bool = False) -> Sizes:
         """What the trained arrays of these blocks' attention are as large as."""
-        settings = (self.max_length, self.width, self.rotary_base, self.buckets, self.max_distance, bidirectional)
+        settings = (
+            self.max_length,
+            self.width,
+            self.rotary_base,
+            self.relative_attention_num_buckets,
+            self.relative_attention_max_distance,
+            bidirectional,
+        )
         return Sizes(self.heads, self.depth, self.depth, self.depth, *settings)
 
     def spec(self, position: Position) -> AttentionSpec:
@@ -258,19 +265,20 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.norm_placement={self.norm_placement.value} and config.model.initialization="
                 f"{self.initialization.value} do not go together: deepnorm is both of them, or neither"
             )
-        if self.buckets < 4 or self.buckets % 4:
-            raise UserError(f"config.model.buckets={self.buckets} must be a multiple of 4")
-        alone = self.buckets // (4 if self.bidirectional else 2)
-        if self.positions is Positions.T5 and self.max_distance <= alone:
+        buckets = f"config.model.relative_attention_num_buckets={self.relative_attention_num_buckets}"
+        if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 4:
+            raise UserError(f"{buckets} must be a multiple of 4")
+        alone = self.relative_attention_num_buckets // (4 if self.bidirectional else 2)
+        if self.positions is Positions.T5 and self.relative_attention_max_distance <= alone:
             raise UserError(
-                f"config.model.max_distance={self.max_distance} must be above {alone}, the distances that have a "
-                f"bucket each of config.model.buckets={self.buckets}: say max_distance={alone + 1} or more, or fewer "
-                "buckets"
+                f"config.model.relative_attention_max_distance={self.relative_attention_max_distance} must be above "
+                f"{alone}, the distances that have a bucket each of {buckets}: say "
+                f"relative_attention_max_distance={alone + 1} or more, or fewer buckets"
             )
         self.check_attention()
-        if self.lora.rank and self.experts.count and Projection.FEED_FORWARD in self.lora.where:
+        if self.lora.rank and self.experts.count and LoraTarget.FEED_FORWARD in self.lora.targets:
             raise UserError(
-                "config.model.lora.where holds feed_forward, whose networks are a mixture here "
+                "config.model.lora.targets holds feed_forward, whose networks are a mixture here "
                 f"(config.model.experts.count={self.experts.count}): name attention's projections alone"
             )
 
@@ -306,14 +314,15 @@ class TransformerConfig(Config, path="config.model"):
             UserError: Naming them.
         """
         count, experts = getattr(self, layers), self.experts
-        if self.windows and count % len(self.windows):
+        if self.attention_windows and count % len(self.attention_windows):
             raise UserError(
-                f"config.model.{layers}={count} is no multiple of the {len(self.windows)} windows of "
-                f"config.model.windows={self.windows}"
+                f"config.model.{layers}={count} is no multiple of the {len(self.attention_windows)} windows of "
+                f"config.model.attention_windows={self.attention_windows}"
             )
         if count % experts.group:
             raise UserError(
-                f"config.model.{layers}={count} is no multiple of config.model.experts.every={experts.every}"
+                f"config.model.{layers}={count} is no multiple of "
+                f"config.model.experts.every_n_layers={experts.every_n_layers}"
             )
 
 

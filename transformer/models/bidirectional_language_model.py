@@ -23,7 +23,7 @@ from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 class BidirectionalLanguageModelConfig(Config, path="config.model"):
     """`layers` LSTMs of `width` in each direction over word vectors of as many features.
 
-    `dropout` acts on what each layer and the output read. `embedding_rows`: None for as many as the task has tokens.
+    `dropout` acts on what each layer and the output read. `vocab_size`: None for as many as the task has tokens.
 
     Raises:
         UserError: For sizes below 1.
@@ -32,7 +32,7 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
     width: Positive = 256
     layers: Layers = 2
     dropout: Rate = 0.0
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
 
     @property
     def forward(self) -> RecurrentDecoderConfig:
@@ -42,7 +42,7 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
             embedding=self.width,
             layers=self.layers,
             dropout=self.dropout,
-            embedding_rows=self.embedding_rows,
+            vocab_size=self.vocab_size,
         )
 
     @property

@@ -64,7 +64,7 @@ class ByteNet(DilatedDecoder):
             raise ValueError("an encoder-decoder needs interface.pad and interface.begin, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
-        vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
+        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.encoder = builder.stack(lambda builder: ResidualSet(config, Padding.SAME, builder), config.encoder_sets)
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.decoder_sets)

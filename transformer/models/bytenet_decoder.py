@@ -49,7 +49,7 @@ class ByteNetDecoder(DilatedDecoder):
     def __init__(self, config: ByteNetDecoderConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
-        vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        vocabulary = rows_for(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.sets)
         self._make_head(vocabulary, builder)

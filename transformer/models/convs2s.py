@@ -39,7 +39,7 @@ class ConvS2SConfig(Config, path="config.model"):
 
     `width`: of every block's inputs and outputs; `embedding`: of words, positions, queries, keys and values, and of
     what words are scored from; `kernel`: the positions that a block reads; `max_length`: the rows of each table of
-    positions; `embedding_rows`: those of the vocabulary, None for as many as the task has tokens.
+    positions; `vocab_size`: those of the vocabulary, None for as many as the task has tokens.
 
     Raises:
         UserError: For sizes below 1.
@@ -52,7 +52,7 @@ class ConvS2SConfig(Config, path="config.model"):
     decoder_layers: Layers = 20
     kernel: Positive = 3
     max_length: Positive = 1024
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
     initialization: Initialization = Initialization.GEHRING
     dropout: Rate = 0.1
 
@@ -164,7 +164,7 @@ class ConvS2S(StatelessModule):
         self.config, self.pad, self.begin, self.dtype = config, interface.pad, interface.begin, builder.dtype
         builder = builder.with_rule(Initialize(config.initialization))
         of_dropped = builder.with_rule(Initialize(config.initialization, retained=1 - config.dropout))
-        vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
+        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
         width, embedding = ("embed", config.width), ("embed", config.embedding)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.source_positions = LearnedPositions(config.max_length, config.embedding, builder=builder)

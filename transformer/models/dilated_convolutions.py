@@ -26,7 +26,7 @@ class DilatedConfig(Config, path="config.model"):
     """Residual blocks that carry 2 `width` features and convolve `width`, in sets.
 
     The dilations of a set's blocks are 1, 2, 4 ... `largest_dilation`; `kernel`: the positions that a convolution
-    reads. `embedding_rows`: rows of the vocabulary, None for as many as the task has tokens. `dropout` acts on what
+    reads. `vocab_size`: rows of the vocabulary, None for as many as the task has tokens. `dropout` acts on what
     words are scored from.
 
     Raises:
@@ -36,7 +36,7 @@ class DilatedConfig(Config, path="config.model"):
     width: Positive
     largest_dilation: Positive = 16
     kernel: Positive = 3
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
 

@@ -121,7 +121,7 @@ class Encoder(TokenModel):
         # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
         scored = config.head is not Head.NONE
         super().__init__(
-            config if scored else dataclasses.replace(config, tied=True, output_bias=False),
+            config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
             config.rows(interface.vocabularies["tokens"]),
             types=config.types,
             offset=config.position_offset,

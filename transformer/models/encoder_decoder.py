@@ -43,8 +43,8 @@ ENCODER, DECODER = "encoder", "decoder"
 class EncoderDecoderConfig(TransformerConfig):
     """The defaults are Transformer base (Vaswani et al. 2017, table 3).
 
-    `max_length` is the greatest number of positions of a source or a target; `windows` are those of self-attention.
-    `cross` says what the decoder reads of the source.
+    `max_length` is the greatest number of positions of a source or a target; `attention_windows` are those of
+    self-attention. `cross` says what the decoder reads of the source.
     """
 
     encoder_layers: Layers = 6

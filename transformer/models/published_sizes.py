@@ -16,7 +16,7 @@ def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
         "feed_forward": feed_forward,
         "score": "scaled_dot",
         "norm": "layer",
-        "tied": True,
+        "tie_embeddings": True,
         "logit_scale": "none",
     }
 
@@ -30,7 +30,7 @@ def _transformer(width: int, heads: int, **printed: Any) -> PublishedSize:
         "biases": "feed_forward",
         "initialization": "xavier",
         "positions": "sinusoidal",
-        "windows": (),
+        "attention_windows": (),
         "embedding_scale": "sqrt_width",
         "embedding_norm": False,
         "output_bias": False,
@@ -53,7 +53,7 @@ def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any
         "norm_placement": "pre",
         "biases": "all",
         "positions": "learned",
-        "windows": (),
+        "attention_windows": (),
         "max_length": max_length,
         "embedding_scale": "none",
         "embedding_norm": False,
@@ -79,7 +79,7 @@ _GPT3_BANDS = (
 
 
 def _gpt3(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> PublishedSize:
-    values = _decoder(layers, width, heads, 2048, windows=(0, 128), **_GPT2)
+    values = _decoder(layers, width, heads, 2048, attention_windows=(0, 128), **_GPT2)
     citation = "Brown et al. 2020, tables 2.1 and D.1"
     return PublishedSize("decoder", values, 50_257, 2048, citation, published, flops, 300e9, (_GPT3_BANDS, *notes))
 
@@ -94,7 +94,7 @@ def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, An
         "biases": "all",
         "initialization": "bert",
         "positions": "learned",
-        "windows": (),
+        "attention_windows": (),
         "max_length": 512,
         "embedding_scale": "none",
         "embedding_norm": True,
@@ -136,7 +136,7 @@ def _xlnet(layers: int, width: int, heads: int, note: str) -> PublishedSize:
         "biases": "feed_forward",
         "initialization": "gpt",
         "positions": "transformer_xl",
-        "windows": (),
+        "attention_windows": (),
         "embedding_scale": "none",
         "embedding_norm": False,
         "kinds": True,

@@ -49,7 +49,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
     """Word vectors of `embedding` features, the recurrent layers `encoder`, a `pooling` of their outputs, the classes.
 
     Of attention alone: its `score`, `hops`, and `hidden`, the features of the score's hidden layer, 0 for as many as an
-    output has. `dropout` acts on the word vectors and on what the classes are scored from. `embedding_rows`: None for
+    output has. `dropout` acts on the word vectors and on what the classes are scored from. `vocab_size`: None for
     as many as the task has tokens. `elmo`: features that stand beside the word vectors.
 
     Raises:
@@ -65,7 +65,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
     hops: Layers = 1
     hidden: Count = 0
     dropout: Rate = 0.0
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
     elmo: ElmoConfig = dataclasses.field(default_factory=ElmoConfig)
 
     @property
@@ -80,7 +80,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
 
     def attention(self, longest: int) -> AttentionCellConfig:
         """The attention over texts of at most `longest` tokens: a head for each hop."""
-        return AttentionCellConfig(self.score, heads=self.hops, depth=self.hidden, max_length=longest)
+        return AttentionCellConfig(self.score, heads=self.hops, head_dim=self.hidden, max_length=longest)
 
 
 class RecurrentClassifier(StatelessModule):
@@ -91,7 +91,7 @@ class RecurrentClassifier(StatelessModule):
 
     def __init__(self, config: RecurrentClassifierConfig, interface: TaskInterface, builder: Builder):
         self.config, self.dtype = config, builder.dtype
-        vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        vocabulary = rows_for(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         self.elmo = Elmo(config.elmo, vocabulary, builder=builder) if config.elmo.layers else None
         self.encoder = RecurrentStack(config.encoder, config.read_width, builder=builder)

@@ -53,7 +53,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     """Layers of `cell`, each reading the outputs of the one beneath.
 
     `dropout` acts on what each layer and the output read. `hidden`: the features of a tape's score, 0 for as many as
-    `width`. `embedding_rows`: None for as many as the task has tokens.
+    `width`. `vocab_size`: None for as many as the task has tokens.
 
     Raises:
         UserError: For sizes below 1, and for a tape of another cell than an LSTM.
@@ -65,7 +65,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     embedding: Positive = 256
     layers: Layers = 1
     hidden: Count = 0
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     forget_bias: float = 1.0
     dropout: Rate = 0.0
@@ -97,7 +97,7 @@ class RecurrentDecoder(StatelessModule):
     def __init__(self, config: RecurrentDecoderConfig, interface: TaskInterface, builder: Builder):
         builder = builder.with_rule(Initialize(config.initialization))
         self.config, self.dtype = config, builder.dtype
-        vocabulary = rows_for(interface.vocabularies["tokens"], config.embedding_rows)
+        vocabulary = rows_for(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
         for number in range(config.layers):
             inputs = config.width if number else config.embedding

@@ -15,7 +15,13 @@ from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, Site, Values
 from transformer.config import Config, Count, Heads, Layers, Positive, Rate, UserError
-from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, Extent, Projection
+from transformer.layers.attention_cell import (
+    Alignment,
+    AttentionCell,
+    AttentionCellConfig,
+    AttentionSpan,
+    KeyValueProjection,
+)
 from transformer.layers.beam_rows import repeat_rows
 from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.functional_module import Builder, Functional, Precision
@@ -106,7 +112,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     `width`: of a state of either side and of the readout; `embedding`: of words. `direction` of the encoder: backward
     reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
     (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for,
-    `embedding_rows` those of the vocabulary, None for as many as the task has tokens.
+    `vocab_size` those of the vocabulary, None for as many as the task has tokens.
     Of a `normalizer` that draws, `soft_share` is the probability that a training example is read by the probabilities
     in place of draws (Xu et al. 2015, section 4.1). In training a word that the decoder reads is its own draw, and not
     the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
@@ -122,21 +128,21 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     encoder_layers: Layers = 1
     decoder_layers: Layers = 1
     direction: Direction = Direction.BIDIRECTIONAL
-    links: SkipConnections = SkipConnections.NONE
+    skip_connections: SkipConnections = SkipConnections.NONE
     bridge: Bridge = Bridge.TANH
     context: Context = Context.ATTENTION
     order: Order = Order.PREVIOUS
     readout: Readout = Readout.MAXOUT
     score: Score = AttentionCellConfig.score
     normalizer: Normalizer = AttentionCellConfig.normalizer
-    projection: Projection = AttentionCellConfig.projection
+    projection: KeyValueProjection = AttentionCellConfig.projection
     heads: Heads = AttentionCellConfig.heads
-    depth: Count = AttentionCellConfig.depth
-    extent: Extent = AttentionCellConfig.extent
+    head_dim: Count = AttentionCellConfig.head_dim
+    attention_span: AttentionSpan = AttentionCellConfig.attention_span
     half_width: Positive = AttentionCellConfig.half_width
     max_length: Count = AttentionCellConfig.max_length
     soft_share: Rate = 0.0
-    embedding_rows: int | None = None
+    vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     scheduled_sampling: Rate = 0.0
@@ -167,14 +173,15 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     def check_attention(self) -> None:
         """Raise UserError for an attention that these sizes do not allow, or whose choices exclude each other."""
         self.attention()
-        if self.extent is Extent.PREDICTIVE and self.normalizer in SAMPLERS:
+        if self.attention_span is AttentionSpan.PREDICTIVE and self.normalizer in SAMPLERS:
             raise UserError(
-                "config.model.extent=predictive weighs the keys around its center, of which config.model.normalizer="
-                f"{self.normalizer.value} leaves one: say extent=monotonic, or normalizer=softmax"
+                "config.model.attention_span=predictive weights the keys around its center, of which "
+                f"config.model.normalizer={self.normalizer.value} leaves one: say attention_span=monotonic, or "
+                "normalizer=softmax"
             )
-        memory, split = self.encoder().output_width, self.projection is Projection.SPLIT
+        memory, split = self.encoder().output_width, self.projection is KeyValueProjection.SPLIT
         for name, size in (("width", self.width), ("the encoder's output", memory)):
-            if size % self.heads and not (split and self.depth):
+            if size % self.heads and not (split and self.head_dim):
                 raise UserError(f"config.model.heads={self.heads} do not divide the {size} features of {name}")
         if SCORES[self.score].product and not split and self.width != memory:
             raise UserError(
@@ -184,11 +191,15 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
 
     def encoder(self) -> RecurrentConfig:
         """The encoder's stack."""
-        return RecurrentConfig(self.cell, self.width, self.encoder_layers, self.direction, self.links, self.dropout)
+        return RecurrentConfig(
+            self.cell, self.width, self.encoder_layers, self.direction, self.skip_connections, self.dropout
+        )
 
     def decoder(self) -> RecurrentConfig:
         """The decoder's stack."""
-        return RecurrentConfig(self.cell, self.width, self.decoder_layers, links=self.links, dropout=self.dropout)
+        return RecurrentConfig(
+            self.cell, self.width, self.decoder_layers, skip_connections=self.skip_connections, dropout=self.dropout
+        )
 
     @property
     def context_width(self) -> int:
@@ -223,12 +234,12 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         return AttentionCellConfig(
             self.score,
             self.normalizer,
-            Reweighting.GAUSSIAN if self.extent is Extent.PREDICTIVE else Reweighting.NONE,
+            Reweighting.GAUSSIAN if self.attention_span is AttentionSpan.PREDICTIVE else Reweighting.NONE,
             self.projection,
             self.heads,
-            self.depth,
+            self.head_dim,
             self.max_length,
-            self.extent,
+            self.attention_span,
             self.half_width,
             ScoreInitialization.BAHDANAU if bahdanau else ScoreInitialization.OWN,
         )
@@ -276,7 +287,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         super().__init__(interface, builder)
         self.config = config
         builder = builder.with_rule(Initialize(config.initialization))
-        vocabulary = rows_for(interface.vocabularies["joint"], config.embedding_rows)
+        vocabulary = rows_for(interface.vocabularies["joint"], config.vocab_size)
         width, embedding = config.width, config.embedding
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder(), embedding, builder=builder)
@@ -483,7 +494,7 @@ def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, preci
     sites: tuple[Site, ...] = ()
     if config.context.attends:
         values = Values.PROBABILITY
-        if config.extent is Extent.PREDICTIVE:
+        if config.attention_span is AttentionSpan.PREDICTIVE:
             values = Values.REWEIGHTED
         if config.normalizer in SAMPLERS:
             values = Values.SAMPLE

@@ -51,7 +51,7 @@ class RegressionDecoderConfig(Config, path="config.model"):
     max_length: Positive = 128
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
-    unroll: Positive = 1
+    scan_unroll: Positive = 1
 
     def _check(self) -> None:
         _ = self.blocks  # which checks its values

@@ -163,8 +163,8 @@ def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str,
     return {
         f"{stack}/{name}": AuxiliaryLoss(positions * jnp.sum(unevenness_L), positions, weight)
         for name, unevenness_L, weight in (
-            ("importance", aux.balance.importance, config.importance),
-            ("load", aux.balance.load, config.load),
+            ("importance", aux.balance.importance, config.importance_loss),
+            ("load", aux.balance.load, config.load_loss),
         )
     }
 

@@ -84,7 +84,7 @@ class VitConfig(Config, path="config.model"):
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
     remat: Remat = Remat.NONE
-    unroll: Positive = 1
+    scan_unroll: Positive = 1
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
 

@@ -193,7 +193,7 @@ def _image_task(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, A
 
 def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuning) -> dict[str, Any]:
     model, task = imported.model, _given(imported, fine_tuning)
-    rows, name = model["embedding_rows"], task["name"]
+    rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocabulary > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, more than the model's vocab_size={rows}")
     context = min(fine_tuning.context_length, model.get("max_length", fine_tuning.context_length))

@@ -188,7 +188,7 @@ def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement
             axes = " x ".join(f"config.sharding.{axis}={placement.mesh.shape[axis]}" for axis in placement.axes(name))
             raise UserError(
                 f"{axes} does not divide the {size} of {name} in the parameter {path} {leaf.shape}: choose sizes that "
-                + ("do, or give config.model.embedding_rows a multiple" if name == "vocabulary" else "do")
+                + ("do, or give config.model.vocab_size a multiple" if name == "vocabulary" else "do")
             )
     return placement.even_spec(names, leaf.shape)  # key/value heads, which may be too few, are then whole
 

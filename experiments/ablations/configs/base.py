@@ -85,7 +85,7 @@ def recurrent() -> ConfigDict:
     config.name = "recurrent"
     config.steps = 600
     config.model = ConfigDict(
-        {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 64, "projection": "split", "depth": 64}
+        {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 64, "projection": "split", "head_dim": 64}
     )
     config.optimizer.schedule = "cosine"
     return config

@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
     """The base, in which the farthest distance that Shaw's and T5's positions tell apart fits its lengths."""
     config = base.get_config()
     config.name = "position_encodings"
-    config.model.max_distance = 16
-    config.model.buckets = 16
+    config.model.relative_attention_max_distance = 16
+    config.model.relative_attention_num_buckets = 16
     return config
 
 

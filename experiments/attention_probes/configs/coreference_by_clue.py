@@ -31,7 +31,7 @@ def get_config() -> ConfigDict:
             "embedding_norm": False,
             "types": 0,
             "max_length": 64,
-            "unroll": 2,
+            "scan_unroll": 2,
         }
     )
     return config

@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
             "norm": "rms",
             "norm_placement": "parallel",
             "biases": "none",
-            "unroll": 1,
+            "scan_unroll": 1,
         }
     )
     return config

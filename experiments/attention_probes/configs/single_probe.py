@@ -35,7 +35,7 @@ def get_config(dataset: str = "") -> ConfigDict:
                 "activation": "gelu",
                 "positions": "rotary",
                 "max_length": 64,
-                "unroll": 2,
+                "scan_unroll": 2,
             },
             "optimizer": {
                 "algorithm": "adamw",
@@ -51,5 +51,5 @@ def get_config(dataset: str = "") -> ConfigDict:
         }
     )
     if dataset.startswith("motifs"):
-        config.model.update({"windows": (1, 0), "unroll": 1})
+        config.model.update({"attention_windows": (1, 0), "scan_unroll": 1})
     return config

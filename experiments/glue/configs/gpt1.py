@@ -37,7 +37,7 @@ MODEL = {
     "initialization": "gpt",
     "dropout": 0.1,
     "max_length": 64,
-    "unroll": 4,
+    "scan_unroll": 4,
 }
 # Half a million numbers in the cell, where the Transformer's blocks have 0.8 million.
 LSTM = {"family": "recurrent_decoder", "width": 256, "embedding": 256, "layers": 1, "dropout": 0.1}
@@ -130,7 +130,7 @@ def scratch(problem: str) -> ConfigDict:
                 "initialization": "xavier",
                 "positions": "rotary",
                 "dropout": 0.0,
-                "unroll": 2,
+                "scan_unroll": 2,
             },
             "optimizer": {
                 "learning_rate": 2e-3,

@@ -44,7 +44,7 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
             "feed_forward": 256,
             "readout": "mean",
             "dropout": 0.0,
-            "unroll": 6,
+            "scan_unroll": 6,
         },
         "convolution": convolution,
         "attention": {**convolution, "attention": (1,)},

@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
                 "heads": 4,
                 "feed_forward": 128,
                 "dropout": 0.0,
-                "unroll": 4,
+                "scan_unroll": 4,
             },
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 50, "clip_norm": 1.0},
             "pod": "cpu:1",

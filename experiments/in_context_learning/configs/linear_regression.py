@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
                 "dimensions": DIMENSIONS,
                 "fewest": 1,
             },
-            "model": {"family": "regression_decoder", "max_length": 4 * DIMENSIONS + 2, "unroll": 4},
+            "model": {"family": "regression_decoder", "max_length": 4 * DIMENSIONS + 2, "scan_unroll": 4},
             "optimizer": {
                 "learning_rate": 1e-3,
                 "schedule": "cosine",

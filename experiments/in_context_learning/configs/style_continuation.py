@@ -22,5 +22,5 @@ def get_config() -> ConfigDict:
     config.steps = 400
     config.eval_every = 200
     config.task = {"name": "experiments.in_context_learning.task", "problem": "style", "num_eval_examples": 256}
-    config.model.update({"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "max_length": 96, "unroll": 2})
+    config.model.update({"layers": 2, "width": 32, "heads": 2, "feed_forward": 64, "max_length": 96, "scan_unroll": 2})
     return config

@@ -42,7 +42,7 @@ def get_config(size: Literal["small", "large"] = "large") -> ConfigDict:
                 "activation": "gelu",
                 "positions": "rotary",
                 "max_length": 72,
-                "unroll": layers,
+                "scan_unroll": layers,
             },
             "optimizer": {
                 "algorithm": "adamw",

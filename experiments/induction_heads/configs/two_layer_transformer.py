@@ -42,7 +42,7 @@ def get_config() -> ConfigDict:
                 "activation": "gelu",
                 "positions": "rotary",
                 "max_length": LENGTH,
-                "unroll": 2,
+                "scan_unroll": 2,
             },
             "optimizer": {
                 "algorithm": "adamw",

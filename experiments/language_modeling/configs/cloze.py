@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
                 "positions": "rotary",
                 "max_length": 128,
                 "dropout": 0.2,
-                "unroll": 4,
+                "scan_unroll": 4,
             },
             "optimizer": {
                 "algorithm": "adamw",

@@ -31,7 +31,7 @@ def get_config() -> ConfigDict:
             },
             "model": {
                 "size": "gpt2",
-                "embedding_rows": 50_257,
+                "vocab_size": 50_257,
                 "remat": "dots",
             },
             "optimizer": {

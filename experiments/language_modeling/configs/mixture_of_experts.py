@@ -5,7 +5,7 @@ r"""Mixtures of 16 experts, of which each character uses 2, beside a dense netwo
 
 Takes four minutes on a core, longer on one that is shared. Expect 1.74 nats a character over the whole validation text,
 where shakespeare.py, the same model with dense networks, comes to 1.80; and a variation of the experts' importance that
-is below a fifth of that with `--config.model.experts.importance=0 --config.model.experts.load=0`
+is below a fifth of that with `--config.model.experts.importance_loss=0 --config.model.experts.load_loss=0`
 (results/experts.md).
 """
 

@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
                 "feed_forward": 256,
                 "positions": "rotary",
                 "max_length": 64,
-                "unroll": 4,
+                "scan_unroll": 4,
             },
             "optimizer": {
                 "algorithm": "adamw",

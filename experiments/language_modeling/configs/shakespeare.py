@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
                 "activation": "gelu",
                 "biases": "none",
                 "max_length": 64,
-                "unroll": 4,
+                "scan_unroll": 4,
             },
             "optimizer": {
                 "algorithm": "adamw",

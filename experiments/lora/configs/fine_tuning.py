@@ -45,7 +45,7 @@ def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "do
                 "activation": "gelu",
                 "positions": "rotary",
                 "max_length": CONTEXT,
-                "unroll": 4,
+                "scan_unroll": 4,
             },
             "optimizer": {
                 "algorithm": "adamw",
@@ -75,7 +75,7 @@ def further(config: ConfigDict, part: str) -> None:
         config.initialize_from = ConfigDict({"run": "runs/documentation", "tokenizer": True})
         config.task.tokenizer = "given"
     if part == "lora":
-        config.model.lora = {"rank": 8, "where": ("query", "key", "value", "output", "feed_forward")}
+        config.model.lora = {"rank": 8, "targets": ("query", "key", "value", "output", "feed_forward")}
         config.optimizer.trainable = ("*/lora/*",)
         config.initialize_from.rules = ("*/lora/* = fresh",)
     elif part == "layers":

@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
             "probe_length": 64,
         }
     )
-    config.model.update({"size": "bert-base", "embedding_rows": 30_522})
+    config.model.update({"size": "bert-base", "vocab_size": 30_522})
     config.optimizer.update(
         {"learning_rate": 1e-4, "schedule": "linear", "warmup_steps": 10_000, "final_lr_fraction": 0.0}
     )

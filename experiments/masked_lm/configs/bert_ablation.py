@@ -26,7 +26,7 @@ MODEL = {
     "embedding_norm": False,
     "dropout": 0.0,
     "attention_dropout": 0.0,
-    "unroll": 2,
+    "scan_unroll": 2,
 }
 TASK = {
     "name": "masked_lm",

@@ -35,7 +35,7 @@ def get_config() -> ConfigDict:
                 "types": 0,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
-                "unroll": 4,
+                "scan_unroll": 4,
             },
             "optimizer": {
                 "algorithm": "adamw",

@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
     config = gpt3.get_config()
     config.name = "gopher"
     config.model.size = "gopher-280b"
-    config.model.embedding_rows = 32_000
+    config.model.vocab_size = 32_000
     config.task.vocabulary = 32_000
     config.num_microbatches = 2
     config.optimizer.update(

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
     config.name = "gpt3"
     config.model.size = "gpt3-175b"
     # The next multiple of the eight parts of the vocabulary, and of the 128 lanes of a TPU.
-    config.model.embedding_rows = 50_304
+    config.model.vocab_size = 50_304
     config.model.remat = "full"
     config.task.batch_size = 1536
     config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.batch_size)

@@ -43,7 +43,7 @@ def get_config() -> ConfigDict:
                 "dropout": 0.3,
                 "max_length": 128,
                 "biases": "all",
-                "unroll": 4,
+                "scan_unroll": 4,
             },
             "optimizer": {
                 "learning_rate": 5e-3,

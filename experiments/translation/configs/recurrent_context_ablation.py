@@ -30,7 +30,9 @@ def get_config() -> ConfigDict:
 
 def get_ablation(ablation):
     """One vector, three windows and all states."""
-    windows = {f"probes_{2 * half + 1}": {"model.extent": "monotonic", "model.half_width": half} for half in (1, 2, 4)}
+    windows = {
+        f"probes_{2 * half + 1}": {"model.attention_span": "monotonic", "model.half_width": half} for half in (1, 2, 4)
+    }
     return ablation(
         question="How many of the encoder's states must a recurrent decoder probe, and does length matter?",
         arms={"all": {}, **windows, "last": {"model.context": "last"}},

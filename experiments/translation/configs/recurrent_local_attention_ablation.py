@@ -32,8 +32,8 @@ def get_ablation(ablation):
         question="What does a recurrent decoder lose by reading less than all words?",
         arms={
             "soft": {},
-            "local_m": {"model.extent": "monotonic", "model.half_width": 4},
-            "local_p": {"model.extent": "predictive", "model.half_width": 4},
+            "local_m": {"model.attention_span": "monotonic", "model.half_width": 4},
+            "local_p": {"model.attention_span": "predictive", "model.half_width": 4},
             "straight_through": {"model.normalizer": "straight_through"},
             "hard": {"model.normalizer": "hard", "model.soft_share": 0.5},
         },

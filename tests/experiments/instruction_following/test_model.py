@@ -43,7 +43,7 @@ INTERFACE = TaskInterface(
     BEGIN,
     2,
 )
-FULL = WalkerConfig(width=5, embedding=3, embedding_rows=11)
+FULL = WalkerConfig(width=5, embedding=3, vocab_size=11)
 CASES = {
     "full": FULL,
     **{

@@ -15,7 +15,7 @@ from transformer.benchmarks.programs.process import measured
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """The seconds to trace and compile the layers as a loop, to find that program compiled, and with them in line."""
-    loop, in_line = ({**settings, "model": {"unroll": unroll}} for unroll in (1, settings["layers"]))
+    loop, in_line = ({**settings, "model": {"scan_unroll": unroll}} for unroll in (1, settings["layers"]))
     with tempfile.TemporaryDirectory() as folder:
         jax.config.update("jax_compilation_cache_dir", folder)
         cold = _seconds(loop)

@@ -47,8 +47,8 @@ class JsonLinesFile:
     def truncate(self, after_step: int, extent: FileExtent | None = None) -> None:
         """Drop the lines of steps beyond `after_step`, which a resumed run writes again.
 
-        `extent` is what the file was at that step. Where it no longer begins so, or a line cannot be read, that is
-        told, a copy is kept, and the lines that can be read stay.
+        `extent` is what the file was at that step. Where it no longer begins so, or a line cannot be read, that
+        is told, a copy is kept, and the lines that can be read stay.
         """
         what = describe_change(self.path, extent) if after_step > 0 else None
         if what is not None:
