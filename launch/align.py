@@ -33,7 +33,7 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Load the pairs and the run, and print the metrics."""
-    from transformer.tasks.aligned_texts import alignment_of, read_aligned
+    from transformer.tasks.word_alignment import alignment_of, read_aligned
     from transformer.training.evaluate import compile_evaluations
     from transformer.training.trained_run import load
 

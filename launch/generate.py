@@ -10,7 +10,7 @@ from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arg
 from launch.compiled import keep_compiled
 from transformer.config import UserError
 
-# Each is a field of transformer.tasks.decoding.Decoding.
+# Each is a field of transformer.tasks.decoding_config.Decoding.
 DECODING = (
     Flag("max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", kind=int),
     Flag("beams", "the beam size; 1 decodes greedily (default: the config's)", kind=int),
@@ -58,7 +58,7 @@ def main(arguments: Arguments) -> None:
     from transformer.maps.report.single_text import store_single_text
     from transformer.models.model import count_parameters
     from transformer.storage.paths import parse_path
-    from transformer.tasks.contract import Request
+    from transformer.tasks.task import Request
     from transformer.training.config import config_hash
     from transformer.training.evaluate import view_of
     from transformer.training.trained_run import load_ensemble, with_language_model

@@ -81,7 +81,7 @@ def main(arguments: Arguments) -> None:
     trackers = open_trackers(requested_trackers(arguments.trackers), workdir, announce)
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
     with trackers as writers, lifecycle as monitor:
-        from transformer.data.datasets.preparation import downloads
+        from transformer.data.datasets.tfds_preparation import downloads
         from transformer.runs.distributed import is_primary
         from transformer.training.config import resolve
         from transformer.training.rollback import Rewind

@@ -82,7 +82,7 @@ def test_a_dotted_path_leads_to_a_module_anywhere_and_its_config_leads_back(fami
         ("a..b", r"'a\.\.b' names no module"),
         (".good", r"'\.good' names no module"),
         # A module of the package that exports none is as unknown as one that does not exist.
-        ("contract", r"'contract' is unknown: "),
+        ("task_interface", r"'task_interface' is unknown: "),
         ("nowhere.at_all", r"'nowhere\.at_all' is unknown: "),
         ("named_here.absent", r"'named_here\.absent' is unknown: "),
         ("named_here.good.deeper", r"'named_here\.good\.deeper' is unknown: "),

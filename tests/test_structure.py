@@ -53,7 +53,7 @@ MAY_RUN = {
     "launch/compiled.py",  # jax
     "launch/config_files.py",  # the file that a person gives by --config
     "transformer/__init__.py",  # its own parts, once they are asked for
-    "transformer/data/datasets/preparation.py",  # TFDS's own modules
+    "transformer/data/datasets/tfds_preparation.py",  # TFDS's own modules
     "transformer/module_registry.py",  # families and tasks, after transformer.trust
     "transformer/studies/sweeps/optuna_search.py",  # optuna
     "transformer/training/writers/tensorboard.py",  # tensorboardX

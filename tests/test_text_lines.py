@@ -13,11 +13,11 @@ from launch.parsing import parse
 from transformer.config import UserError
 from transformer.data.datasets import multi30k
 from transformer.data.datasets.glue import glue
-from transformer.data.datasets.prepared import _classes
+from transformer.data.datasets.local_files import read_fields, read_lines
 from transformer.data.datasets.text_files import read_files
-from transformer.data.datasets.user_files import read_fields, read_lines
-from transformer.data.tokenizers.published import wordpiece
-from transformer.tasks.aligned_texts import read_aligned
+from transformer.data.datasets.tfds_records import _classes
+from transformer.data.tokenizers.huggingface_tokenizers import wordpiece
+from transformer.tasks.word_alignment import read_aligned
 from transformer.text_lines import split_lines
 
 # What str.splitlines, text mode or a database of Unicode takes for the end of a line; within a line of ours.

@@ -18,10 +18,20 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Config, Examples, Looked, UserError, from_config, nearest
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
-from transformer.data.datasets.options import whole_numbers
+from transformer.data.datasets.dataset_options import whole_numbers
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.attention_mass import head_of_most, mass_sums
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.base_task import (
+    PlainTask,
+    check_rows,
+    check_sentences,
+    look_over,
+    most_probable,
+    refuse_decoding,
+)
+from transformer.tasks.losses import token_loss
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -35,9 +45,6 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.labels import Labels, Link
-from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, check_sentences, look_over, most_probable, refuse_decoding
 
 CORPORA: Mapping[str, type] = {
     "coreference": Coreference,
@@ -114,7 +121,7 @@ class AttentionProbesConfig(Config, path="config.task"):
 
 
 class AttentionProbes(PlainTask):
-    """Probe corpora: implements transformer.tasks.contract.Task."""
+    """Probe corpora: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: AttentionProbesConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformer.data.scenes import COLUMNS, ROWS, Item, SceneKind
+from transformer.data.synthetic_scenes import COLUMNS, ROWS, Item, SceneKind
 
 COMMA = ","
 

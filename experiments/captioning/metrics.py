@@ -8,10 +8,10 @@ import numpy as np
 import sacrebleu
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.data.scenes import SceneKind
+from transformer.data.synthetic_scenes import SceneKind
 from transformer.tasks.attention_mass import NO_CELL, cells_of, head_of_most, mass_sums, mass_within, weights_over
-from transformer.tasks.contract import Batch, EvaluationStep, Report, View
-from transformer.tasks.symbol_sequences import inputs_of, predicted_steps
+from transformer.tasks.sequence_generation import inputs_of, predicted_steps
+from transformer.tasks.task import Batch, EvaluationStep, Report, View
 
 _PENALTY = "penalty/"
 

@@ -14,13 +14,19 @@ from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Beams, Config, Examples, Looked, Pixels, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import scaled
-from transformer.data.scenes import Item, SceneKind, paint
+from transformer.data.synthetic_scenes import Item, SceneKind, paint
 from transformer.tasks.attention_mass import LOOKED, NO_CELL, cells_of
-from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, PyTree, Report, Request, TaskSpec, View
-from transformer.tasks.labels import Link
-from transformer.tasks.plain import check_rows, means
-from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
-from transformer.tasks.symbol_sequences import ImageDescriptionTask, links_to, predicted_steps
+from transformer.tasks.axis_labels import Link
+from transformer.tasks.base_task import check_rows, means
+from transformer.tasks.hard_attention_reinforce import (
+    draws,
+    initial_baseline,
+    next_baseline,
+    reinforce,
+    token_log_likelihood,
+)
+from transformer.tasks.sequence_generation import ImageDescriptionTask, links_to, predicted_steps
+from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, PyTree, Report, Request, TaskSpec, View
 
 _SHOWN = 5  # captions to read beside their references
 _EXAMPLE = "red circle top left, blue star bottom right"
@@ -32,7 +38,8 @@ class CaptioningConfig(Config, path="config.task"):
 
     A cell has `pixels` x `pixels` pixels. At least `num_eval_examples` scenes, in whole batches, are the validation
     set, and as many others the test set. `beams`: the beam size; 1 decodes greedily. For hard attention,
-    `reinforce_weight` weights the REINFORCE loss and `entropy_weight` its entropy bonus (transformer.tasks.reinforce).
+    `reinforce_weight` weights the REINFORCE loss and `entropy_weight` its entropy bonus
+    (transformer.tasks.hard_attention_reinforce).
 
     Raises:
         UserError: If no scene has so many items.
@@ -59,7 +66,7 @@ class CaptioningConfig(Config, path="config.task"):
 
 
 class Captioning(ImageDescriptionTask):
-    """Image captioning: implements transformer.tasks.contract.Task."""
+    """Image captioning: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: CaptioningConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

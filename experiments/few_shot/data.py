@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer.config import Config, Positive, Range, UserError, from_config, nearest
+from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.local_files import join_notes
 from transformer.data.datasets.omniglot import BACKGROUND, EVALUATION, read_alphabets, said_of_unread
-from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.symbols import SPLITS
-from transformer.data.datasets.user_files import join_notes
+from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.synthetic_glyphs import Variation, cover, varied
 
 _STROKES = (2, 4)  # from fewest to most

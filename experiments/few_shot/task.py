@@ -24,10 +24,10 @@ from transformer.config import BatchRows, Config, Examples, Items, Looked, Pixel
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.base_task import PlainTask, check_rows, means, said_of
 from transformer.tasks.losses import class_loss
-from transformer.tasks.plain import PlainTask, check_rows, means, said_of
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 
 EPISODE, SHOT = "episode", "shot"
 _ASKED = "?"
@@ -75,7 +75,7 @@ class AlternatingSources:
 
 
 class FewShotClassification(PlainTask):
-    """Few-shot classification: implements transformer.tasks.contract.Task."""
+    """Few-shot classification: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: FewShotConfig, opened: CharacterSet, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

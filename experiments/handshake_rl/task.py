@@ -39,10 +39,10 @@ from transformer.data.images import unscaled
 from transformer.logical_axes import place
 from transformer.models.task_interface import ACTION_VALUES, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import cells_of, middles_of
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
-from transformer.tasks.labels import Labels
-from transformer.tasks.plain import PlainTask, check_rows
-from transformer.tasks.symbol_sequences import links_to
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, check_rows
+from transformer.tasks.sequence_generation import links_to
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 
 # Seeds of worlds are below 2^31 in training, at and above it in evaluations: no run trains on those.
 HELD_OUT = {"validation": 2**31, "test": 3 * 2**30, "probe": 2**32 - 2**16}
@@ -136,7 +136,7 @@ def run_episodes(policy: Policy, carry: Any, seeds_R: Array, steps: int, key: Ke
 
 
 class HandshakeRL(PlainTask):
-    """Handshakes by reinforcement learning: implements transformer.tasks.contract.Task."""
+    """Handshakes by reinforcement learning: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: HandshakeRLConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -13,9 +13,9 @@ from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
-from transformer.tasks.labels import Labels
-from transformer.tasks.plain import PlainTask, check_rows
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, check_rows
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LinearFunctionsConfig(Config, path="config.task"):
 
 
 class LinearFunctions(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: LinearFunctionsConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -41,10 +41,13 @@ from transformer.config import (
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.training import characters
+from transformer.data.tokenizers.train_tokenizer import characters
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
-from transformer.tasks.continuation import answers_by_continuing, roll_out
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.base_task import PlainTask, check_rows
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.losses import TokenLoss, token_loss
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -56,11 +59,8 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Labels, Link
-from transformer.tasks.losses import TokenLoss, token_loss
-from transformer.tasks.plain import PlainTask, check_rows
 from transformer.tasks.text_data import TokenizerKind, describe, open_tokenizer, padded, repeats, with_repeats
+from transformer.tasks.text_generation import answers_by_continuing, roll_out
 from transformer.tasks.text_task import CONTINUATION_READER, real_places
 
 
@@ -181,7 +181,7 @@ class Told(NamedTuple):
 
 
 class Episodes(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: EpisodesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -19,10 +19,10 @@ from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, weights_over
-from transformer.tasks.contract import Answers, Batch, Evaluation, Report, Request, TaskSpec, View
-from transformer.tasks.labels import Labels
-from transformer.tasks.plain import check_rows, look_over, means
-from transformer.tasks.symbol_sequences import END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import check_rows, look_over, means
+from transformer.tasks.sequence_generation import END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
+from transformer.tasks.task import Answers, Batch, Evaluation, Report, Request, TaskSpec, View
 
 ACTIONS = tuple(action.name.lower() for action in Action)
 WORDS = (SPECIAL[PAD], *instructions.WORDS)
@@ -86,7 +86,7 @@ class Told(NamedTuple):
 
 
 class Walking(SymbolSequenceTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: WalkingConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -26,9 +26,9 @@ from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, Positive, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
-from transformer.tasks.labels import Labels
-from transformer.tasks.plain import PlainTask, check_rows
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, check_rows
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Report, TaskSpec, View
 
 _HISTORIES = 12  # pulls, whose every row of wins and losses is gone through
 
@@ -99,7 +99,7 @@ class Steps(NamedTuple):
 
 
 class UnknownWorlds(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: UnknownWorldsConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -16,9 +16,9 @@ from transformer.attention.sites import Site
 from transformer.config import BatchRows, Config, Examples, Looked, UserError
 from transformer.data.batches import GeneratedBatches
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
-from transformer.tasks.labels import Labels
-from transformer.tasks.plain import PlainTask, look_over
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, look_over
+from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 
 # Of seeds that no run trains on.
 SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}

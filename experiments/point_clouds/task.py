@@ -13,10 +13,10 @@ from transformer.config import BatchRows, Config, Examples, Looked, Positive, Us
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.synthetic_glyphs import DIGITS, draw_clouds
 from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, TaskSpec, View
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, check_rows, means
 from transformer.tasks.losses import class_loss
-from transformer.tasks.plain import PlainTask, check_rows, means
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, TaskSpec, View
 
 CLASSES = tuple(DIGITS)
 
@@ -41,7 +41,7 @@ class PointCloudsConfig(Config, path="config.task"):
 
 
 class PointClouds(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: PointCloudsConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

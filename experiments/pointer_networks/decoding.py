@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Int
 from transformer.decoding.constraints import Constraints, NoRepeatedTokens, TokenRule
 from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
 from transformer.models.task_interface import POINTER_END
-from transformer.tasks.contract import Batch, View
-from transformer.tasks.decoding import Decoding
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.task import Batch, View
 
 Answer = tuple[int, ...]
 

@@ -17,7 +17,11 @@ from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.base_task import PlainTask, check_rows, look_over, means, refuse_options
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.losses import token_loss
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -29,10 +33,6 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Labels, Link
-from transformer.tasks.losses import token_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over, means, refuse_options
 
 
 class PointOrder(enum.Enum):
@@ -92,7 +92,7 @@ class PlanarConfig(Config, path="config.task"):
 
 
 class Planar(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: PlanarConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -22,9 +22,9 @@ from transformer.data.synthetic_glyphs import DIGITS
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
 from transformer.storage.paths import storage_of
-from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
-from transformer.tasks.labels import Labels
-from transformer.tasks.plain import PlainTask, check_rows, refuse_decoding
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, check_rows, refuse_decoding
+from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 
 _SAMPLES_IN_GRID = 32  # samples on the wall of images that an evaluation writes, 8 in a row
 JUDGE = "judge"
@@ -57,7 +57,7 @@ class PairedCanvasesConfig(Config, path="config.task"):
 
 
 class PairedCanvases(PlainTask):
-    """The task: implements transformer.tasks.contract.Task.
+    """The task: implements transformer.tasks.task.Task.
 
     An evaluation writes its first samples as `samples/SPLIT_STEP.png` into `directory`, where there is one.
     """

@@ -12,11 +12,11 @@ from transformer.config import BatchRows, Beams, Config, Examples, Looked, Pixel
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.data.images import scaled
 from transformer.tasks.attention_mass import LOOKED
-from transformer.tasks.contract import Answers, Evaluation, Report, Request, TaskSpec, View
-from transformer.tasks.labels import Link
-from transformer.tasks.plain import check_rows, means
+from transformer.tasks.axis_labels import Link
+from transformer.tasks.base_task import check_rows, means
+from transformer.tasks.sequence_generation import ImageDescriptionTask, links_to
 from transformer.tasks.string_metrics import inside, looking_report, looking_step, string_report
-from transformer.tasks.symbol_sequences import ImageDescriptionTask, links_to
+from transformer.tasks.task import Answers, Evaluation, Report, Request, TaskSpec, View
 
 _SHOWN = 5  # strings to read beside their references
 
@@ -55,7 +55,7 @@ class TextImagesConfig(Config, path="config.task"):
 
 
 class TextImages(ImageDescriptionTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: TextImagesConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

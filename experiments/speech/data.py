@@ -11,15 +11,15 @@ from jaxtyping import Float
 
 from experiments.speech.synthetic_speech import Voice
 from transformer.config import Config, Positive, Range, UserError, from_config, nearest
-from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.overlap import said_of_overlap
-from transformer.data.datasets.user_files import (
+from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.local_files import (
     describe_left_out,
     join_notes,
     locate_file,
     read_members,
     unread_members,
 )
+from transformer.data.datasets.split_overlap import said_of_overlap
 from transformer.data.wav import read_wav
 from transformer.layers.log_mel import SAMPLE_RATE
 

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
 from transformer.tasks.attention_mass import head_of_most
-from transformer.tasks.contract import Report
 from transformer.tasks.string_metrics import string_report
+from transformer.tasks.task import Report
 
 HEARD = ("target", "frames")
 """The axes of maps of what is said, symbol by symbol, over the frames of a sound."""

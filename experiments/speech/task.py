@@ -22,7 +22,11 @@ from transformer.data.wav import read_wav, wav
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel
 from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import mass_sums, weights_over
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import check_rows, check_sentences, look_over, means, said_of
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.sequence_generation import BEGIN, END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -34,10 +38,6 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Labels
-from transformer.tasks.plain import check_rows, check_sentences, look_over, means, said_of
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD, SPECIAL, SymbolSequenceTask, links_of_right, links_to
 
 _SHOWN = 5  # strings to read beside their references
 _SPECTROGRAM = LogMelConfig()  # of the spectrograms that pages show beside maps
@@ -206,7 +206,7 @@ class Transcription(SymbolSequenceTask):
 
 
 class SpokenDigitsTask(Transcription):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: SpokenDigitsConfig, opened: SpokenDigits, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

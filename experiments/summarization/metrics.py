@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from experiments.summarization.data import Article, Fact, facts_of, summary
-from transformer.tasks.contract import Report
+from transformer.tasks.task import Report
 
 
 def f_measure(shared: int, output: int, reference: int) -> float:

@@ -16,7 +16,20 @@ from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Positive, Range, Share, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.base_task import check_rows, look_over, means, refuse_options
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.sequence_generation import (
+    BEGIN,
+    END,
+    PAD,
+    SPECIAL,
+    TokenSequenceTask,
+    predicted_steps,
+    teacher_forcing_arrays,
+    up_to_end,
+)
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -26,19 +39,6 @@ from transformer.tasks.contract import (
     Request,
     TaskSpec,
     View,
-)
-from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Labels, Link
-from transformer.tasks.plain import check_rows, look_over, means, refuse_options
-from transformer.tasks.symbol_sequences import (
-    BEGIN,
-    END,
-    PAD,
-    SPECIAL,
-    TokenSequenceTask,
-    predicted_steps,
-    teacher_forcing_arrays,
-    up_to_end,
 )
 
 UNKNOWN = len(SPECIAL)
@@ -115,7 +115,7 @@ class SummariesConfig(Config, path="config.task"):
 
 
 class Summaries(TokenSequenceTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: SummariesConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -13,8 +13,8 @@ from jaxtyping import UInt8
 from experiments.visual_question_answering.data import Question, Terms, words_of
 from transformer.config import Config, Positive, Range, UserError, from_config
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
-from transformer.data.datasets.options import whole_numbers
-from transformer.data.scenes import Item, SceneKind, paint
+from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.synthetic_scenes import Item, SceneKind, paint
 
 Scene = tuple[Item, ...]
 # The neighboring cell that a relation leads to: so many rows down and columns to the right.

@@ -13,7 +13,7 @@ from experiments.visual_question_answering.data import Question, Terms, words_of
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
 from transformer.data.datasets.image_files import decode
-from transformer.data.datasets.user_files import archive_errors
+from transformer.data.datasets.local_files import archive_errors
 from transformer.json_files import read_value
 
 _COLORS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")

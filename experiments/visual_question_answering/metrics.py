@@ -12,8 +12,8 @@ from experiments.visual_question_answering.data import Question, Terms, by_quest
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, between
 from transformer.tasks.attention_mass import cells_of
-from transformer.tasks.contract import Batch, Report, View
-from transformer.tasks.plain import real_rows
+from transformer.tasks.base_task import real_rows
+from transformer.tasks.task import Batch, Report, View
 
 # The axes of maps of an answer over the places of an image.
 AXES = ("answer", "grid")

@@ -20,10 +20,10 @@ from transformer.config import BatchRows, Config, Looked, UserError, nearest
 from transformer.data.batches import Source
 from transformer.data.images import unscaled
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Request, TaskSpec, View
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.base_task import PlainTask, check_rows, look_over, most_probable, real_rows, refuse_decoding
 from transformer.tasks.losses import class_loss
-from transformer.tasks.plain import PlainTask, check_rows, look_over, most_probable, real_rows, refuse_decoding
+from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Request, TaskSpec, View
 
 KNOWN = ("scenes", "easy_vqa")
 
@@ -82,7 +82,7 @@ class QuestionsConfig(Config, path="config.task"):
 
 
 class Questions(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: QuestionsConfig, questions: QuestionSet, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

@@ -25,7 +25,7 @@ from transformer.attention import (
 from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm, RmsNorm
-from transformer.tasks.synthetic import abstract_batch
+from transformer.tasks.synthetic_data import abstract_batch
 from transformer.training.build import assemble, compile_step
 from transformer.training.optimizer import Algorithm
 from transformer.training.partitioning import ShardingConfig, make_placement

@@ -6,9 +6,9 @@ import numpy as np
 
 from transformer.data.batches import GeneratedBatches
 from transformer.models.task_interface import TaskInterface
-from transformer.tasks.contract import TaskSpec
-from transformer.tasks.labels import Labels, Link
-from transformer.tasks.plain import PlainTask
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.base_task import PlainTask
+from transformer.tasks.task import TaskSpec
 
 
 def no_choice() -> type:

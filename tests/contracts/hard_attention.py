@@ -12,7 +12,7 @@ from transformer.layers.functional_module import Functional
 from transformer.layers.linear import Linear
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
-from transformer.tasks.contract import LossAux, Objective
+from transformer.tasks.task import LossAux, Objective
 
 PLACES, FEATURES, DECAY = 6, 4, 0.9
 

@@ -12,8 +12,8 @@ from transformer.layers.initialization import Initialization, Initialize
 from transformer.models.model import Aux, AuxiliaryLoss, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, TaskInterface, signature
-from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
+from transformer.tasks.task import LossAux, Objective
 
 SLOTS, SYMBOLS, CLASSES, WIDTH, LENGTH, PAD, WEIGHT = 4, 8, 4, 8, 6, 0, 0.3
 SITE, SERVES = "memory/read", signature("symbols", output="classes")

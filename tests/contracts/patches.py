@@ -18,9 +18,9 @@ from transformer.layers.transformer_config import Biases, Positions, Transformer
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface, signature
-from transformer.tasks.contract import LossAux, Objective
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 from transformer.tasks.losses import token_loss
+from transformer.tasks.task import LossAux, Objective
 
 SIDE, PATCH, WIDTH, HEADS, SITE = 2, 4, 8, 2, "image/self"
 SERVES = signature("image", output="class")

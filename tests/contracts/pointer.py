@@ -16,8 +16,8 @@ from transformer.layers.initialization import Initialization, Initialize
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, TaskInterface, signature
-from transformer.tasks.contract import LossAux, Objective
 from transformer.tasks.losses import token_loss
+from transformer.tasks.task import LossAux, Objective
 
 SYMBOLS, LENGTH, WIDTH, PAD = 9, 8, 16, 0
 ROWS = SYMBOLS + 1  # even, so that two devices can share the tables

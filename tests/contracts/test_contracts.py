@@ -27,8 +27,8 @@ from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES, build, model_config
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.contract import View
 from transformer.tasks.registry import TASKS, synthetic, task_config
+from transformer.tasks.task import View
 from transformer.training.batches import CheckedBatches
 from transformer.training.build import Assembly, check_before_compiling
 from transformer.training.evaluate import compile_evaluations, compile_probe

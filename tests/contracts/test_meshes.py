@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.logical_axes import Placement, SequenceParallel
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES
-from transformer.tasks.contract import Task
+from transformer.tasks.task import Task
 from transformer.training.build import Assembly, compile_once, hyperparameters_of
 from transformer.training.config import Experiment
 from transformer.training.initial_state import init_state

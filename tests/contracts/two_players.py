@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.contracts.defaults import Toy, labeled, task_spec
 from tests.contracts.players import SITE, WIDTH
-from transformer.tasks.contract import Evaluation, LossAux, Objective, Report
+from transformer.tasks.task import Evaluation, LossAux, Objective, Report
 
 SHAPE, CENTER = (32, 6, WIDTH), np.array([2.0, -1.0, 0.5, 1.5], np.float32)
 

@@ -12,8 +12,8 @@ from transformer.layers.functional_module import Precision
 from transformer.logical_axes import Placement
 from transformer.models.decoder import DecoderConfig, build
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
+from transformer.tasks.task import LossAux, Objective, View
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer
 from transformer.training.partitioning import ShardingConfig, batch_sharding, make_placement, state_shardings, traced_on

@@ -42,7 +42,7 @@ from transformer.models.registry import build, model_config, published_sizes
 from transformer.models.task_interface import TaskInterface
 from transformer.models.transformer_xl import TransformerXLConfig
 from transformer.models.xlnet import XLNetConfig
-from transformer.tasks.synthetic import abstract_batch
+from transformer.tasks.synthetic_data import abstract_batch
 from transformer.training import build as building
 from transformer.training.build import Assembly, assemble, flops_counter
 from transformer.training.optimizer import Algorithm

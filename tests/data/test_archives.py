@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.user_files import archive_errors, read_members
+from transformer.data.datasets.local_files import archive_errors, read_members
 
 NAME = re.compile(r"(\w+)\.txt")
 

@@ -7,9 +7,9 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples, shape_of
-from transformer.data.datasets.user_files import HeldOut
+from transformer.data.datasets.local_files import HeldOut
 from transformer.data.fine_tuning_inputs import Form
-from transformer.data.labeled_texts import Example
+from transformer.data.labeled_text_batches import Example
 
 PAIRS = "".join(f"premise {n}\thypothesis {n}\t{('no', 'yes')[n % 2]}\n" for n in range(80))
 SCORES = "first\tsecond\tlabel\n" + "".join(f"one {n}\tother {n}\t{n / 4}\n" for n in range(80))

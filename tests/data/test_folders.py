@@ -14,11 +14,11 @@ from experiments.few_shot.data import open_characters
 from experiments.speech.data import open_spoken
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
-from transformer.data.datasets.classification import open_labeled
-from transformer.data.datasets.images import ImageDataset, open_images
+from transformer.data.datasets.image_datasets import ImageDataset, open_images
+from transformer.data.datasets.local_files import HeldOut, canonical_split_names, split_in_name
 from transformer.data.datasets.text import TextSet, open_text
+from transformer.data.datasets.text_classification import open_labeled
 from transformer.data.datasets.translation import open_translation
-from transformer.data.datasets.user_files import HeldOut, canonical_split_names, split_in_name
 from transformer.data.wav import wav
 from transformer.tasks.registry import build, task_config
 

@@ -14,8 +14,8 @@ from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
 from transformer.config import UserError
+from transformer.data.datasets.image_datasets import made_up, open_images
 from transformer.data.datasets.image_files import Resizing
-from transformer.data.datasets.images import made_up, open_images
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.data.datasets.image_datasets import made_up, open_images
 from transformer.data.datasets.image_files import Resample, Resizing, decode
-from transformer.data.datasets.images import made_up, open_images
 from transformer.data.images import (
     Augmentation,
     ImageBatches,

@@ -11,10 +11,10 @@ from babel.dates import get_day_names, get_month_names
 from num2words import num2words
 
 from transformer.config import UserError
-from transformer.data.datasets.aligned_slots import Links, Phrase, align, fill
+from transformer.data.datasets.aligned_templates import Links, Phrase, align, fill
 from transformer.data.phrases import lexicon, number_words
 from transformer.data.phrases.generate import SPLITS, Drawn, PhrasesConfig, draw, split_of, write
-from transformer.data.phrases.kinds import KINDS
+from transformer.data.phrases.phrase_kinds import KINDS
 
 
 @pytest.fixture(scope="module")

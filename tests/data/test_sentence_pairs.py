@@ -8,7 +8,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.sentence_pairs import ELSEWHERE, FOLLOWS, SentenceBounds, SentencePairs
-from transformer.data.windows import Frame
+from transformer.data.text_batches import Frame
 
 FRAME = Frame(256, 257)
 BYTES = [bytes([number]) for number in range(256)] + [b"", b""]

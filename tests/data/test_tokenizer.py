@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, saved_in, tag, word_indices
-from transformer.data.tokenizers.training import train_bpe
+from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
-from transformer.data.tokenizers.training import byte_tokenizer, characters, train_bpe, train_byte_bpe
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characters, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
-from transformer.tasks.decoding import Decoding
+from transformer.tasks.decoding_config import Decoding
 from transformer.trust import check_trusted
 
 TEXT = "To be, or not to be:\n  that is the question — 'tis nobler?\n\n" * 4

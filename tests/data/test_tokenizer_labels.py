@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from transformer.data.tokenizers.marian import MarianTokenizer
-from transformer.data.tokenizers.pieces import byte_characters, label_tokens
+from transformer.data.tokenizers.token_text import byte_characters, label_tokens
 from transformer.data.tokenizers.tokenizer import Tokenizer
 
 EMOJI, CHINESE = "🙂".encode(), "语".encode()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
+from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.marian import MarianTokenizer
-from transformer.data.tokenizers.published import from_huggingface
 
 SOURCES = ["the dog runs home quickly.", "a cat sits on the mat", "good morning, world!"] * 20
 TARGETS = ["der Hund läuft schnell nach Hause.", "eine Katze sitzt auf der Matte", "Guten Morgen, Welt!"] * 20

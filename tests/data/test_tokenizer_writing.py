@@ -14,11 +14,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.test_text_lines import SEEDS, random_lines
 from transformer.config import UserError
-from transformer.data.tokenizers.pieces import Writing, writing_of
+from transformer.data.tokenizers.token_text import Writing, writing_of
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.training import byte_tokenizer, characters, train_bpe, train_byte_bpe
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characters, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
-from transformer.tasks.continuation import _continued, encode_prompts
+from transformer.tasks.text_generation import _continued, encode_prompts
 
 WORDS = ("the", "cat", "sat", "on", "mat", ".", "no", "not", "犬")
 TEXT = "the cat sat on the mat. no cat sat not on the mat ."

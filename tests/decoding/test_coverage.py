@@ -14,7 +14,7 @@ from tests.tasks.test_translation import CONFIG, PAIRS
 from transformer.attention import Capture
 from transformer.attention.capture import Captured
 from transformer.config import UserError
-from transformer.data.tokenizers.training import train_bpe
+from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generate import MIN_COVERAGE, CoveragePenalty, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
@@ -24,10 +24,10 @@ from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.recurrent_encoder_decoder import Context, RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.contract import View
-from transformer.tasks.decoding import Decoding
-from transformer.tasks.translate import coverage_over
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.task import View
 from transformer.tasks.translation_data import TranslationConfig
+from transformer.tasks.translation_decoding import coverage_over
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 5
 SOURCE = np.array([[3, 4, 4, 2], [4, 3, 2, 0]], np.int32)

@@ -12,7 +12,7 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from transformer.data.tokenizers.pieces import byte_characters
+from transformer.data.tokenizers.token_text import byte_characters
 from transformer.huggingface.convert import CONVERSIONS
 from transformer.huggingface.parameter_conversion import parameter_shapes, params_to_tensors, plan_tensors
 from transformer.layers.functional_module import Precision

@@ -11,8 +11,8 @@ from tests.contracts.cases import CASES, Case
 from transformer.attention.sites import Values
 from transformer.interpret.load import Loaded, _model
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import kept_tokenizer
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
+from transformer.tasks.task import kept_tokenizer
 from transformer.training.build import assemble
 from transformer.training.optimizer import Algorithm
 from transformer.training.partitioning import one_device

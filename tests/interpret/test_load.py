@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.data.datasets.translation import Pair
 from transformer.interpret.load import Loaded
 from transformer.interpret.named_maps import Maps
-from transformer.tasks.translate import reading_of
+from transformer.tasks.translation_decoding import reading_of
 
 TEXTS = {"gpt2": ("the qu 🙂 the",), "bert": ("The [MASK] jumping!",), "t5": ("the fox", "der Fuchs")}
 TOKENS = {

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 from transformer.attention.capture import Capture, Captured
 from transformer.interpret.load import Loaded
 from transformer.interpret.show import AttentionPage
-from transformer.tasks.plain import look_over
+from transformer.tasks.base_task import look_over
 
 pytestmark = pytest.mark.browser
 TEXT = "the qu 🙂 the qu the qu the qu"

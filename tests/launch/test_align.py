@@ -10,7 +10,7 @@ import pytest
 from launch import align, cli
 from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation
-from transformer.tasks.aligned_texts import alignment_of, read_aligned
+from transformer.tasks.word_alignment import alignment_of, read_aligned
 from transformer.training import build, partitioning, train
 from transformer.training.config import resolve
 from transformer.training.run_setup import compile_loop_evaluations

@@ -13,7 +13,7 @@ from transformer.data.wav import wav
 from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.maps.capture_plan import StoredMaps, Tiers, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 STEPS = (100, 200, 400, 600, 800, 1000, 1300, 1600)
 LAYERS, HEADS, PADDED = 3, 4, 20

@@ -11,7 +11,7 @@ import numpy as np
 from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 CHECKPOINTED = 5
 SITE = Site("decoder/self", Axis("tokens"), Axis("tokens"), ("0", "1"), ("0", "1", "2", "3"))

@@ -21,7 +21,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 REPEATS = 5
 SPREAD = 1.5  # standard deviation of the logits

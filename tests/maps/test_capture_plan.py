@@ -22,7 +22,7 @@ from transformer.maps.capture_plan import (
     make_plan,
     statistic_names,
 )
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 WHOLE = Capture(("here",))
 TOKENS = Axis("tokens")

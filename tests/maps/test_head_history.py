@@ -8,7 +8,7 @@ from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import chance, change_points, describe_role, head_roles, roles_of
 from transformer.maps.store import MapStore, Statistics
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 STEPS = tuple(range(50, 1001, 50))
 PERIOD, LENGTHS = 7, (14, 12, 14)

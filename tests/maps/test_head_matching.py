@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.head_matching import assign, maps_similarity, match_heads, statistics_similarity
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 LAYERS, HEADS = 2, 5
 TOKENS = Axis("tokens")

@@ -13,7 +13,7 @@ from transformer.maps.head_roles import BROAD, PLAYED, Reading, Role, Rows, is_m
 from transformer.maps.report.head_history import HeadRole, describe_role, head_roles
 from transformer.maps.report.role_descriptions import WORDS, rows_of, summary, words_of
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 TEXTS = (
     ["<s>", "the", "cat", "saw", "the", "dog", ",", "and", "the", "dog", "saw", "the", "cat", ".", "</s>"],

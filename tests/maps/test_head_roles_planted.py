@@ -11,7 +11,7 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.maps.head_roles import Reading, Role, Rows, Rule, Simpler, heads_that_play, read_heads
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 LENGTH = 48
 AXIS = Axis("text")

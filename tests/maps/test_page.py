@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 pytestmark = pytest.mark.browser
 ARGUMENTS = [

@@ -20,7 +20,7 @@ from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, sprea
 from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 LAYERS, HEADS = 3, 4  # of the fake run
 

@@ -15,7 +15,7 @@ from tests.maps.test_page import address, browser, cell_center, report, visit, w
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 pytestmark = pytest.mark.browser
 

@@ -13,7 +13,7 @@ from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.report.head_history import change_points, head_roles
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SITE = "#site=encoder/self&example=2&layer=1&head=2&step=800"

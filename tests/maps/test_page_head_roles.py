@@ -12,7 +12,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.maps.report.page import write_report
 from transformer.maps.report.role_descriptions import WORDS, summary
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 pytestmark = pytest.mark.browser
 

@@ -16,7 +16,7 @@ from transformer.maps.capture_plan import Tiers
 from transformer.maps.report.page import write_report
 from transformer.maps.rollout import rollout_of
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

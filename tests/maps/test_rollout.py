@@ -10,7 +10,7 @@ from transformer.config import UserError
 from transformer.maps.capture_plan import Tiers, quantize_maps
 from transformer.maps.rollout import is_self_attention, rollout, rollout_across, rollout_of, stacks_of
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 LENGTHS = (5, 3, 7)
 SOURCE, TARGET, SHIFTED = Axis("source"), Axis("target"), Axis("target_input")

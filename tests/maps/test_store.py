@@ -24,7 +24,7 @@ from transformer.maps.checksums import DamagedMaps
 from transformer.maps.store import MapStore
 from transformer.maps.store_metadata import describe_site
 from transformer.runs.exceptions import NonFiniteError
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 LABELS = Labels(
     tokens={"source": (("a", "b", "c"), ("d",)), "target": (("w", "x"), ("y", "z"))},

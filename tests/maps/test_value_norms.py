@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.maps.report import value_norms as module
 from transformer.maps.report.payload import Block
 from transformer.maps.report.value_norms import value_norms
-from transformer.tasks.plain import look_over
+from transformer.tasks.base_task import look_over
 
 
 def numbers(blocks: list[Block], name: str) -> np.ndarray:

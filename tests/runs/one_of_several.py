@@ -27,7 +27,7 @@ from transformer.maps.store import MapStore
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.checksums import compute_digests, find_mismatches
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 from transformer.training import build, train
 from transformer.training import config as experiment
 from transformer.training.init_from import initial_state

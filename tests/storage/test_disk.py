@@ -20,7 +20,7 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk import REMOVED_SUFFIX, DiskStorage
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.trial_store import Ledger
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pytest
 from tests.studies.tiny import ablation, base
 from tests.training import small_run
 from transformer.config import UserError
-from transformer.data.tokenizers.training import byte_tokenizer
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 from transformer.models.model import leaves_by_path
 from transformer.studies.ablations.arms import Planned, plan
 from transformer.studies.ablations.fairness import beginnings, check_metrics, check_shared_data, initial_parameters

@@ -10,8 +10,8 @@ import pytest
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.contract import View
 from transformer.tasks.registry import build, task_config
+from transformer.tasks.task import View
 
 LINE = "The quick brown fox number {0} jumps over {1} lazy dogs, and dog {0} sleeps.\n"
 SIZES = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 24, "dropout": 0.0}

@@ -10,9 +10,9 @@ from transformer.config import UserError
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
-from transformer.tasks.contract import Request, View
-from transformer.tasks.decoding import Decoding
+from transformer.tasks.decoding_config import Decoding
 from transformer.tasks.mask_filling import fill_in
+from transformer.tasks.task import Request, View
 
 
 def test_the_choices_name_the_chooser() -> None:

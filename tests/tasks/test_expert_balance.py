@@ -11,8 +11,8 @@ import pytest
 
 from tests.contracts.cases import CASES
 from transformer.attention.capture import Capture, Captured
-from transformer.tasks.contract import View
 from transformer.tasks.language_modeling import importance_sums, importance_variations, with_gates
+from transformer.tasks.task import View
 from transformer.training.build import assemble
 from transformer.training.optimizer import Algorithm
 from transformer.training.partitioning import one_device

@@ -14,7 +14,6 @@ from scipy import stats
 
 from transformer.config import UserError
 from transformer.models.model import Aux, Variables
-from transformer.tasks.contract import Request, View
 from transformer.tasks.fine_tuning import (
     FineTuning,
     FineTuningConfig,
@@ -25,7 +24,8 @@ from transformer.tasks.fine_tuning import (
     spearman,
 )
 from transformer.tasks.registry import build, synthetic, task_config
-from transformer.tasks.synthetic import abstract_batch
+from transformer.tasks.synthetic_data import abstract_batch
+from transformer.tasks.task import Request, View
 from transformer.training.batches import CheckedBatches
 
 SIZES = "train=7,validation=5,test=3"

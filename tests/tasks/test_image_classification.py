@@ -14,9 +14,9 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.contract import Request, View
 from transformer.tasks.image_classification import ImageClassification
 from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.task import Request, View
 
 SMALL = {
     "name": "image_classification",

@@ -13,8 +13,8 @@ from tests.tasks.conftest import make_task, view_of
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.data.datasets.text import open_text
-from transformer.tasks.contract import View
 from transformer.tasks.registry import task_config
+from transformer.tasks.task import View
 from transformer.tasks.text_data import repeats, stretches
 from transformer.training.evaluate import compile_evaluations
 from transformer.training.partitioning import one_device

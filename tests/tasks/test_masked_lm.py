@@ -13,7 +13,6 @@ from tests.tasks.conftest import make_task, view_of
 from tests.tasks.test_language_modeling import log_probabilities
 from transformer.config import UserError
 from transformer.models.model import Aux
-from transformer.tasks.contract import Request, View
 from transformer.tasks.losses import TokenLoss
 from transformer.tasks.masked_lm import (
     Baselines,
@@ -22,6 +21,7 @@ from transformer.tasks.masked_lm import (
     Masking,
     PretrainingObjective,
 )
+from transformer.tasks.task import Request, View
 
 
 def test_masks_are_drawn_anew_for_training_and_stay_for_evaluation(masked_task: Any, masked_view: View) -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from tests.models.test_xlnet import small
 from transformer.config import UserError
-from transformer.data.windows import SegmentBatches
+from transformer.data.text_batches import SegmentBatches
 from transformer.models.model import Aux
-from transformer.tasks.contract import TaskSpec, View
 from transformer.tasks.language_modeling import Batching
 from transformer.tasks.permutation_lm import TASK as PERMUTATION
 from transformer.tasks.recurrent_memory import next_memory, over_segments
 from transformer.tasks.segment_lm import TASK as SEGMENTS
 from transformer.tasks.segment_lm import SegmentLanguageModeling, SegmentLanguageModelingConfig, synthetic
+from transformer.tasks.task import TaskSpec, View
 from transformer.tasks.text_data import TokenizerKind
 from transformer.training.batches import CheckedBatches
 

@@ -14,12 +14,12 @@ from tests import programs
 from tests.tasks.test_translation import CONFIG, PAD, PAIRS
 from transformer.attention import Normalizer
 from transformer.config import UserError
-from transformer.data.tokenizers.training import train_bpe
+from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.layers.functional_module import Precision
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
-from transformer.tasks.contract import View
 from transformer.tasks.sequence_level_training import SequenceObjective, different, expected_reward, gleu
+from transformer.tasks.task import View
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode
 

@@ -10,13 +10,13 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.translation import Pair
-from transformer.data.tokenizers.training import train_bpe
+from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.models.model import Aux, Variables
-from transformer.tasks.contract import View
 from transformer.tasks.registry import name_of, task_config
-from transformer.tasks.translate import check_language
+from transformer.tasks.task import View
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode
+from transformer.tasks.translation_decoding import check_language
 
 PAD, BEGIN, END = 0, 1, 2
 PAIRS = [

@@ -9,11 +9,11 @@ import sacrebleu
 
 from transformer.config import UserError
 from transformer.data.batches import OneEpoch, TokenBatches
-from transformer.data.datasets.aligned_slots import Links
+from transformer.data.datasets.aligned_templates import Links
 from transformer.data.datasets.translation import Pair
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.training import train_bpe
-from transformer.tasks.contract import Batch, Evaluation
+from transformer.data.tokenizers.train_tokenizer import train_bpe
+from transformer.tasks.task import Batch, Evaluation
 from transformer.tasks.translation_data import Split, TranslationConfig, encode, words_of
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,

@@ -19,8 +19,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from tests.interpret.conftest import write_gpt2
 from tests.training.small_run import Killed
 from transformer.config import UserError
+from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface.convert import read_model_folder
 from transformer.layers.lora import LoraConfig
@@ -28,7 +28,7 @@ from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations import fairness
-from transformer.tasks.contract import Report
+from transformer.tasks.task import Report
 from transformer.training import build, init_from, run_setup, train, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh

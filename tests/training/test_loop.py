@@ -10,7 +10,7 @@ import pytest
 from transformer.attention.capture import Captured
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.contract import Report
+from transformer.tasks.task import Report
 from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
 from transformer.training.meter import Meter
 from transformer.training.step import Metrics

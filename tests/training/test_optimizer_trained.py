@@ -12,7 +12,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.contract import Objective
+from transformer.tasks.task import Objective
 from transformer.training.optimizer import (
     Algorithm,
     OptimizerConfig,

@@ -22,8 +22,8 @@ from transformer.models.decoder import DecoderConfig
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.contract import LossAux, Objective, View
 from transformer.tasks.losses import token_loss
+from transformer.tasks.task import LossAux, Objective, View
 from transformer.training.build import compile_once
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state

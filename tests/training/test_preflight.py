@@ -16,8 +16,8 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux, Model
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.contract import Evaluation, LossAux, Report
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.task import Evaluation, LossAux, Report
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, hyperparameters, make_optimizer
 from transformer.training.preflight import check_fit, skipped_evaluations

@@ -24,7 +24,7 @@ from transformer.runs.exceptions import RunFailed, RunStopped
 from transformer.runs.jsonl_records import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_checksum import add_checksum
-from transformer.tasks.contract import Report
+from transformer.tasks.task import Report
 from transformer.training import build, checkpointing, partitioning, provenance, run_setup, train, trained_run
 from transformer.training import config as experiment
 from transformer.training.rollback import Rewind
@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = {
 ALONE = """
 import json, sys
 from pathlib import Path
-from transformer.tasks.contract import Report
+from transformer.tasks.task import Report
 from transformer.training import build, config, train
 from transformer.training.partitioning import one_device
 build.make_placement = lambda config: one_device()

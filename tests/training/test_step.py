@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.models.model import Aux, Variables, leaves_by_path
-from transformer.tasks.contract import LossAux, Objective, View
+from transformer.tasks.task import LossAux, Objective, View
 from transformer.training.ema import Average, AverageKind
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import Algorithm, OptimizerConfig, Schedule, hyperparameters, make_optimizer

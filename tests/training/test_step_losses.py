@@ -13,7 +13,7 @@ from tests.contracts import memory
 from tests.contracts.cases import toy
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
-from transformer.tasks.contract import View
+from transformer.tasks.task import View
 from transformer.training.build import Assembly, assemble, hyperparameters_of
 from transformer.training.config import Experiment, resolve
 from transformer.training.initial_state import init_state

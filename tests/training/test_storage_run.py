@@ -24,7 +24,7 @@ from transformer.runs.jsonl_records import read_records
 from transformer.storage import lease
 from transformer.storage.paths import parse_path
 from transformer.storage.storage import DirectoryLost
-from transformer.tasks.contract import Report
+from transformer.tasks.task import Report
 from transformer.training import build, partitioning, run_setup, train
 from transformer.training import config as experiment
 from transformer.training.init_from import copy_source_tokenizer, initial_state

@@ -17,7 +17,7 @@ from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.contract import Batch
+from transformer.tasks.task import Batch
 from transformer.training.build import Assembly, assemble, compile_step, flops_counter
 from transformer.training.config import Experiment
 from transformer.training.evaluate import Probe, compile_probe

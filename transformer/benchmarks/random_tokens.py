@@ -11,14 +11,14 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.models.task_interface import LANGUAGE_MODELING, TRANSLATION, InputSpec, TaskInterface
-from transformer.tasks.contract import Batch, LossAux, Objective, View
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask
 from transformer.tasks.losses import hidden_token_loss
-from transformer.tasks.plain import PlainTask
+from transformer.tasks.task import Batch, LossAux, Objective, View
 
 
 class RandomTask(PlainTask):
-    """The mean cross-entropy of `labels`: what both tasks have in common of transformer.tasks.contract.Task."""
+    """The mean cross-entropy of `labels`: what both tasks have in common of transformer.tasks.task.Task."""
 
     @property
     def interface(self) -> TaskInterface:

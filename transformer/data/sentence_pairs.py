@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer.config import UserError
 from transformer.data.batches import Batch
-from transformer.data.windows import Frame
+from transformer.data.text_batches import Frame
 
 FOLLOWS, ELSEWHERE = 0, 1
 """What `follows` of a batch holds; the order of the two logits, as published models have it."""

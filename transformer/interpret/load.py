@@ -28,8 +28,8 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import Reader, Reading, Sentences, View
-from transformer.tasks.plain import look_over
+from transformer.tasks.base_task import look_over
+from transformer.tasks.task import Reader, Reading, Sentences, View
 from transformer.training.config import Experiment, resolve
 from transformer.training.conversion import FineTuning, config_of, kept_of
 from transformer.training.trained_run import open_run

@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.data.png import png
 from transformer.maps.attention_png import wall
 from transformer.maps.run_maps import import_xarray
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 if TYPE_CHECKING:
     import xarray

@@ -15,7 +15,7 @@ from transformer.attention.sites import Site
 from transformer.attention.statistics import DISTANCE, STATISTICS, Statistic, grid_distance, induction
 from transformer.config import Config, Count, Positive, PositiveAmount
 from transformer.maps.quantize import AnyArray, Quantized, quantize
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 THUMBNAIL = 64  # cells a side of the coarsest level
 FINEST = 8192  # cells a side of the largest map that is stored whole

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from transformer.attention.sites import Axis, AxisKind, Site, Values
 from transformer.maps.attention_distance import of_one_grid
 from transformer.maps.rollout import is_self_attention
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 # The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
 # heads stay well below.

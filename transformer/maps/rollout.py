@@ -9,7 +9,7 @@ from jaxtyping import Float
 from transformer.attention.sites import Site, Values
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 
 class Stacks(NamedTuple):

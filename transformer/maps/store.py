@@ -66,7 +66,7 @@ from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.jsonl_records import StepNumber
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum
 from transformer.storage.paths import parse_path, storage_of
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 FORMAT = "headwise-maps"
 VERSION = 4

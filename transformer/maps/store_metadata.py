@@ -12,7 +12,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import Matching, Range, convert
 from transformer.maps.capture_plan import Sizes, Tiers
 from transformer.runs.jsonl_records import Sha256
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
 StorePath = Annotated[str, Matching(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")]

@@ -16,7 +16,7 @@ from transformer.config import Matching, Range, UserError
 from transformer.json_files import checked, read_value
 from transformer.maps.capture_plan import Level
 from transformer.storage.paths import storage_of
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 # An index into an array, and the values to write at it.
 Piece = tuple[tuple[slice, ...], np.ndarray]

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, between
-from transformer.tasks.contract import Batch, View
+from transformer.tasks.task import Batch, View
 
 # The axes of maps of what is said, symbol by symbol, over the places of an image.
 LOOKED = ("target", "grid")

@@ -11,14 +11,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.sites import Site
-from transformer.data.datasets.classification import classes_of, open_labeled
 from transformer.data.datasets.glue import measure_of
-from transformer.data.datasets.user_files import has_fields
-from transformer.data.labeled_texts import Labeled
+from transformer.data.datasets.local_files import has_fields
+from transformer.data.datasets.text_classification import classes_of, open_labeled
+from transformer.data.labeled_text_batches import Labeled
+from transformer.data.text_batches import Frame
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Frame
 from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import check_sentences, look_over, most_probable, real_rows, refuse_decoding
+from transformer.tasks.labeled_text_task import LabeledTextConfig, LabeledTexts, Split
+from transformer.tasks.losses import class_loss
+from transformer.tasks.synthetic_data import made_up_tokenizer_of
+from transformer.tasks.task import (
     Answers,
     Batch,
     LossAux,
@@ -31,11 +36,6 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.labeled_texts import LabeledTextConfig, LabeledTexts, Split
-from transformer.tasks.labels import Labels
-from transformer.tasks.losses import class_loss
-from transformer.tasks.plain import check_sentences, look_over, most_probable, real_rows, refuse_decoding
-from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import describe, open_tokenizer, padded
 
 # The special tokens of a tokenizer that is trained here, which stand around every text.
@@ -49,7 +49,7 @@ class ClassificationConfig(LabeledTextConfig):
     `dataset`: "word_order" (sentences made here whose class is in the order of their words;
     "word_order/longest=6,train=512" says of what sizes), "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`, or
     "FILE.tsv" or "FILE.jsonl" with columns or fields text and label, whose labels are `classes`
-    (transformer.data.datasets.user_files).
+    (transformer.data.datasets.local_files).
 
     Raises:
         UserError: For values out of range.
@@ -62,7 +62,7 @@ class ClassificationConfig(LabeledTextConfig):
 
 
 class Classification(LabeledTexts):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(
         self,

@@ -14,9 +14,9 @@ from transformer.attention.sites import Site
 from transformer.config import Amount, UserError
 from transformer.data.datasets.fine_tuning import Problem, Shape, open_examples, shape_of
 from transformer.data.datasets.glue import measure_of
-from transformer.data.datasets.user_files import has_fields
+from transformer.data.datasets.local_files import has_fields
 from transformer.data.fine_tuning_inputs import Form, Marks
-from transformer.data.labeled_texts import Example, Labeled
+from transformer.data.labeled_text_batches import Example, Labeled
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
     TEXT_CLASSIFICATION,
@@ -24,8 +24,13 @@ from transformer.models.task_interface import (
     InputSpec,
     TaskInterface,
 )
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import check_sentences, look_over, most_probable, real_rows, refuse_decoding
 from transformer.tasks.classification import confusion_of, report
-from transformer.tasks.contract import (
+from transformer.tasks.labeled_text_task import LabeledTextConfig, LabeledTexts, Split
+from transformer.tasks.losses import class_loss, hidden_token_loss
+from transformer.tasks.synthetic_data import made_up_tokenizer_of
+from transformer.tasks.task import (
     Answers,
     Batch,
     LossAux,
@@ -38,11 +43,6 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.labeled_texts import LabeledTextConfig, LabeledTexts, Split
-from transformer.tasks.labels import Labels
-from transformer.tasks.losses import class_loss, hidden_token_loss
-from transformer.tasks.plain import check_sentences, look_over, most_probable, real_rows, refuse_decoding
-from transformer.tasks.synthetic import made_up_tokenizer_of
 from transformer.tasks.text_data import describe, open_tokenizer, padded
 from transformer.tasks.text_task import real_places
 
@@ -85,7 +85,7 @@ class FineTuningConfig(LabeledTextConfig):
 
 
 class FineTuning(LabeledTexts):
-    """The task: implements transformer.tasks.contract.Task.
+    """The task: implements transformer.tasks.task.Task.
 
     It minimizes L2 + lambda L1 (Radford et al. 2018, equation 5): L2 is the mean over the examples of -log p(label), or
     of the squared error of a score, L1 the mean over the tokens of all sequences, but the first of each, of

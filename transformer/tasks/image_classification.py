@@ -14,12 +14,25 @@ from jaxtyping import Array, Float, Key, UInt8
 from transformer.attention.sites import AxisKind, Site
 from transformer.config import BatchRows, Config, Count, Looked, Positive, Rate, SplitName, UserError
 from transformer.data.batches import OneEpoch, Source, fingerprint
+from transformer.data.datasets.image_datasets import ImageDataset, made_up, open_images
 from transformer.data.datasets.image_files import Resample, Resizing, decode
-from transformer.data.datasets.images import ImageDataset, made_up, open_images
-from transformer.data.datasets.user_files import SPLITS, join_notes
+from transformer.data.datasets.local_files import SPLITS, join_notes
 from transformer.data.images import FILE, Augmentation, ImageBatches, ImageSpec, LabeledImages, Normalization, shuffled
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import (
+    PlainTask,
+    check_rows,
+    check_sentences,
+    look_over,
+    means,
+    most_probable,
+    real_rows,
+    refuse_decoding,
+    said_of,
+)
+from transformer.tasks.losses import class_loss
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -32,19 +45,6 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.labels import Labels
-from transformer.tasks.losses import class_loss
-from transformer.tasks.plain import (
-    PlainTask,
-    check_rows,
-    check_sentences,
-    look_over,
-    means,
-    most_probable,
-    real_rows,
-    refuse_decoding,
-    said_of,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +53,10 @@ class ImageClassificationConfig(Config, path="config.task"):
 
     `dataset`: "digits" or "glyphs", drawn here, with options as in "digits/size=20,train=2000"; or, in `data_dir` or
     here, a folder of files, "omniglot", or "tfds/NAME", a set that TFDS has prepared
-    (transformer.data.datasets.images); these are resized to `side` pixels where that is given, or to `resize_side` and
-    cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are exchanged, in all
-    images alike and behind their augmentation, so that what was near is far (0: none). `test_split` may be empty. Of
-    the validation images `num_probe_examples`, evenly spaced, are mapped.
+    (transformer.data.datasets.image_datasets); these are resized to `side` pixels where that is given, or to
+    `resize_side` and cut to the middle `side`, by the filter `resample`. `shuffled`: squares of so many pixels are
+    exchanged, in all images alike and behind their augmentation, so that what was near is far (0: none). `test_split`
+    may be empty. Of the validation images `num_probe_examples`, evenly spaced, are mapped.
 
     Raises:
         UserError: For values out of range.
@@ -92,7 +92,7 @@ class ImageClassificationConfig(Config, path="config.task"):
 
 
 class ImageClassification(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: ImageClassificationConfig, opened: ImageDataset, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)

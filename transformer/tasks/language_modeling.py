@@ -15,14 +15,14 @@ from transformer.attention.sites import AxisKind
 from transformer.config import Count, ExamplesIfAny, Items, Positive, Rate, UserError
 from transformer.data.batches import OneEpoch, Source
 from transformer.data.packing import Packed
+from transformer.data.text_batches import Windows, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Windows, join_documents
 from transformer.models.task_interface import LANGUAGE_MODELING
-from transformer.tasks.cloze import NO_SHOTS, Cloze
-from transformer.tasks.continuation import answers_by_continuing, continuations, encode_prompts
-from transformer.tasks.contract import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
-from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.cloze_evaluation import NO_SHOTS, Cloze
+from transformer.tasks.synthetic_data import made_up_documents
+from transformer.tasks.task import Answers, Batch, Evaluation, LossAux, Objective, Report, Request, TaskSpec, View
 from transformer.tasks.text_data import Documents, TextConfig, load_documents, per_token_and_byte, text_bytes
+from transformer.tasks.text_generation import answers_by_continuing, continuations, encode_prompts
 from transformer.tasks.text_task import CONTINUATION_READER, TextTask, real_places
 
 _IMPORTANCE = "importance/"
@@ -45,7 +45,7 @@ class LanguageModelingConfig(TextConfig):
 
     `num_repeated_sequences` examples of repeated random tokens are mapped beside the text: they show induction heads.
     At the end `num_cloze_questions` gaps in the validation text are filled from ten words, and as many last words said,
-    each behind as many passages as `shots` say (transformer.tasks.cloze).
+    each behind as many passages as `shots` say (transformer.tasks.cloze_evaluation).
     """
 
     batching: Batching = Batching.WINDOWS
@@ -66,7 +66,7 @@ class LanguageModelingConfig(TextConfig):
 
 
 class LanguageModeling(TextTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(
         self,

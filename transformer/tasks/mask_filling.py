@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Variables
-from transformer.tasks.contract import Batch, View
+from transformer.tasks.task import Batch, View
 from transformer.tasks.text_data import padded
 
 

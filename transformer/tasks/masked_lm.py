@@ -17,8 +17,8 @@ from transformer.attention.rng import draw_array
 from transformer.config import Above, HalfOpen, UserError
 from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
 from transformer.data.sentence_pairs import SentenceBounds, SentencePairs
+from transformer.data.text_batches import Frame, Windows, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Frame, Windows, join_documents
 from transformer.models.model import Aux
 from transformer.models.task_interface import (
     BERT_PRETRAINING,
@@ -28,7 +28,11 @@ from transformer.models.task_interface import (
     Signature,
     TaskInterface,
 )
-from transformer.tasks.contract import (
+from transformer.tasks.base_task import means, refuse_decoding
+from transformer.tasks.losses import class_loss
+from transformer.tasks.mask_filling import fill_in, weighed
+from transformer.tasks.synthetic_data import made_up_documents
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -40,10 +44,6 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.losses import class_loss
-from transformer.tasks.mask_filling import fill_in, weighed
-from transformer.tasks.plain import means, refuse_decoding
-from transformer.tasks.synthetic import made_up_documents
 from transformer.tasks.text_data import Documents, TextConfig, load_documents
 from transformer.tasks.text_task import (
     MAPPED_TOKENS,
@@ -148,7 +148,7 @@ class MaskedLanguageModelingConfig(TextConfig):
 
 
 class MaskedLanguageModeling(TextTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(
         self,

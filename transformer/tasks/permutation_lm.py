@@ -15,14 +15,13 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import Positive, UserError
 from transformer.data.batches import VALIDATION_SEED, OneEpoch, Source
-from transformer.data.permutations import ContextAttention, Permutations, Permuted
+from transformer.data.factorization_orders import ContextAttention, Permutations, Permuted
+from transformer.data.text_batches import Frame, SegmentBatches, Windows, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import Frame, SegmentBatches, Windows, join_documents
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.model import Aux
 from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, InputSpec, Modality, TaskInterface
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Reader, Reading, Sentences, TaskSpec, View
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.recurrent_memory import (
     behind_memory,
@@ -31,7 +30,8 @@ from transformer.tasks.recurrent_memory import (
     report_of_segments,
     with_and_without_memory,
 )
-from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.synthetic_data import made_up_documents
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Reader, Reading, Sentences, TaskSpec, View
 from transformer.tasks.text_data import Documents, TextConfig, describe, load_documents, stretches
 from transformer.tasks.text_task import CONTINUATION_READER, TextTask, text_interface
 
@@ -68,7 +68,7 @@ class PermutationLanguageModelingConfig(TextConfig):
 
 
 class PermutationLanguageModeling(TextTask):
-    """The task: implements transformer.tasks.contract.Task.
+    """The task: implements transformer.tasks.task.Task.
 
     `extra` is the memory that the batch's rows have left at the step before.
     """

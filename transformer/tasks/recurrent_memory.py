@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.models.model import Aux
-from transformer.tasks.contract import Batch, Report, View
+from transformer.tasks.task import Batch, Report, View
 
 # What scores a segment behind its memory: sums, and what the segment hands on.
 Score = Callable[[Batch], tuple[dict[str, Array], Mapping[str, Array]]]

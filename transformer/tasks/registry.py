@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.config import UserError, from_config
 from transformer.module_registry import Exports
-from transformer.tasks.contract import Task, TaskSpec
+from transformer.tasks.task import Task, TaskSpec
 
 TASKS = Exports("transformer.tasks", "TASK", TaskSpec, "config.task.name")
 

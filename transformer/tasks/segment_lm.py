@@ -9,10 +9,9 @@ from jaxtyping import Array, Key
 
 from transformer.config import Positive, UserError
 from transformer.data.batches import OneEpoch, Source
+from transformer.data.text_batches import SegmentBatches, Windows, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.windows import SegmentBatches, Windows, join_documents
 from transformer.models.model import Aux
-from transformer.tasks.contract import Batch, Evaluation, TaskSpec, View
 from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (
     behind_memory,
@@ -21,7 +20,8 @@ from transformer.tasks.recurrent_memory import (
     report_of_segments,
     with_and_without_memory,
 )
-from transformer.tasks.synthetic import made_up_documents
+from transformer.tasks.synthetic_data import made_up_documents
+from transformer.tasks.task import Batch, Evaluation, TaskSpec, View
 from transformer.tasks.text_data import Documents, load_documents
 from transformer.tasks.text_task import CONTINUATION_READER
 
@@ -42,7 +42,7 @@ class SegmentLanguageModelingConfig(LanguageModelingConfig):
 
 
 class SegmentLanguageModeling(LanguageModeling):
-    """The task: implements transformer.tasks.contract.Task.
+    """The task: implements transformer.tasks.task.Task.
 
     `extra` is the memory that the batch's rows have left at the step before.
     """

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool
 
 from transformer.attention.sites import Axis
 from transformer.tasks.attention_mass import head_of_most, mass_sums, mass_within, middles_of, weights_over
-from transformer.tasks.contract import Batch, Report, View
-from transformer.tasks.symbol_sequences import inputs_of
+from transformer.tasks.sequence_generation import inputs_of
+from transformer.tasks.task import Batch, Report, View
 
 
 def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:

@@ -9,15 +9,15 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from transformer.config import BatchRows, Config, Looked, Positive, Range, SplitName, UserError, Vocabulary
-from transformer.data.datasets.overlap import long_lines, said_of_overlap
+from transformer.data.datasets.local_files import HeldOut, join_notes
+from transformer.data.datasets.split_overlap import long_lines, said_of_overlap
 from transformer.data.datasets.text import open_text
-from transformer.data.datasets.user_files import HeldOut, join_notes
+from transformer.data.text_batches import join_documents
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import saved_in
-from transformer.data.tokenizers.training import byte_tokenizer, characters, train_byte_bpe
-from transformer.data.windows import join_documents
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characters, train_byte_bpe
 from transformer.storage.paths import storage_of
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 from transformer.tasks.losses import LOGITS_AT_ONCE
 
 

@@ -15,11 +15,11 @@ from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, Signature, TaskInterface
-from transformer.tasks.contract import Answers, Batch, Reader, Reading, Sentences, View
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, check_fits, check_rows, check_sentences, look_over, said_of
 from transformer.tasks.losses import TokenLoss, hidden_token_loss
 from transformer.tasks.mask_filling import encode_framed
-from transformer.tasks.plain import PlainTask, check_fits, check_rows, check_sentences, look_over, said_of
+from transformer.tasks.task import Answers, Batch, Reader, Reading, Sentences, View
 from transformer.tasks.text_data import Documents, TextConfig, describe, padded, repeats, stretches, with_repeats
 
 # The possible inputs of a model; every batch has some of them.

@@ -10,14 +10,27 @@ from jaxtyping import Array, Key
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.batches import Source, TokenBatches, fingerprint
-from transformer.data.datasets.overlap import said_of_overlap
+from transformer.data.datasets.local_files import BY_CONTENT
+from transformer.data.datasets.split_overlap import said_of_overlap
 from transformer.data.datasets.translation import Pair, is_pair_files, is_synthetic
-from transformer.data.datasets.user_files import BY_CONTENT
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
 from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
-from transformer.tasks.contract import (
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.base_task import PlainTask, check_fits, check_sentences, means, said_of
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.hard_attention_reinforce import (
+    draws,
+    initial_baseline,
+    next_baseline,
+    reinforce,
+    token_log_likelihood,
+)
+from transformer.tasks.losses import hidden_token_loss
+from transformer.tasks.sequence_level_training import SequenceObjective, different, expected_reward, gleu
+from transformer.tasks.synthetic_data import made_up_splits
+from transformer.tasks.task import (
     Answers,
     Batch,
     Evaluation,
@@ -32,15 +45,7 @@ from transformer.tasks.contract import (
     TaskSpec,
     View,
 )
-from transformer.tasks.decoding import Decoding
-from transformer.tasks.labels import Labels
-from transformer.tasks.losses import hidden_token_loss
-from transformer.tasks.plain import PlainTask, check_fits, check_sentences, means, said_of
-from transformer.tasks.reinforce import draws, initial_baseline, next_baseline, reinforce, token_log_likelihood
-from transformer.tasks.sequence_level_training import SequenceObjective, different, expected_reward, gleu
-from transformer.tasks.synthetic import made_up_splits
 from transformer.tasks.text_task import answers_of
-from transformer.tasks.translate import check_language, reading_of, translate
 from transformer.tasks.translation_data import (
     Split,
     TranslationConfig,
@@ -50,6 +55,7 @@ from transformer.tasks.translation_data import (
     special_tokens,
     various,
 )
+from transformer.tasks.translation_decoding import check_language, reading_of, translate
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
     decoding_step,
@@ -59,7 +65,7 @@ from transformer.tasks.translation_metrics import (
 
 
 class Translation(PlainTask):
-    """The task: implements transformer.tasks.contract.Task."""
+    """The task: implements transformer.tasks.task.Task."""
 
     def __init__(
         self,
@@ -317,7 +323,7 @@ def translated(config: TranslationConfig, view: View, tokenizer: AnyTokenizer, r
     """The texts with their translations, decoded as the request says and else as the config does.
 
     Raises:
-        UserError: As `transformer.tasks.translate.translate`.
+        UserError: As `transformer.tasks.translation_decoding.translate`.
     """
     max_length = view.model.max_length
     decoding = Decoding.asked(

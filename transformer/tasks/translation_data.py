@@ -10,14 +10,14 @@ import numpy as np
 from transformer.attention.sites import Site, between
 from transformer.config import Amount, Beams, Config, Items, Looked, Positive, Range, Rate, UserError, Vocabulary
 from transformer.data.batches import EncodedPairs
-from transformer.data.datasets.aligned_slots import Links
+from transformer.data.datasets.aligned_templates import Links
+from transformer.data.datasets.local_files import HeldOut
 from transformer.data.datasets.translation import Pair, open_translation
-from transformer.data.datasets.user_files import HeldOut
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import saved_in, word_indices
-from transformer.data.tokenizers.training import train_bpe
+from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.storage.paths import storage_of
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 from transformer.tasks.sequence_level_training import SequenceObjective
 
 # The axes of the maps that show which source token a target token comes from.
@@ -43,8 +43,8 @@ class TranslationConfig(Config, path="config.task"):
     `num_decoded_examples` sentences of the validation split are translated during training, `num_probe_examples` are
     mapped. `length_bounds` (4, 8) scores translations also by the words of their sources: 1 to 4, 5 to 8, 9 and more.
     Of a model whose attention draws, `reinforce_weight` weights the loss by which the draws learn, `entropy_weight`
-    what keeps them apart (transformer.tasks.reinforce). With an `objective` the model is trained on the GLEU of
-    `num_samples` translations of its own for each source, and `nll_weight` weights the reference's
+    what keeps them apart (transformer.tasks.hard_attention_reinforce). With an `objective` the model is trained on the
+    GLEU of `num_samples` translations of its own for each source, and `nll_weight` weights the reference's
     (transformer.tasks.sequence_level_training; the defaults are those of Wu et al. 2016, section 5.2): for a model that
     translates already (`initialize_from`).
     """

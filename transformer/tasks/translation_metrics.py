@@ -12,17 +12,17 @@ import sacrebleu
 from transformer.attention.capture import Capture
 from transformer.attention.sites import between
 from transformer.data.batches import EncodedPairs, OneEpoch, TokenBatches
-from transformer.data.datasets.aligned_slots import Links
+from transformer.data.datasets.aligned_templates import Links
 from transformer.data.datasets.translation import Pair
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generate import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
-from transformer.tasks.continuation import generated_tokens
-from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, View
-from transformer.tasks.decoding import Decoding
-from transformer.tasks.translate import coverage_over
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report, View
+from transformer.tasks.text_generation import generated_tokens
 from transformer.tasks.translation_data import ALIGNED, Split, TranslationConfig, special_tokens, words_of
+from transformer.tasks.translation_decoding import coverage_over
 
 Link = tuple[int, int]  # (source word, target word)
 

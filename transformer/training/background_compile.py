@@ -12,7 +12,7 @@ import jax
 from transformer.data.batches import Source
 from transformer.logical_axes import Placement
 from transformer.runs.exceptions import RunStopped
-from transformer.tasks.contract import Batch
+from transformer.tasks.task import Batch
 from transformer.training.partitioning import batch_sharding
 
 # Batches of a run, and of an evaluation, whose shapes are compiled before they come.

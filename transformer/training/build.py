@@ -18,7 +18,7 @@ from transformer.logical_axes import Placement
 from transformer.models import registry as models
 from transformer.models.model import Model, leaves_by_path
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import Batch, Evaluation, Objective, Task
+from transformer.tasks.task import Batch, Evaluation, Objective, Task
 from transformer.training.config import Experiment
 from transformer.training.evaluate import view_of
 from transformer.training.initial_state import init_state, trained_parameters

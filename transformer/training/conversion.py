@@ -9,8 +9,8 @@ import jax
 
 from transformer.config import UserError
 from transformer.data.images import ImageSpec
+from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, output_folder, read_model_folder, write_model_folder

@@ -13,7 +13,7 @@ from transformer.logical_axes import Placement
 from transformer.maps.capture_plan import MapsConfig, Plan, StoredMaps, Tiers, make_plan
 from transformer.models.model import Model, replace_with_averaged
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.contract import Batch, Evaluation, EvaluationStep, Report, Task, View
+from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report, Task, View
 from transformer.training.background_compile import Program, batch_shapes
 from transformer.training.partitioning import by_examples, shard_batch, traced_on
 from transformer.training.state import TrainState, key_for

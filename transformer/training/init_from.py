@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.config import Config, UserError, from_config, nearest
+from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.published import from_huggingface
 from transformer.data.tokenizers.tokenizer import FILE, saved_in
 from transformer.huggingface.convert import OpenedModel, open_model_folder
 from transformer.installation import command_words

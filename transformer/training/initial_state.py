@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.models.model import Model, Variables, leaves_by_path, matches_any_pattern
-from transformer.tasks.contract import Objective, Task, View
+from transformer.tasks.task import Objective, Task, View
 from transformer.training.ema import Average, init_average
 from transformer.training.optimizer import Hyper, Optimizer
 from transformer.training.state import TrainState, key_for

@@ -11,7 +11,7 @@ from transformer.data.batches import Source, stream
 from transformer.maps.capture_plan import StoredMaps
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.contract import Report
+from transformer.tasks.task import Report
 from transformer.training.meter import Meter
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.tasks.contract import Batch
+from transformer.tasks.task import Batch
 from transformer.training.step import Metrics
 
 Numbers = Mapping[str, np.ndarray]

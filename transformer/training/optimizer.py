@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import Above, Amount, Config, Count, PositiveAmount, Range, Share, UserError, nearest
 from transformer.layers.lora import has_low_rank
 from transformer.models.model import Model, leaves_by_path, matches_any_pattern
-from transformer.tasks.contract import Objective
+from transformer.tasks.task import Objective
 from transformer.training.state import in_sum_type
 
 PyTree = Any

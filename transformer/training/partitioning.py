@@ -15,7 +15,7 @@ from transformer.config import Above, Config, UserError, choice, nearest
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, check_count, placed
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
-from transformer.tasks.contract import Batch
+from transformer.tasks.task import Batch
 from transformer.training.state import TrainState
 from transformer.training.step import Metrics, Step
 

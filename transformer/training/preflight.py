@@ -17,8 +17,8 @@ from transformer.config import UserError
 from transformer.costs.chips import chip_of
 from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
-from transformer.tasks.contract import Batch, Evaluation, LossAux, Objective, Task
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
+from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Task
 from transformer.training.evaluate import view_of
 from transformer.training.state import TrainState, key_for
 

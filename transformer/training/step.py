@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, Captured
 from transformer.models.model import Model, Variables, replace_with_averaged
-from transformer.tasks.contract import Batch, LossAux, Objective, Task, View
+from transformer.tasks.task import Batch, LossAux, Objective, Task, View
 from transformer.training.ema import Average, update_average
 from transformer.training.initial_state import trained_parameters
 from transformer.training.optimizer import Optimizer

@@ -12,7 +12,7 @@ from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
-from transformer.tasks.contract import Batch
+from transformer.tasks.task import Batch
 from transformer.training.background_compile import compile_in_background
 from transformer.training.batches import BadBatch
 from transformer.training.build import Assembly, compile_step, flops_counter

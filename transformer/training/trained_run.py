@@ -11,7 +11,7 @@ import jax
 
 from transformer.config import UserError
 from transformer.costs.sizes import active_parameters
-from transformer.data.datasets.preparation import downloads
+from transformer.data.datasets.tfds_preparation import downloads
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.installation import command_words
@@ -21,8 +21,8 @@ from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks
-from transformer.tasks.symbol_sequences import SymbolSequenceTask
-from transformer.tasks.synthetic import abstract_batch
+from transformer.tasks.sequence_generation import SymbolSequenceTask
+from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.text_task import TextTask
 from transformer.training.build import Assembly, assemble, flops_counter
 from transformer.training.config import Experiment, resolve

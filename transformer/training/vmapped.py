@@ -25,7 +25,7 @@ from transformer.models.model import count_parameters
 from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import flatten_to_json
-from transformer.tasks.contract import Batch, Report
+from transformer.tasks.task import Batch, Report
 from transformer.training.build import (
     Assembly,
     assemble,

@@ -25,7 +25,7 @@ from transformer.layers.functional_module import Precision
 from transformer.maps.head_roles import Role, Rows, read_heads
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.contract import Request, Sentences, View
+from transformer.tasks.task import Request, Sentences, View
 
 TOKENS = Axis("tokens")
 SITES = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.captioning.data import caption, max_caption_length, noun_positions, scene, words
-from transformer.data.scenes import Item, SceneKind
+from transformer.data.synthetic_scenes import Item, SceneKind
 
 KIND = SceneKind()
 ITEMS = (Item(8, "star", "blue"), Item(0, "circle", "red"))

@@ -23,7 +23,7 @@ from transformer.layers.grid_positions import GridPositions
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
-from transformer.tasks.reinforce import reinforce, token_log_likelihood
+from transformer.tasks.hard_attention_reinforce import reinforce, token_log_likelihood
 
 PAD, BEGIN, WORDS = 0, 1, 7
 RNG = np.random.default_rng(0)

@@ -27,9 +27,9 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import NO_CELL, cells_of, mass_within
-from transformer.tasks.contract import Request, View
-from transformer.tasks.reinforce import reinforce, token_log_likelihood
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+from transformer.tasks.hard_attention_reinforce import reinforce, token_log_likelihood
+from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.task import Request, View
 
 PIXELS = 8
 

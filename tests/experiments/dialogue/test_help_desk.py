@@ -7,7 +7,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.datasets.help_desk import DEVICES, ENDINGS, OPENINGS, SYMPTOMS, is_new
 from transformer.data.datasets.translation import TranslationSet, open_translation
-from transformer.data.tokenizers.training import train_bpe
+from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 
 def opened(options: str) -> TranslationSet:

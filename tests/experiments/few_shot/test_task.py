@@ -11,7 +11,7 @@ from experiments.few_shot.data import RotationAugmentation
 from experiments.few_shot.task import EPISODE, SHOT, FewShotClassification, FewShotConfig, build, synthetic
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.tasks.contract import View
+from transformer.tasks.task import View
 
 SMALL: dict[str, Any] = {
     "dataset": "strokes/train=4,validation=4,test=4,num_drawers=4",

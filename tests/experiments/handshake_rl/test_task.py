@@ -18,7 +18,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import leaves_by_path
-from transformer.tasks.contract import View
+from transformer.tasks.task import View
 
 KEY = jax.random.key(1)
 CONFIG = HandshakeRLConfig(

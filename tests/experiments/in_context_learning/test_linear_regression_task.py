@@ -9,7 +9,7 @@ import pytest
 from experiments.in_context_learning.linear_regression import Functions, draw, least_squares
 from experiments.in_context_learning.linear_regression_task import LinearFunctions, LinearFunctionsConfig, report
 from transformer.config import UserError
-from transformer.tasks.contract import View
+from transformer.tasks.task import View
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from experiments.in_context_learning.data import AUTHORS, is_held_out
 from experiments.in_context_learning.task import Episodes, EpisodesConfig, Problem, build, right_answers, synthetic
 from transformer.attention import Axis, Site
 from transformer.config import UserError, from_config
-from transformer.tasks.contract import View
+from transformer.tasks.task import View
 
 FEW = {"batch_size": 4, "num_eval_examples": 8}
 SMALL = FEW | {"symbols": 8, "shots": (0, 2)}  # of pairs

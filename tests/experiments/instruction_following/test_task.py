@@ -17,8 +17,8 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.tasks.contract import Request, View
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.task import Request, View
 
 CONFIG = WalkingConfig(
     mazes=5, held_out=4, side=3, clauses=2, longest=6, batch_size=6, num_eval_examples=10, num_probe_examples=3

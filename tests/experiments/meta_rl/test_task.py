@@ -11,7 +11,7 @@ import pytest
 from experiments.meta_rl.data import Lived
 from experiments.meta_rl.task import UnknownWorlds, UnknownWorldsConfig, as_vectors, play
 from transformer.config import UserError, from_config
-from transformer.tasks.contract import View
+from transformer.tasks.task import View
 
 SMALL: dict[str, Any] = {
     "states": 2,

@@ -17,8 +17,8 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import RecurrentConfig
 from transformer.models.task_interface import POINTER_END
-from transformer.tasks.contract import Request, View
-from transformer.tasks.decoding import Decoding
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.task import Request, View
 
 # The longest answers, which take the longest; `make slow` takes them too.
 ALL_BUT_TRIANGLES = [

@@ -15,7 +15,7 @@ from experiments.sagan.task import PairedCanvases, PairedCanvasesConfig, wall_of
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
 from transformer.models.model import leaves_by_path
-from transformer.tasks.contract import Request
+from transformer.tasks.task import Request
 from transformer.training.build import Assembly, assemble
 from transformer.training.config import resolve
 from transformer.training.evaluate import compile_evaluations, view_of

@@ -15,9 +15,9 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import mass_within
-from transformer.tasks.contract import Request, View
+from transformer.tasks.sequence_generation import BEGIN, END, PAD
 from transformer.tasks.string_metrics import edits, inside, looking_report, string_report
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+from transformer.tasks.task import Request, View
 
 GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 

@@ -30,9 +30,9 @@ from transformer.data.wav import read_wav, wav
 from transformer.layers.functional_module import Precision
 from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.models.model import Variables
-from transformer.tasks.contract import Request, Sentences, View
 from transformer.tasks.registry import task_config
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.task import Request, Sentences, View
 
 CONFIG = SpokenDigitsConfig(
     dataset="synthetic/speakers=2,takes=3",

@@ -15,8 +15,8 @@ from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import FAMILIES
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING
-from transformer.tasks.contract import Request, View
-from transformer.tasks.symbol_sequences import BEGIN, END, PAD
+from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.task import Request, View
 
 SMALL: dict[str, Any] = {
     "most": 2,

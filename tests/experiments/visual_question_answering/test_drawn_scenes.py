@@ -9,8 +9,8 @@ import pytest
 from experiments.visual_question_answering.drawn_scenes import ONE_HOP, RELATIONAL, SceneQuestions, ask
 from experiments.visual_question_answering.task import open_questions
 from transformer.config import UserError
-from transformer.data.scenes import COLORS, Item, SceneKind
 from transformer.data.synthetic_glyphs import SHAPES
+from transformer.data.synthetic_scenes import COLORS, Item, SceneKind
 
 SMALL = SceneQuestions(pixels=8, validation=20, test=30)
 PLACES = [f"{row} {column}" for row in ("top", "middle", "bottom") for column in ("left", "center", "right")]

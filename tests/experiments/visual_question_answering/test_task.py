@@ -18,9 +18,9 @@ from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.contract import Request, View
 from transformer.tasks.registry import build, synthetic, task_config
-from transformer.tasks.synthetic import abstract_batch
+from transformer.tasks.synthetic_data import abstract_batch
+from transformer.tasks.task import Request, View
 
 SMALL = {
     "name": "experiments.visual_question_answering.task",

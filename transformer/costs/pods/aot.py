@@ -16,7 +16,7 @@ from transformer.costs.flops import recomputed_flops
 from transformer.costs.program import Program, read_program, split_arguments
 from transformer.costs.roofline import Estimate, estimate
 from transformer.models.model import count_parameters
-from transformer.tasks.synthetic import abstract_batch
+from transformer.tasks.synthetic_data import abstract_batch
 from transformer.training.build import assemble, compile_step, flops_counter, model_inputs
 from transformer.training.config import Experiment
 from transformer.training.partitioning import batch_sharding, make_placement

@@ -15,7 +15,7 @@ from transformer.costs.pods.aot import Proof, prove
 from transformer.costs.program import split_arguments
 from transformer.layers.transformer_config import Remat, TransformerConfig
 from transformer.models.model import leaves_by_path
-from transformer.tasks.synthetic import abstract_batch
+from transformer.tasks.synthetic_data import abstract_batch
 from transformer.training.build import assemble, flops_counter
 from transformer.training.config import Experiment
 from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement

@@ -5,10 +5,8 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, nearest
-from transformer.data.datasets.classification import classes_of, open_labeled
 from transformer.data.datasets.glue import SETS
-from transformer.data.datasets.grammar import PROBLEMS, grammar, problem_of
-from transformer.data.datasets.user_files import (
+from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOut,
     divide_into_splits,
@@ -16,8 +14,10 @@ from transformer.data.datasets.user_files import (
     locate_file,
     read_fields,
 )
+from transformer.data.datasets.synthetic_grammar import PROBLEMS, grammar, problem_of
+from transformer.data.datasets.text_classification import classes_of, open_labeled
 from transformer.data.fine_tuning_inputs import Form
-from transformer.data.labeled_texts import Example, Labeled
+from transformer.data.labeled_text_batches import Example, Labeled
 
 
 class Problem(enum.Enum):
@@ -115,9 +115,10 @@ def open_examples(
     """The examples of a set by split.
 
     `name` is one of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", made here
-    (transformer.data.datasets.grammar); "glue/..." and "word_order" as in transformer.data.datasets.classification, of
-    one text; or files, "FILE.tsv" or "FILE.jsonl", whose columns `problem` says. A similarity is a score where there
-    are no `classes`; of a choice these name the columns of the answers, and its label is the name of the right one's.
+    (transformer.data.datasets.synthetic_grammar); "glue/..." and "word_order" as in
+    transformer.data.datasets.text_classification, of one text; or files, "FILE.tsv" or "FILE.jsonl", whose columns
+    `problem` says. A similarity is a score where there are no `classes`; of a choice these name the columns of the
+    answers, and its label is the name of the right one's.
 
     Raises:
         UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.

@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.user_files import read_text, refuse_empty
-from transformer.data.labeled_texts import Labeled
+from transformer.data.datasets.local_files import read_text, refuse_empty
+from transformer.data.labeled_text_batches import Labeled
 from transformer.text_lines import split_lines
 
 

@@ -10,8 +10,8 @@ import random
 from typing import NamedTuple
 
 from transformer.config import Config, Positive, from_config
-from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.symbols import SPLITS
+from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.synthetic_symbols import SPLITS
 
 NAME = "help_desk"
 # What the sides are called.

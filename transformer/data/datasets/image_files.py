@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer.config import Config, Positive, UserError, nearest
-from transformer.data.datasets.user_files import (
+from transformer.data.datasets.local_files import (
     check_entry,
     describe_left_out,
     is_about_data,

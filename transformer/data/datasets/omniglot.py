@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 
 from transformer.config import UserError
 from transformer.data.datasets.image_files import MOST_BYTES, Resizing, decode, stacked
-from transformer.data.datasets.user_files import describe_left_out, locate_file, read_members, unread_members
+from transformer.data.datasets.local_files import describe_left_out, locate_file, read_members, unread_members
 from transformer.data.images import LabeledImages
 
 # Of the twenty people who drew every character the last validate and test.

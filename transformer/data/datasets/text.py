@@ -8,11 +8,7 @@ from typing import Any, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets.digit_words import digit_words
-from transformer.data.datasets.preparation import Kind, prepare_named
-from transformer.data.datasets.prepared import Features, open_prepared, prepared_under, texts_of
-from transformer.data.datasets.symbols import repeated_segments
-from transformer.data.datasets.text_files import python_docs, read_files, tinyshakespeare, wikitext
-from transformer.data.datasets.user_files import (
+from transformer.data.datasets.local_files import (
     BY_PLACE,
     NOTHING_HELD_OUT,
     HeldOut,
@@ -21,6 +17,10 @@ from transformer.data.datasets.user_files import (
     join_notes,
     locate_file,
 )
+from transformer.data.datasets.synthetic_symbols import repeated_segments
+from transformer.data.datasets.text_files import python_docs, read_files, tinyshakespeare, wikitext
+from transformer.data.datasets.tfds_preparation import Kind, prepare_named
+from transformer.data.datasets.tfds_records import Features, open_prepared, prepared_under, texts_of
 
 PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
 DIGIT_WORDS = "digit_words"
@@ -98,13 +98,12 @@ def open_text(
     """Open a text set, preparing it under `prepared_dir` at its first use if it is one of TFDS.
 
     `name` is one of: "python_docs", the documentation inside Python; "digit_words", lines such as "three one four";
-    "repeated" or "repeated/symbols=32,longest=16",
-    random symbols that repeat (transformer.data.datasets.symbols); "tinyshakespeare" or "wikitext-2", whose files
-    lie in `data_dir`; a text or .jsonl file, or a folder of them (transformer.data.datasets.text_files), here or in
-    `data_dir`, whose other splits may have files of their own, `held_out`; the folder of a prepared TFDS set; or a TFDS
-    name such as "lm1b", read from `data_dir` if that holds it prepared. A TFDS set gives the input that it calls
-    supervised, else its feature "text", else its first text; without a validation split, the last twentieth of training
-    is held out.
+    "repeated" or "repeated/symbols=32,longest=16", random symbols that repeat
+    (transformer.data.datasets.synthetic_symbols); "tinyshakespeare" or "wikitext-2", whose files lie in `data_dir`; a
+    text or .jsonl file, or a folder of them (transformer.data.datasets.text_files), here or in `data_dir`, whose other
+    splits may have files of their own, `held_out`; the folder of a prepared TFDS set; or a TFDS name such as "lm1b",
+    read from `data_dir` if that holds it prepared. A TFDS set gives the input that it calls supervised, else its
+    feature "text", else its first text; without a validation split, the last twentieth of training is held out.
 
     Raises:
         UserError: Of one line saying what to do, for an unknown name, missing or unfit files, and a set that is neither

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.data.datasets.user_files import (
+from transformer.data.datasets.local_files import (
     SPLITS,
     Folder,
     list_files,

@@ -12,12 +12,8 @@ from typing import Any, NamedTuple, overload
 
 from transformer.config import UserError, nearest
 from transformer.data.datasets import help_desk
-from transformer.data.datasets.aligned_slots import Links
-from transformer.data.datasets.preparation import TRANSLATION, prepare_multi30k, prepare_named
-from transformer.data.datasets.prepared import INFO, direction_of, open_prepared, prepared_under, texts_of
-from transformer.data.datasets.symbols import SYMBOL_LANGUAGES as SYMBOLS
-from transformer.data.datasets.symbols import symbol_pairs
-from transformer.data.datasets.user_files import (
+from transformer.data.datasets.aligned_templates import Links
+from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOut,
     canonical_split_names,
@@ -27,6 +23,10 @@ from transformer.data.datasets.user_files import (
     read_fields,
     read_lines,
 )
+from transformer.data.datasets.synthetic_symbols import SYMBOL_LANGUAGES as SYMBOLS
+from transformer.data.datasets.synthetic_symbols import symbol_pairs
+from transformer.data.datasets.tfds_preparation import TRANSLATION, prepare_multi30k, prepare_named
+from transformer.data.datasets.tfds_records import INFO, direction_of, open_prepared, prepared_under, texts_of
 from transformer.data.phrases.generate import PHRASES, phrases
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 
@@ -105,13 +105,13 @@ def open_translation(
 
     `name` is one of: "phrases", with sizes, seed and the percentage of times that are rounded if wanted
     ("phrases/train=2000,validation=100,test=200,seed=1,rounded=50"); "copy" or "reversal", also as
-    "reversal/length=12,symbols=16" (transformer.data.datasets.symbols); "help_desk", also as "help_desk/train=2000"
-    (transformer.data.datasets.help_desk);
-    "multi30k/<raw|tokenized>/<source>-<target>"; "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
-    (transformer.data.datasets.translation), whose other splits may have files of their own, `held_out`; the folder of a
-    prepared TFDS set (it holds dataset_info.json); or a TFDS name such as "wmt14_translate/de-en". `data_dir` is where
-    the files of Multi30k or of pairs lie, or a TFDS root to search for an already prepared set. `languages` is (source,
-    target); without it, phrases go to every language, and a TFDS set in the direction that it calls supervised.
+    "reversal/length=12,symbols=16" (transformer.data.datasets.synthetic_symbols); "help_desk", also as
+    "help_desk/train=2000" (transformer.data.datasets.help_desk); "multi30k/<raw|tokenized>/<source>-<target>";
+    "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl" (transformer.data.datasets.translation), whose other splits may have
+    files of their own, `held_out`; the folder of a prepared TFDS set (it holds dataset_info.json); or a TFDS name such
+    as "wmt14_translate/de-en". `data_dir` is where the files of Multi30k or of pairs lie, or a TFDS root to search for
+    an already prepared set. `languages` is (source, target); without it, phrases go to every language, and a TFDS set
+    in the direction that it calls supervised.
 
     Raises:
         UserError: Of one line saying what to do, for an unknown name or language, missing or unfit files, and a set

@@ -6,9 +6,9 @@ from typing import Annotated
 import numpy as np
 
 from transformer.config import Config, Positive, Range, UserError, from_config
-from transformer.data.datasets.options import whole_numbers
-from transformer.data.datasets.symbols import SPLITS
-from transformer.data.labeled_texts import Labeled
+from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.synthetic_symbols import SPLITS
+from transformer.data.labeled_text_batches import Labeled
 
 # Which of the two stands in front; neither word of these says more about one than about the other.
 CLASSES = ("cat", "dog")

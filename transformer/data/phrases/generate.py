@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 from transformer.config import Config, Positive, Range, from_config
-from transformer.data.datasets.aligned_slots import Phrase
-from transformer.data.datasets.options import whole_numbers
-from transformer.data.phrases.kinds import KINDS, Value, rounded_down
+from transformer.data.datasets.aligned_templates import Phrase
+from transformer.data.datasets.dataset_options import whole_numbers
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
+from transformer.data.phrases.phrase_kinds import KINDS, Value, rounded_down
 from transformer.data.phrases.templates import WHOLE
 
 PHRASES = "phrases"

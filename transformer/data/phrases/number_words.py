@@ -9,7 +9,7 @@ import functools
 
 from num2words import num2words
 
-from transformer.data.datasets.aligned_slots import Span, as_one
+from transformer.data.datasets.aligned_templates import Span, as_one
 
 LARGEST = 999_999
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from transformer.config import Count, UserError, check_several, convert
-from transformer.data.tokenizers.pieces import Writing, bytes_of, label_tokens
+from transformer.data.tokenizers.token_text import Writing, bytes_of, label_tokens
 from transformer.data.tokenizers.tokenizer import ROLES, save_roles, tags_of, up_to_end
 from transformer.json_files import read_object
 from transformer.storage.paths import storage_of
@@ -148,7 +148,7 @@ class MarianTokenizer:
         return [self._pieces.get(int(number), _UNKNOWN) for number in ids]
 
     def labels(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of a text as a person reads them (transformer.data.tokenizers.pieces)."""
+        """The tokens of a text as a person reads them (transformer.data.tokenizers.token_text)."""
         numbers = [int(number) for number in ids]
         textless = self.special | (set(numbers) - self._pieces.keys())
         pieces = zip(numbers, self.pieces(numbers), strict=True)

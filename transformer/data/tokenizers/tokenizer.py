@@ -12,7 +12,7 @@ import tokenizers
 import tokenizers.decoders
 
 from transformer.config import Range, UserError, check_several, nearest
-from transformer.data.tokenizers.pieces import (
+from transformer.data.tokenizers.token_text import (
     CONTINUATION_PREFIX,
     WORD_START,
     Writing,
@@ -155,7 +155,7 @@ class Tokenizer:
         return [self.backend.id_to_token(int(number)) or "<unknown>" for number in ids]
 
     def labels(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of a text as a person reads them (transformer.data.tokenizers.pieces), the same for every writing.
+        """The tokens of a text as a person reads them (transformer.data.tokenizers.token_text), alike in all writings.
 
         Pieces that are plain text stand as they are.
         """

@@ -19,7 +19,7 @@ from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
 from transformer.runs.jsonl_records import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 # A change must lower the sum of squares, in units of the noise's variance, by PENALTY log n. Its position and
 # its level are two parameters, for which Schwarz's criterion asks 2 log n; the rest covers noise estimated from few

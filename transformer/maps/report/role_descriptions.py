@@ -10,7 +10,7 @@ from transformer.maps.head_roles import BROAD, PLAYED, Reading, Role, Rows, read
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
 

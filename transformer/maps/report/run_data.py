@@ -17,7 +17,7 @@ from transformer.data.png import SIGNATURE
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_records import SAMPLE_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.labels import Labels, Link
+from transformer.tasks.axis_labels import Labels, Link
 
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12

@@ -10,7 +10,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import MapsConfig, make_plan
 from transformer.maps.store import MapStore
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 Look = Callable[[Capture], Mapping[str, Captured]]
 

@@ -10,7 +10,7 @@ from transformer.attention.capture import Captured
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.maps.report.payload import Block, pack
-from transformer.tasks.labels import Labels
+from transformer.tasks.axis_labels import Labels
 
 LARGEST = 8_000_000  # bytes of all queries and keys of a page
 _HALF = float(np.finfo(np.float16).max)

@@ -14,7 +14,7 @@ from transformer.models.model import count_parameters, leaves_by_path
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.arms import Planned, same
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import Task
+from transformer.tasks.task import Task
 from transformer.training.build import compile_once
 from transformer.training.config import Experiment, resolve
 from transformer.training.init_from import copy_source_tokenizer, variables_from_source

@@ -22,7 +22,7 @@ from transformer.models import registry as models
 from transformer.models.model import Model, Variables, leaves_by_path, replace_with_averaged
 from transformer.studies.ablations.ablation import Ablation, Stack
 from transformer.tasks import registry as tasks
-from transformer.tasks.contract import Batch, Task, View
+from transformer.tasks.task import Batch, Task, View
 from transformer.training.config import Experiment, resolve, with_overrides
 from transformer.training.state import key_for
 

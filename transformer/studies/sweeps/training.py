@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.data.datasets.preparation import downloads
+from transformer.data.datasets.tfds_preparation import downloads
 from transformer.runs.distributed import announce
 from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import Report

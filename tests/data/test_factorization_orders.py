@@ -1,0 +1,89 @@
+"""Orders of factorization and segments that follow one another, by counting."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.data.factorization_orders import ContextAttention, Permutations, Permuted
+from transformer.data.text_batches import SegmentBatches
+
+LENGTH, ROWS = 24, 20_000
+
+
+@pytest.mark.parametrize("context_attention", ContextAttention)
+def test_every_order_is_as_likely_as_any_other(context_attention: ContextAttention) -> None:
+    permutations = Permutations(LENGTH, partial_prediction_k=6, context_attention=context_attention)
+    order, predicted = permutations.draw(np.random.default_rng(1), ROWS)
+    assert permutations.count == 4
+    assert predicted.shape == (ROWS, 4)
+    assert (np.diff(predicted, axis=1) > 0).all()
+    asked = np.zeros((ROWS, LENGTH), bool)
+    np.put_along_axis(asked, predicted, True, axis=1)
+    # Five standard deviations of a share of 1/6, and of 1/2.
+    np.testing.assert_allclose(asked.mean(0), 1 / 6, atol=5 * math.sqrt(5 / 36 / ROWS))
+    both = asked[:, 3] & asked[:, 11]
+    assert both.mean() == pytest.approx(4 * 3 / (24 * 23), abs=5 * math.sqrt(0.022 / ROWS))
+    assert (order[both, 3] < order[both, 11]).mean() == pytest.approx(0.5, abs=5 * math.sqrt(0.25 / both.sum()))
+    # What is predicted comes last, each at a place of its own.
+    of_asked = np.sort(np.take_along_axis(order, predicted, axis=1), axis=1)
+    known = order[~asked].reshape(ROWS, -1)
+    assert (known.max(1) < of_asked[:, 0]).all()
+    if context_attention is ContextAttention.BIDIRECTIONAL:
+        assert not known.any()
+        np.testing.assert_array_equal(of_asked, np.broadcast_to([1, 2, 3, 4], of_asked.shape))
+    else:
+        np.testing.assert_array_equal(np.sort(order, axis=1), np.broadcast_to(np.arange(LENGTH), order.shape))
+
+
+def test_spans_have_the_lengths_that_are_asked_for() -> None:
+    """Of 1 to 3 neighbors, each in a context of six times as many: a sixth of all, lengths about as likely."""
+    rows, length = 3000, 180
+    permutations = Permutations(length, partial_prediction_k=6, max_span_length=3)
+    _, predicted = permutations.draw(np.random.default_rng(1), rows)
+    assert predicted.shape == (rows, 30)
+    asked = np.zeros((rows, length), bool)
+    np.put_along_axis(asked, predicted, True, axis=1)
+    assert (asked.sum(1) == 30).all()
+    edges = np.diff(np.pad(asked, ((0, 0), (1, 1))).astype(int), axis=1)
+    runs = np.nonzero(edges == -1)[1] - np.nonzero(edges == 1)[1]
+    # Two spans may touch, and single positions fill up what spans leave: 1, 2 and 3 lie near a third, more are rare.
+    shares = np.bincount(runs, minlength=4)[1:4] / len(runs)
+    assert (np.abs(shares - 1 / 3) < 0.08).all(), shares
+    assert (runs > 3).mean() < 0.08
+    plain = Permutations(length, partial_prediction_k=6).draw(np.random.default_rng(1), rows).predicted
+    assert np.mean(np.diff(plain, axis=1) == 1) == pytest.approx(29 / 179, abs=0.02)
+    assert np.mean(np.diff(predicted, axis=1) == 1) > 0.4
+
+
+def test_batches_are_a_function_of_seed_and_step() -> None:
+    lanes = SegmentBatches(np.arange(200), context=8, rows=3, seed=1)
+    made = [Permuted(lanes, Permutations(8, partial_prediction_k=2), seed=1)[step] for step in (4, 4, 5)]
+    for name in ("tokens", "order", "predicted"):
+        np.testing.assert_array_equal(made[0][name], made[1][name])
+        assert (made[0][name] != made[2][name]).any(), name
+    other = Permuted(lanes, Permutations(8, partial_prediction_k=2), seed=2)[4]
+    assert (other["order"] != made[0]["order"]).any()
+
+
+def test_each_row_goes_on_where_it_ended() -> None:
+    stream = np.arange(100) % 97
+    lanes = SegmentBatches(stream, context=5, rows=3, seed=4)
+    assert lanes.batches_per_epoch == 6
+    epochs = [[lanes[epoch * 6 + number] for number in range(6)] for epoch in range(2)]
+    for batches in epochs:
+        for number, batch in enumerate(batches):
+            np.testing.assert_array_equal(batch["past"], [5 * number] * 3)
+            np.testing.assert_array_equal(batch["lane"], range(3))
+            np.testing.assert_array_equal(batch["labels"][:, :-1], batch["tokens"][:, 1:])
+            np.testing.assert_array_equal(batch["tokens"], stream[batch["index"][:, None] + np.arange(5)])
+        for before, behind in itertools.pairwise(batches):
+            np.testing.assert_array_equal(before["labels"][:, -1], behind["tokens"][:, 0])
+        read = np.concatenate([batch["index"][:, None] + np.arange(5) for batch in batches]).ravel()
+        assert len(np.unique(read)) == 90  # no place twice
+    begins = {int(SegmentBatches(stream, context=5, rows=3, seed=seed)[0]["index"][0]) for seed in range(200)}
+    assert begins == set(range(10))
+    with pytest.raises(UserError, match="rows=30 of context=5"):
+        SegmentBatches(stream, context=5, rows=30, seed=0)

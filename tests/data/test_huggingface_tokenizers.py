@@ -1,0 +1,300 @@
+"""Published tokenizers: equal numbers on recorded texts, and the roles that a Hugging Face folder gives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from transformer.config import UserError
+from transformer.data.tokenizers.huggingface_tokenizers import from_huggingface, gpt2, wordpiece
+from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
+from transformer.data.tokenizers.token_text import byte_characters
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
+from transformer.tasks.mask_filling import encode_framed
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able", "the", "!", "##s", "resume"]
+
+
+@pytest.fixture(scope="module")
+def fixtures(shared_data: Path) -> Path:
+    return shared_data / "tokenizers"
+
+
+def roles(tokenizer: AnyTokenizer) -> dict[str, int | None]:
+    return {role: getattr(tokenizer, role) for role in ROLES}
+
+
+def written(tokenizer: AnyTokenizer, ids: list[int]) -> bytes:
+    table = tokenizer.token_bytes()
+    return b"".join(table[number] for number in ids)
+
+
+def folder_with(path: Path, **files: Any) -> Path:
+    for name, content in files.items():
+        (path / f"{name}.json").write_text(json.dumps(content))
+    return path
+
+
+def test_wordpiece_gives_every_recorded_number(fixtures: Path) -> None:
+    made = wordpiece(fixtures / "vocab.txt")
+    questions = json.loads((fixtures / "question_tokens.json").read_text())
+    expected = json.loads((fixtures / "tokenized_questions.json").read_text())
+    assert len(expected) == 10_570
+    found = made.encode([question["original"] for question in questions])
+    assert [n for n, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other] == []
+    assert all(made.pieces(ids) == q["wordpiece"] for ids, q in zip(found, questions, strict=True))
+    assert roles(made) == {"pad": 0, "begin": 101, "end": 102, "unknown": 100, "mask": 103}
+    assert made.vocabulary == 30_522
+
+
+def test_gpt2_gives_every_recorded_number(fixtures: Path, tmp_path: Path) -> None:
+    made = gpt2(fixtures / "gpt2-vocab.json", fixtures / "gpt2-merges.txt")
+    recorded = json.loads((fixtures / "encoded_tokens.json").read_text())
+    (ids,) = made.encode([recorded["text"]])
+    assert len(ids) == 221
+    assert ids == recorded["token_ids"]
+    assert made.pieces(ids) == recorded["bpe_tokens"]
+    assert made.decode(ids) == recorded["text"]
+    assert written(made, ids) == recorded["text"].encode()
+    assert roles(made) == {"pad": None, "begin": 50_256, "end": 50_256, "unknown": None, "mask": None}
+    # One token begins and ends: in front it is skipped, behind it stops.
+    assert made.decode([50_256, *ids[:3], 50_256, *ids]) == made.decode(ids[:3]) != ""
+    made.save(tmp_path)
+    assert load_tokenizer(tmp_path).encode([recorded["text"]]) == [ids]
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Tokenizer:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return wordpiece(tmp_path / "vocab.txt")
+
+
+def test_wordpiece_takes_the_longest_pieces_and_drops_case_and_accents(bert: Tokenizer) -> None:
+    assert bert.encode(["UNAFFABLE the!", "Résumés dog [MASK]"]) == [[5, 6, 7, 8, 9], [11, 10, 1, 1, 1, 1]]
+    assert bert.decode([2, 5, 6, 7, 8, 9, 3, 8]) == "unaffable the!"
+    assert written(bert, [2, 5, 6, 7, 8, 9]) == b" unaffable the!"
+    assert bert.word_starts()[[5, 6, 7, 8]].tolist() == [True, False, False, True]
+
+
+def test_wordpiece_can_keep_case(bert: Tokenizer, tmp_path: Path) -> None:
+    cased = wordpiece(tmp_path / "vocab.txt", lowercase=False)
+    assert cased.encode(["The the"]) == [[1, 8]]
+    # A folder of BERT's own files says it in its config.
+    folder_with(tmp_path, tokenizer_config={"do_lower_case": False, "tokenizer_class": "BertTokenizer"})
+    assert from_huggingface(tmp_path).encode(["The the"]) == [[1, 8]]
+
+
+def test_a_files_truncation_and_padding_are_not_kept(bert: Tokenizer, tmp_path: Path) -> None:
+    bert.backend.enable_truncation(3)
+    bert.backend.enable_padding(length=9)
+    bert.backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    bert.backend.save(str(tmp_path / "tokenizer.json"))
+    names = {"cls_token": "[CLS]", "sep_token": {"content": "[SEP]"}, "mask_token": "[MASK]", "unk_token": "[UNK]"}
+    folder_with(tmp_path, special_tokens_map=names, config={"pad_token_id": 0})
+    made = from_huggingface(tmp_path)
+    assert made.encode(["the the the the !"]) == [[8, 8, 8, 8, 9]]
+    assert roles(made) == roles(bert)
+
+
+def test_unigram_with_sentinels_as_t5_has_it(tmp_path: Path) -> None:
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -9.0), ("▁a", -1.0), ("▁cat", -2.0), ("s", -2.0), ("▁", -4.0)]
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, 2, False))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(["<extra_id_0>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    named = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "bos_token": None}
+    start = {"is_encoder_decoder": True, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+    made = from_huggingface(folder_with(tmp_path, tokenizer_config=named, config=start))
+    assert roles(made) == {"pad": 0, "begin": 0, "end": 1, "unknown": 2, "mask": None}
+    assert made.encode(["a cats"]) == [[3, 4, 5]]
+    assert made.decode([0, 3, 4, 5, 1, 3]) == "a cats"
+    assert written(made, [3, 4, 5, 7]) == b" a cats"
+    assert made.special == {0, 1, 2, 7}
+
+
+def test_bytes_behind_pieces_as_llama_has_them(tmp_path: Path) -> None:
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "h", "i", "▁h"]
+    backend = tokenizers.Tokenizer(
+        models.BPE({t: n for n, t in enumerate(tokens)}, [("▁", "h")], unk_token="<unk>", byte_fallback=True)
+    )
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": None}
+    made = from_huggingface(folder_with(tmp_path, tokenizer_config=named))
+    assert roles(made) == {"pad": None, "begin": 1, "end": 2, "unknown": 0, "mask": None}
+    (ids,) = made.encode(["hi 犬\n"])
+    assert made.decode([1, *ids, 2]) == "hi 犬\n"
+    assert written(made, ids) == " hi 犬\n".encode()
+
+
+def test_a_config_alone_tells_the_roles(tmp_path: Path) -> None:
+    byte_tokenizer(("end", "mask")).backend.save(str(tmp_path / "tokenizer.json"))
+    folder_with(tmp_path, config={"bos_token_id": 256, "eos_token_id": [256, 9], "pad_token_id": None})
+    assert roles(from_huggingface(tmp_path)) | {"mask": None} == dict.fromkeys(ROLES) | {"begin": 256}
+
+
+def test_gpt2s_own_files_in_a_folder(fixtures: Path, tmp_path: Path) -> None:
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_bytes((fixtures / f"gpt2-{name}").read_bytes())
+    made = from_huggingface(folder_with(tmp_path, config={"model_type": "gpt2", "eos_token_id": 50_256}))
+    assert (made.begin, made.end) == (50_256, 50_256)
+    assert made.encode([" dog"]) == [[3290]]
+
+
+def roberta(tmp_path: Path, mask: Any = "<mask>", **flags: bool) -> Tokenizer:
+    """RoBERTa's tokenizer.json with few tokens."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *byte_characters(), "<mask>"]
+    backend = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([*pieces[:4], tokenizers.AddedToken("<mask>", special=True, **flags)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    named = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": mask, "pad_token": "<pad>", "unk_token": "<unk>"}
+    opened = from_huggingface(folder_with(tmp_path, tokenizer_config=named))
+    assert isinstance(opened, Tokenizer)
+    opened.save(tmp_path)
+    saved = load_tokenizer(tmp_path)
+    assert isinstance(saved, Tokenizer)
+    return saved
+
+
+def shown(tokenizer: Tokenizer, text: str) -> str:
+    return "|".join(tokenizer.pieces(encode_framed(tokenizer, text)))
+
+
+def test_the_white_space_of_a_mask_is_as_its_tokenizer_says(tmp_path: Path) -> None:
+    assert shown(roberta(tmp_path, lstrip=True), "a <mask> b <s>") == "<s>|a|<mask>|Ġ|b|Ġ|<|s|>|</s>"
+    assert shown(roberta(tmp_path), "a <mask> b") == "<s>|a|Ġ|<mask>|Ġ|b|</s>"
+    assert shown(roberta(tmp_path, rstrip=True), "a <mask> b") == "<s>|a|Ġ|<mask>|b|</s>"
+    # tokenizer.json has the last word, unless tokenizer_config.json adds the token once more.
+    assert shown(roberta(tmp_path, {"content": "<mask>", "lstrip": False}, lstrip=True), "a <mask>").count("Ġ") == 0
+    roberta(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    added = {"260": {"content": "<mask>", "lstrip": True, "special": True}}
+    made = from_huggingface(folder_with(tmp_path, tokenizer_config=config | {"added_tokens_decoder": added}))
+    assert isinstance(made, Tokenizer)
+    assert shown(made, "a <mask>b") == "<s>|a|<mask>|b|</s>"
+    added = {"261": {"content": "<mask>", "special": True}}
+    with pytest.raises(UserError, match="adds the token '<mask>' as number 261, which is not in the vocabulary"):
+        from_huggingface(folder_with(tmp_path, tokenizer_config=config | {"added_tokens_decoder": added}))
+
+
+def test_words_behind_a_mask_begin_as_their_tokenizer_begins_them(tmp_path: Path) -> None:
+    """With the scheme "first" only a text's first word has a mark of its own accord, not that behind a mask."""
+    pieces = [("<unk>", 0.0), ("<mask>", 0.0), ("▁a", -1.0), ("▁b", -1.0), ("b", -1.5), ("▁", -3.0)]
+    for scheme, behind in (("first", "b"), ("always", "▁b")):
+        backend = tokenizers.Tokenizer(models.Unigram(pieces, 0, False))
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+        backend.decoder = decoders.Metaspace(prepend_scheme=scheme)
+        backend.save(str(tmp_path / "tokenizer.json"))
+        made = from_huggingface(folder_with(tmp_path, tokenizer_config={"mask_token": "<mask>", "unk_token": "<unk>"}))
+        assert isinstance(made, Tokenizer)
+        made.backend.encode_special_tokens = False
+        expected = made.backend.encode("a<mask>b", add_special_tokens=False).tokens
+        made.backend.encode_special_tokens = True
+        assert made.pieces(made.encode_masked("a<mask>b")) == expected == ["▁a", "<mask>", behind]
+
+
+def test_a_number_that_no_token_has_is_no_role(fixtures: Path, tmp_path: Path) -> None:
+    byte_tokenizer(("end",)).backend.save(str(tmp_path / "tokenizer.json"))
+    for number in (-1, -(2**40), 2**40, 999, True, 1.5, "3", [256]):
+        made = from_huggingface(folder_with(tmp_path, config={"pad_token_id": number, "eos_token_id": 256}))
+        assert (made.pad, made.end) == (None, 256)
+        config = {"is_encoder_decoder": True, "decoder_start_token_id": number, "eos_token_id": 256}
+        if number != 999:
+            with pytest.raises(UserError, match=r"decoder_start_token_id=.* the number of no token"):
+                from_huggingface(folder_with(tmp_path, config=config))
+
+
+def test_files_without_tokenizer_json_are_not_guessed(fixtures: Path, tmp_path: Path) -> None:
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_bytes((fixtures / f"gpt2-{name}").read_bytes())
+    for said, config, told in (
+        ({}, {}, "model_type=None and no tokenizer_class"),
+        ({}, {"model_type": "openai-gpt"}, "model_type=openai-gpt and no tokenizer_class"),
+        ({"tokenizer_class": "OpenAIGPTTokenizer"}, {"model_type": "gpt2"}, "tokenizer_class=OpenAIGPTTokenizer"),
+        ({"tokenizer_class": "CLIPTokenizerFast"}, {}, "tokenizer_class=CLIPTokenizer"),
+        ({"tokenizer_class": "BertTokenizer"}, {}, "tokenizer_class=BertTokenizer"),
+    ):
+        folder_with(tmp_path, tokenizer_config=said, config=config)
+        with pytest.raises(UserError, match=f"has no tokenizer.json, but {told}: without one only .* are read; write"):
+            from_huggingface(tmp_path)
+    made = from_huggingface(folder_with(tmp_path, tokenizer_config={"tokenizer_class": "GPT2TokenizerFast"}))
+    assert made.encode([" dog"]) == [[3290]]
+    prefixed = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
+    assert from_huggingface(folder_with(tmp_path, tokenizer_config=prefixed)).encode(["dog"]) == [[3290]]
+    with pytest.raises(UserError, match="add_prefix_space=1, which is neither true nor false"):
+        from_huggingface(folder_with(tmp_path, tokenizer_config=prefixed | {"add_prefix_space": 1}))
+    with pytest.raises(UserError, match="has no <pad>, <s>, "):
+        from_huggingface(folder_with(tmp_path, tokenizer_config={"tokenizer_class": "RobertaTokenizer"}))
+
+
+def test_robertas_own_files_are_its_tokenizer(tmp_path: Path) -> None:
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *byte_characters(), "<mask>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    made = from_huggingface(folder_with(tmp_path, config={"model_type": "roberta"}))
+    assert roles(made) == {"pad": 1, "begin": 0, "end": 2, "unknown": 3, "mask": 260}
+    assert isinstance(made, Tokenizer)
+    assert shown(made, "a <mask> b") == "<s>|a|<mask>|Ġ|b|</s>"
+    assert made.opening == [0]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"do_lower_case": False}, "do_lower_case=False; the tokenizer is read with True"),
+        ({"strip_accents": False}, "strip_accents=False; the tokenizer is read with None"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False"),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize=False"),
+        ({"never_split": ["x"]}, r"never_split=\['x'\]"),
+        ({"bos_token": "[CLS]", "add_bos_token": True}, "add_bos_token=True; the tokenizer is read with False"),
+        ({"mask_token": "<mask>"}, "mask_token is '<mask>', which is not in the tokenizer's vocabulary"),
+        ({"added_tokens_decoder": {"3": "x"}}, "is unusable"),
+        ({"added_tokens_decoder": {"3": {"content": "[SEP]", "lstrip": "x"}}}, "is unusable"),
+        ({"added_tokens_decoder": [1]}, "is unusable"),
+    ],
+)
+def test_what_a_config_says_otherwise_than_its_tokenizer_is_refused(
+    bert: Tokenizer, tmp_path: Path, said: dict[str, Any], told: str
+) -> None:
+    bert.backend.save(str(tmp_path / "tokenizer.json"))
+    agreeing = {"do_lower_case": True, "strip_accents": None, "never_split": None, "mask_token": "[MASK]"}
+    assert roles(from_huggingface(folder_with(tmp_path, tokenizer_config=agreeing)))["mask"] == 4
+    with pytest.raises(UserError, match=told):
+        from_huggingface(folder_with(tmp_path, tokenizer_config=said))
+
+
+def test_numbers_with_gaps_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "the", "last"]) + "\n")
+    with pytest.raises(UserError, match="the tokenizer's 13 tokens have numbers up to 13: only those without gaps"):
+        from_huggingface(folder_with(tmp_path, config={"model_type": "bert"}))
+
+
+def test_a_pieces_suffix_that_the_decoder_does_not_know_is_refused(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"a</w>": 0}, [], end_of_word_suffix="</w>"))
+    backend.decoder = decoders.ByteLevel()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match="the suffix '</w>', which its decoder does not read back"):
+        from_huggingface(tmp_path)
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no tokenizer: it has none of tokenizer.json"):
+        from_huggingface(tmp_path)
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(UserError, match=r"has no \[PAD\].* name BERT's vocab.txt"):
+        wordpiece(tmp_path / "vocab.txt")
+    with pytest.raises(UserError, match=r"absent.json cannot be read"):
+        gpt2(tmp_path / "absent.json", tmp_path / "absent.txt")
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer.json cannot be read"):
+        from_huggingface(tmp_path)

@@ -1,0 +1,132 @@
+"""What a map's axes are called: tokens, titles and known links of sentence pairs."""
+
+import pytest
+
+from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.config import UserError
+from transformer.data.datasets.aligned_templates import Links
+from transformer.data.datasets.translation import Pair
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.train_tokenizer import train_bpe
+from transformer.tasks.axis_labels import Labels, Link
+from transformer.tasks.translation_data import describe, encode, various, words_of
+
+PAIRS = [
+    Pair("half past nine", "halb zehn", "de", "time", Links(((0, 0),), ((0, 0), (1, 1), (2, 1)))),
+    Pair("nine", "neuf", "fr", "number", Links(((0, 0),), ((0, 0),))),
+]
+SOURCE, TARGET = Axis("source"), Axis("target")
+SITES = (
+    Site("encoder/self", SOURCE, SOURCE, ("0",), ("0",)),
+    Site("decoder/cross", TARGET, SOURCE, ("0",), ("0",)),
+    Site("upper/cross", TARGET, SOURCE, ("0",), ("0", "1")),
+)
+TEXTS = [text for pair in PAIRS for text in (pair.source, pair.target)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Just large enough to have each frequent word in one piece: `zehn`, which is rare, is in several."""
+    often = 20 * [text for text in TEXTS if "zehn" not in text] + 10 * ["halb"] + ["halb zehn"]
+    sizes = (train_bpe(often, size, ["de", "fr"]) for size in range(20, 100))
+    return next(found for found in sizes if len(found.encode(["half past nine neuf halb"])[0]) == 5)
+
+
+def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
+    labels = describe(tokenizer, PAIRS, SITES)
+    encoded = encode(tokenizer, PAIRS)
+    assert labels.tokens["source"][0] == ("<2de>", "▁half", "▁past", "▁nine", "<end>")
+    assert labels.tokens["source"][1][0] == "<2fr>"
+    target = labels.tokens["target"][0]
+    assert "".join(target) == "▁halb▁zehn<end>"
+    assert labels.tokens["target_input"][0] == ("<begin>", *target[:-1])
+    for axis, numbers in (("source", encoded.sources), ("target", encoded.targets), ("target_input", encoded.targets)):
+        assert [len(tokens) for tokens in labels.tokens[axis]] == [len(ids) for ids in numbers]
+    assert labels.titles == ("time → de", "number → fr")
+
+
+def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> None:
+    labels = describe(tokenizer, PAIRS, SITES)
+    assert labels.links is not None
+    source, target = labels.tokens["source"][0], labels.tokens["target"][0]
+    pieces_of_zehn = range(target.index("<end>"))[1:]
+    assert len(pieces_of_zehn) > 1
+    sure = {(target.index("▁halb"), source.index("▁half"), True)}
+    possible = {(query, source.index(word), False) for query in pieces_of_zehn for word in ("▁past", "▁nine")}
+    assert {tuple(link) for link in labels.links["decoder/cross"][0]} == sure | possible
+    assert [tuple(link) for link in labels.links["decoder/cross"][1]] == [(0, 1, True)]
+    # Of every site between target and source, whatever its name, and of no other.
+    assert labels.links.keys() == {"decoder/cross", "upper/cross"}
+    assert labels.links["upper/cross"] == labels.links["decoder/cross"]
+    assert describe(tokenizer, PAIRS, SITES[:1]).links is None
+
+
+def test_without_known_links_there_are_none(tokenizer: Tokenizer) -> None:
+    pairs = [pair._replace(links=None, kind=None) for pair in PAIRS]
+    labels = describe(tokenizer, pairs, SITES)
+    assert labels.links is None
+    assert labels.titles == ("sentence → de", "sentence → fr")
+
+
+def test_tags_and_ends_belong_to_no_word() -> None:
+    assert words_of(["<2de>", "▁a", "b", "▁c", "<end>"]) == [-1, 0, 0, 1, -1]
+
+
+def test_a_probe_batch_takes_turns_among_languages_and_kinds() -> None:
+    pairs = [Pair("", "", language, kind) for language, kind in 3 * [("de", "time")] + [("fr", "time"), ("de", "date")]]
+    assert various(pairs, 4) == [0, 3, 4, 1]
+    assert various(pairs, 50) == [0, 3, 4, 1, 2]
+
+
+def test_parts_that_disagree_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"tokens\['source'\] has 2 examples but titles has 1"):
+        Labels(tokens={"source": (("a",), ("b",))}, titles=("one",))
+    with pytest.raises(ValueError, match=r"links\['site'\] has 0 examples but titles has 1"):
+        Labels(tokens={"source": (("a",),)}, titles=("one",), links={"site": ()})
+
+
+def of_axis(axis: Axis) -> Labels:
+    return Labels(tokens={"target": (("a", "b"), ("c",))}, titles=("one", "two")).completed(
+        [Site("read", TARGET, axis, ("0",), ("0",))]
+    )
+
+
+@pytest.mark.parametrize(
+    ("axis", "names"),
+    [
+        (Axis("memory", AxisKind.SLOTS, size=3), ("slot 0", "slot 1", "slot 2")),
+        (Axis("router", AxisKind.EXPERTS, size=2), ("expert 0", "expert 1")),
+        (Axis("time", AxisKind.STEPS, size=2), ("step 0", "step 1")),
+        (Axis("patches", AxisKind.GRID, shape=(1, 2), leading=1), ("class", "0,0", "0,1")),
+        (Axis("sound", AxisKind.FRAMES, size=3, stride=0.25, offset=0.5), ("0.50 s", "0.75 s", "1.00 s")),
+    ],
+    ids=lambda value: value.kind.value if isinstance(value, Axis) else "",
+)
+def test_an_axis_of_known_size_names_itself_for_every_example(axis: Axis, names: tuple[str, ...]) -> None:
+    assert of_axis(axis).tokens[axis.name] == (names, names)
+
+
+def test_an_axis_that_nothing_names_is_refused_by_its_site() -> None:
+    with pytest.raises(UserError, match=r"the site 'read' has the axis 'memory', which nothing names: .*\['target'\]"):
+        of_axis(Axis("memory", AxisKind.SLOTS))
+
+
+@pytest.mark.parametrize("kind", [AxisKind.TOKENS, AxisKind.GRID])
+def test_a_size_where_there_can_be_none_is_refused(kind: AxisKind) -> None:
+    with pytest.raises(ValueError, match=r"axis 'x' of kind .* has size=3"):
+        Axis("x", kind, size=3, shape=(1, 3) if kind is AxisKind.GRID else None)
+
+
+def test_links_of_no_site_or_outside_of_their_axes_are_refused() -> None:
+    site = Site("cross", TARGET, SOURCE, ("0",), ("0",))
+    tokens = {"target": (("a", "b"),), "source": (("c",),)}
+
+    def labels(name: str, link: Link) -> Labels:
+        return Labels(tokens, ("one",), links={name: ((link,),)})
+
+    assert labels("cross", Link(1, 0, True)).completed([site]).links is not None
+    with pytest.raises(UserError, match=r"gold links are of the site 'crass', which the model lacks: .*'cross'"):
+        labels("crass", Link(1, 0, True)).completed([site])
+    for link in (Link(2, 0, True), Link(0, 1, True), Link(-1, 0, True)):
+        with pytest.raises(UserError, match=r"example 0 at the site 'cross' lies outside of its 2 positions of 'targ"):
+            labels("cross", link).completed([site])

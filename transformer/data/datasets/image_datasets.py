@@ -1,0 +1,224 @@
+"""One way to open any set of labeled images."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Annotated
+
+import numpy as np
+from jaxtyping import Bool
+
+from transformer.config import Config, Positive, Range, UserError, from_config, nearest
+from transformer.data.datasets.dataset_options import whole_numbers
+from transformer.data.datasets.image_files import UNCHANGED, Resizing, decode, read_split, splits_in, stacked
+from transformer.data.datasets.local_files import canonical_split_names, describe_left_out, join_notes, locate_file
+from transformer.data.datasets.omniglot import read_omniglot
+from transformer.data.datasets.split_overlap import said_of_overlap
+from transformer.data.datasets.synthetic_symbols import SPLITS
+from transformer.data.datasets.tfds_preparation import Kind, prepared_by_name, tfds_name
+from transformer.data.datasets.tfds_records import Features, image_of, open_prepared
+from transformer.data.images import ImageSpec, LabeledImages
+from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
+
+_KIND = Kind("set of images", "tfds/NAME, such as tfds/mnist", ())
+OMNIGLOT, TFDS = "omniglot", "tfds"
+_VALIDATION_STEP = 20  # Of so many training images one validates where files hold no such split.
+_GLYPHS = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
+_KNOWN = (*_GLYPHS, OMNIGLOT, f"{TFDS}/NAME")
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageDataset:
+    """A set of images of one size: the names of its classes by number, its splits, and how they were cut and read."""
+
+    name: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, LabeledImages]
+    cut: str = ""
+
+    @property
+    def facts(self) -> ImageSpec:
+        """The images' shape and classes."""
+        height, width, channels = next(iter(self.splits.values())).pixels.shape[1:]
+        return ImageSpec((height, width, channels), self.classes)
+
+    def split(self, name: str) -> LabeledImages:
+        """The images of a split.
+
+        Raises:
+            UserError: For a split that the set does not have.
+        """
+        if name not in self.splits:
+            raise UserError(f"{self.name} has no split {name!r}: {nearest(name, self.splits)}")
+        return self.splits[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnGlyphs(Config):
+    """Gray images of `size` pixels a side, each of one glyph; `train`, `validation` and `test` are how many.
+
+    Drawn from `seed` and the split, with classes that take turns.
+    """
+
+    size: Annotated[int, Range(8)] = 28
+    train: Positive = 6000
+    validation: Positive = 500
+    test: Positive = 1000
+    seed: int = 0
+
+    def draw(self, split: str, classes: tuple[str, ...]) -> LabeledImages:
+        """The images of a split."""
+        random = np.random.default_rng((self.seed, SPLITS.index(split)))
+        labels = np.arange(getattr(self, split)) % len(classes)
+        parts = [
+            draw_glyphs([classes[label] for label in labels[start : start + 256]], self.size, random)
+            for start in range(0, len(labels), 256)
+        ]
+        noisy = 0.9 * np.concatenate(parts) + random.normal(0.05, 0.04, (len(labels), self.size, self.size))
+        return LabeledImages((255 * np.clip(noisy, 0, 1)).astype(np.uint8)[..., None], labels.astype(np.int32))
+
+
+def open_images(name: str, *, data_dir: str | None = None, resizing: Resizing = UNCHANGED) -> ImageDataset:
+    """Open a set of labeled images.
+
+    `name` is one of: "digits" or "glyphs", with options as in "digits/size=20,train=2000", images drawn here;
+    a folder, here or in `data_dir`, of JPEG and PNG files by split and class (transformer.data.datasets.image_files);
+    "omniglot", whose archives lie in `data_dir`; "tfds/NAME", a set that TFDS has prepared in `data_dir`. Files are
+    resized as `resizing` says.
+
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
+    """
+    kind, _, rest = name.partition("/")
+    if kind in _GLYPHS:
+        drawn, classes = _drawn_glyphs(name, resizing)
+        return ImageDataset(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
+    if kind == TFDS and rest:
+        return _make_set(name, *read_prepared(rest, data_dir, resizing))
+    if name == OMNIGLOT:
+        return _make_set(name, *read_omniglot(data_dir, resizing))
+    if not (path := locate_file(name, data_dir)).is_dir():
+        raise UserError(
+            f"config.task.dataset={name!r} is unknown ({nearest(name, _KNOWN)}), and there is no folder {path}: give "
+            "one that holds train/CLASS/*.jpg or .png, or train.tar.gz with these"
+        )
+    return _make_set(name, *_read_folder(name, path, resizing))
+
+
+def made_up(name: str, count: int, *, resizing: Resizing = UNCHANGED) -> ImageDataset:
+    """So many training images that are all gray, of the size that the set's have: nothing is read or drawn.
+
+    Of files, whose classes only they say, there are two classes, in color and, if not resized, of 32 pixels a side.
+
+    Raises:
+        UserError: As `open_images`, of the name.
+    """
+    kind, _, _ = name.partition("/")
+    shape: tuple[int, ...] = (resizing.side or 32, resizing.side or 32, 3)
+    classes: tuple[str, ...] = ("one", "other")
+    if kind in _GLYPHS:
+        drawn, classes = _drawn_glyphs(name, resizing)
+        shape = (drawn.size, drawn.size, 1)
+    labels = np.arange(count, dtype=np.int32) % len(classes)
+    return ImageDataset(name, classes, {"train": LabeledImages(np.full((count, *shape), 127, np.uint8), labels)})
+
+
+def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[DrawnGlyphs, tuple[str, ...]]:
+    """What a drawn set's images are, and its classes."""
+    kind, _, options = name.partition("/")
+    if resizing != UNCHANGED:
+        keys = "config.task.side, resize_side and resample"
+        raise UserError(f"{keys} are for files: say the size of drawn images by {kind}/size={resizing.side or 20}")
+    return from_config(DrawnGlyphs, whole_numbers(kind, options, "size=20,train=2000"), kind), _GLYPHS[kind]
+
+
+def read_prepared(
+    name: str, data_dir: str | None, resizing: Resizing
+) -> tuple[Mapping[str, LabeledImages], tuple[str, ...]]:
+    """All splits of a set that `tfds build NAME` has prepared in `data_dir`, and the names of its classes.
+
+    The image and the class are those that the set calls supervised, else its first of each.
+
+    Raises:
+        UserError: For a set that is not prepared, of which TFDS could write no image without TensorFlow, for one
+            without images or classes, and for files that cannot be read.
+    """
+    tfds_name(name, _KIND)
+    folder = prepared_by_name(name, data_dir)
+    if folder is None:
+        where = f"in {data_dir}" if data_dir else "where config.task.data_dir says"
+        raise UserError(
+            f"{name} is not prepared {where}: run `tfds build {name} --file_format=array_record` where TensorFlow is "
+            "installed, and give the folder that it wrote to by --data_dir"
+        )
+    prepared = open_prepared(folder)
+    image, label = _features(name, prepared.features)
+    gray, classes = prepared.features.images[image] == 1, prepared.features.classes[label]
+    splits = {}
+    for split, own in canonical_split_names(prepared.splits).items():
+        records = prepared.records(split)
+        read = [image_of(record, image, label) for record in records]
+        if not read:
+            raise UserError(f"{folder} has no record in its split {split!r}: prepare it again")
+        if strangers := [number for _, number in read if not 0 <= number < len(classes)]:
+            raise UserError(
+                f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
+            )
+        pixels = [decode(content, f"{folder}: {split}", resizing, gray=gray) for content, _ in read]
+        splits[own] = stacked(f"{name}, {split},", pixels, [number for _, number in read])
+    return splits, classes
+
+
+def _features(name: str, features: Features) -> tuple[str, str]:
+    """The names of the image and of the class."""
+    chosen = []
+    for known, what in ((features.images, "image"), (features.classes, "class")):
+        if not known:
+            raise UserError(f"{name} has no {what}: its features are {', '.join(features.names)}")
+        chosen.append(next((key for key in features.supervised if key in known), next(iter(known))))
+    image, label = chosen
+    return image, label
+
+
+def _read_folder(
+    name: str, path: pathlib.Path, resizing: Resizing
+) -> tuple[Mapping[str, LabeledImages], tuple[str, ...], str]:
+    sources, left_out = splits_in(path)
+    if "train" not in sources:
+        raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
+    train = read_split(sources.pop("train"), resizing, None)
+    others = {split: read_split(each, resizing, train.classes) for split, each in sources.items()}
+    said = join_notes((describe_left_out(left_out), train.said, *(each.said for each in others.values())))
+    return {"train": train.images} | {split: each.images for split, each in others.items()}, train.classes, said
+
+
+def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, ...], said: str = "") -> ImageDataset:
+    """The set of all splits, of which training gives up a part where none validates."""
+    if "train" not in read:
+        raise UserError(f"{name} has the splits {', '.join(read)} but no train")
+    train, splits, cut = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
+    if "validation" not in splits:
+        held = _last_of_every(train, _VALIDATION_STEP)
+        splits["validation"] = LabeledImages(train.pixels[held], train.labels[held])
+        train = LabeledImages(train.pixels[~held], train.labels[~held])
+        cut = f"every {_VALIDATION_STEP}th training image of a class validates"
+    for split, images in splits.items():
+        if images.pixels.shape[1:] != train.pixels.shape[1:]:
+            sizes = " x ".join(map(str, images.pixels.shape[1:])), " x ".join(map(str, train.pixels.shape[1:]))
+            raise UserError(
+                f"{name} has images of {sizes[0]} in {split}, of {sizes[1]} in train: give config.task.side"
+            )
+    splits = {"train": train, **splits}
+    in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
+    digests = {split: [sha256(one.tobytes()).digest() for one in splits[split].pixels] for split in in_order}
+    overlap = said_of_overlap(digests, "images")
+    return ImageDataset(name, classes, splits, join_notes((cut, said, overlap)))
+
+
+def _last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:
+    """Which images are the last of every `step` of their class, however classes stand among one another."""
+    held = np.zeros(len(images.labels), bool)
+    for label in np.unique(images.labels):
+        held[np.flatnonzero(images.labels == label)[step - 1 :: step]] = True
+    return held

@@ -1,0 +1,104 @@
+"""One way to open any set of labeled texts."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from transformer.config import UserError, nearest
+from transformer.data.datasets.glue import SETS, glue
+from transformer.data.datasets.local_files import (
+    NOTHING_HELD_OUT,
+    HeldOut,
+    divide_into_splits,
+    has_fields,
+    locate_file,
+    read_fields,
+)
+from transformer.data.datasets.word_order import CLASSES, word_order
+from transformer.data.labeled_text_batches import Labeled
+
+_FIELDS = ("text", "label")
+_SHOWN = 100  # classes that a message lists
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledSet:
+    """A set of labeled texts: the names of its classes by number, and its texts by split."""
+
+    name: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, Sequence[Labeled]]
+
+    def split(self, name: str) -> Sequence[Labeled]:
+        """The texts of a split.
+
+        Raises:
+            UserError: For a split that the set does not have with labels.
+        """
+        if name not in self.splits:
+            raise UserError(f"{self.name} has no labeled split {name!r}: {nearest(name, self.splits)}")
+        return self.splits[name]
+
+
+def open_labeled(
+    name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOut = NOTHING_HELD_OUT
+) -> LabeledSet:
+    """Open a set of labeled texts.
+
+    `name` is one of: "word_order" or "word_order/longest=6,train=512", sentences made here
+    (transformer.data.datasets.word_order); "glue/SST-2" or "glue/CoLA", whose files lie in `data_dir`
+    (transformer.data.datasets.glue); "FILE.tsv" or "FILE.jsonl", with the fields text and label, whose labels are
+    `classes`, and whose other splits may have files of their own, `held_out`.
+
+    Raises:
+        UserError: Of one line saying what to do, for an unknown name and for missing or unfit files.
+    """
+    kind, _, rest = name.partition("/")
+    if has_fields(name):
+        return _of_files(name, data_dir, classes, held_out)
+    known = classes_of(name, classes)
+    held_out.refuse(name)
+    return LabeledSet(name, known, word_order(rest) if kind == "word_order" else glue(rest, data_dir))
+
+
+def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOut) -> LabeledSet:
+    files = {"train": name, **held_out.named}
+    paths = {split: locate_file(file, data_dir) for split, file in files.items()}
+    rows = {
+        split: [(text.strip(), label.strip()) for text, label in read_fields(path, _FIELDS)]
+        for split, path in paths.items()
+    }
+    if not classes:
+        labels = sorted({label for of_split in rows.values() for _, label in of_split})
+        said = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
+        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {said}")
+    numbers = {label: number for number, label in enumerate(classes)}
+    read = {}
+    for split, of_split in rows.items():
+        if unknown := [label for _, label in of_split if label not in numbers]:
+            raise UserError(
+                f"{paths[split]} has the label {unknown[0]!r}, which is none of config.task.classes: "
+                f"{nearest(unknown[0], classes)}"
+            )
+        read[split] = [Labeled(text, numbers[label]) for text, label in of_split]
+    return LabeledSet(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
+
+
+def classes_of(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The names of a set's classes, of which its texts are not read; those of files are `classes`.
+
+    Raises:
+        UserError: For an unknown name, `classes` of a set that has its own, fewer than two, and equal ones.
+    """
+    kind, _, rest = name.partition("/")
+    if has_fields(name):
+        if len(classes) < 2 or len(set(classes)) < len(classes):
+            raise UserError(f"config.task.classes={classes} must be the labels of {name}, at least two, all different")
+        return classes
+    if classes:
+        raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
+    if kind == "word_order":
+        return CLASSES
+    if kind == "glue" and rest in SETS:
+        return SETS[rest].classes
+    known = "word_order", *(f"glue/{each}" for each in SETS), "FILE.tsv", "FILE.jsonl"
+    raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, known)}")

@@ -1,0 +1,212 @@
+"""Preparing a data set: whatever its name stands for becomes a folder of array records, once.
+
+TFDS writes to a temporary folder beside the last one and renames it, so that a folder is whole or absent.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import importlib
+import io
+import logging
+import pathlib
+import pkgutil
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from transformer.config import UserError, choice
+from transformer.data.datasets.tfds_records import INFO, Features, prepared_under
+
+# What TFDS calls its own sets: name, config, version. With a colon before the config it would ask another host.
+_NAME = re.compile(r"([a-z]\w*)(?:/(\w[\w.+-]*))?(?::(\d+\.\d+\.\d+))?", re.ASCII)
+
+
+# The sets that may be downloaded here; None: whichever is asked for, since a person has.
+_ALLOWED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVar("allowed", default=None)
+
+
+@contextlib.contextmanager
+def downloads(allowed: Collection[str] | None) -> Iterator[None]:
+    """While the context lasts no set is downloaded but those named (None: any).
+
+    The name of a set in a run's own config.json is its writer's, and a download asks another host.
+    """
+    token = _ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def prepare_multi30k(
+    name: str, parts: list[str], data_dir: str | None, prepared_dir: str
+) -> tuple[pathlib.Path, tuple[str, str]]:
+    """The folder of Multi30k and its direction; `parts` are the text and "<source>-<target>".
+
+    Each content of the files has a folder of its own, so that changed files are never taken for the old ones.
+
+    Raises:
+        UserError: For an unknown text or direction, missing files, or files that are not parallel.
+    """
+    from transformer.data.datasets import multi30k
+
+    known = [f"{text}/{'-'.join(pair)}" for text in multi30k.TEXTS for pair in multi30k.DIRECTIONS]
+    choice("/".join(parts), dict.fromkeys(known), f"{name}: <text>/<source>-<target>")
+    text, direction = parts
+    source, target = direction.split("-")
+    folder = multi30k.require_files(data_dir, text, (source, target))
+    root = pathlib.Path(prepared_dir) / f"multi30k-{multi30k.fingerprint(folder, text, (source, target))}"
+    prepared = _folder_of(multi30k.Multi30k, f"{text}-{direction}", root) or _prepare(
+        lambda: multi30k.Multi30k(data_dir=root, config=f"{text}-{direction}", file_format="array_record"), str(folder)
+    )
+    return prepared, (source, target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of data set, as messages call it, the names that this library gives, and TFDS's modules that hold more."""
+
+    what: str
+    names: str
+    modules: tuple[str, ...]
+
+
+TRANSLATION = Kind(
+    "translation set",
+    "phrases, copy, reversal, help_desk, multi30k/<text>/<source>-<target>, FILE.en,FILE.de, FILE.tsv, FILE.jsonl, a "
+    "TFDS name such as wmt14_translate/de-en",
+    ("translate",),
+)
+
+
+def prepare_named(
+    name: str, kind: Kind, *, data_dir: str | None, prepared_dir: str, check: Callable[[Features], object]
+) -> pathlib.Path:
+    """The folder of any TFDS set: prepared under either folder, or downloaded to `prepared_dir`.
+
+    `check` raises for features that are not fit, before a download that may take hours.
+
+    Raises:
+        UserError: For an unknown name, for one of another host's sets, and where the set is neither prepared nor can be
+            downloaded.
+    """
+    named = tfds_name(name, kind)
+    if folder := prepared_by_name(name, data_dir, prepared_dir):
+        return folder
+    allowed = _ALLOWED.get()
+    if allowed is not None and name not in allowed:
+        raise UserError(
+            f"config.task.dataset={name!r} is not prepared here, and only the run's own config.json asks to download "
+            f"it: add --trust={name} if you want that, or say by --data_dir where it is prepared"
+        )
+    import tensorflow_datasets as tfds
+
+    dataset, config, version = named
+    with quiet():
+        for module in kind.modules:
+            _import_builders(module)
+        try:
+            # By its class: by name, TFDS would also take what files under `prepared_dir` say that it is.
+            builder = tfds.builder_cls(dataset)(
+                data_dir=prepared_dir, config=config, version=version, file_format="array_record"
+            )
+        except tfds.core.DatasetNotFoundError as error:
+            raise UserError(
+                f"{name!r} is no {kind.what}: write {kind.names}, or the folder of a prepared set"
+            ) from error
+        except Exception as error:
+            raise UserError(f"TFDS cannot build {name!r}: {one_line(error)}") from error
+    check(Features.of(builder))
+    log = logging.getLogger(__name__)
+    log.warning("%s: downloading and preparing under %s, which may take hours", name, prepared_dir)
+    try:
+        return _prepare(lambda: builder)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{name} is not prepared under {prepared_dir} and could not be downloaded ({one_line(error)}): "
+            f"run `tfds build {name} --file_format=array_record` on a machine with a network, and give the "
+            "folder that it wrote to by --data_dir"
+        ) from error
+
+
+def tfds_name(name: str, kind: Kind) -> tuple[str, str | None, str | None]:
+    """The name, the config and the version of a TFDS set.
+
+    Raises:
+        UserError: For any other name, such as that of another host's set (huggingface:NAME) or an address.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        why = "a set of another host, which is never asked" if ":" in name else f"no {kind.what}"
+        raise UserError(f"{name!r} is {why}: write {kind.names}, or the folder of a prepared set")
+    return match[1], match[2], match[3]
+
+
+def prepared_by_name(name: str, *roots: str | None) -> pathlib.Path | None:
+    """The folder of a TFDS set that is prepared under one of these."""
+    folders = (pathlib.Path(root).expanduser() / name.replace(":", "/") for root in roots if root)
+    return next(filter(None, map(prepared_under, folders)), None)
+
+
+def _import_builders(name: str) -> None:
+    """Import the modules of one of TFDS's folders, each of which registers its builders.
+
+    TFDS finds its older builders by importing every module it has, which needs TensorFlow; these do not.
+    """
+    package = importlib.import_module(f"tensorflow_datasets.{name}")
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.endswith("_test"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def _folder_of(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.Path | None:
+    """Where a builder of ours has prepared a config, if it has: of a folder that is there TFDS is not asked."""
+    return prepared_under(pathlib.Path(root) / builder.name / config / str(builder.VERSION))
+
+
+def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.Path:
+    import tensorflow_datasets as tfds
+
+    with quiet():
+        builder = make()
+    folder = pathlib.Path(builder.data_dir)
+    if (folder / INFO).is_file():
+        return folder
+    config = tfds.download.DownloadConfig(manual_dir=manual_dir, try_download_gcs=False)
+    try:
+        with quiet():
+            builder.download_and_prepare(download_config=config)
+    except Exception:
+        # Another process that prepared the same set has finished first: its folder is as good.
+        if not (folder / INFO).is_file():
+            raise
+    return folder
+
+
+def one_line(error: BaseException) -> str:
+    """The start of an error, fit for a message of one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep TFDS's progress bars, prints and log lines away from the console."""
+    from absl import logging as absl_logging
+    from tensorflow_datasets.core.utils import tqdm_utils
+
+    tqdm_utils.disable_progress_bar()
+    verbosity = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    retries = logging.getLogger("urllib3")
+    level = retries.level
+    retries.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        absl_logging.set_verbosity(verbosity)
+        retries.setLevel(level)

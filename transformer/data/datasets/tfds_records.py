@@ -1,0 +1,320 @@
+"""Reading a prepared folder as plain data: what TFDS wrote, without importing any name that its files give.
+
+TFDS's own reader imports the class that features.json names, and so runs the code of whoever wrote the folder. Here a
+known name says how a feature is stored, an unknown one that it is not read; shards are files of the folder itself.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from transformer.config import UserError
+from transformer.data.datasets.local_files import is_hidden
+from transformer.json_files import read_object
+from transformer.text_lines import split_lines
+
+INFO = "dataset_info.json"
+"""The file that makes a folder a prepared TFDS set."""
+FEATURES = "features.json"
+
+_TFDS = "tensorflow_datasets.core.features."
+_TEXT = f"{_TFDS}text_feature.Text"
+_TRANSLATION = f"{_TFDS}translation_feature.Translation"
+_IMAGE = f"{_TFDS}image_feature.Image"
+_CLASS = f"{_TFDS}class_label_feature.ClassLabel"
+_MOST_CLASSES = 2**20
+_RECORDS = "array_record"
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_VARIABLE = re.compile(r"\{(\w+)\}")
+_WORD = re.compile(r"\w[\w.+-]*", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """What the records of a set hold: the names of all features, those that are texts, and those called supervised.
+
+    `images`: how many channels each feature has that is an image; `classes`: the names of each that is a class.
+    """
+
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    supervised: tuple[str, ...] = ()
+    images: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    classes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, builder: Any) -> "Features":
+        """The features that a builder of TFDS declares in its code."""
+        import tensorflow_datasets as tfds
+
+        declared = builder.info.features
+        texts = [name for name, feature in declared.items() if isinstance(feature, tfds.features.Text)]
+        return cls(tuple(declared), tuple(texts), tuple(builder.info.supervised_keys or ()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One file of a split and how many records it holds, as array_record's reader takes it."""
+
+    filename: str
+    skip: int
+    take: int
+    examples_in_shard: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedSet:
+    """A prepared folder: its features, and by split its files with their numbers of records."""
+
+    folder: pathlib.Path
+    features: Features
+    splits: Mapping[str, tuple[Shard, ...]]
+    stored_as: str
+
+    def records(self, split: str) -> Sequence[bytes]:
+        """The records of a split as they are stored, read at random.
+
+        Raises:
+            UserError: For a set whose files have no random access, and for files that are missing or damaged.
+        """
+        if self.stored_as != _RECORDS:
+            raise UserError(
+                f"{self.folder} is stored as {self.stored_as}, which has no random access: prepare it again by "
+                "`tfds build --file_format=array_record`"
+            )
+        shards = self.splits[split]
+        for shard in shards:
+            if not pathlib.Path(shard.filename).is_file():
+                raise UserError(f"{self.folder} cannot be read: it has no file {pathlib.Path(shard.filename).name}")
+        return Records(self.folder, shards)
+
+
+class Records(Sequence[bytes]):
+    """The records of some shards, one after another.
+
+    Raises:
+        IndexError: For a number beyond them.
+        UserError: If a file is damaged.
+    """
+
+    def __init__(self, folder: pathlib.Path, shards: Sequence[Shard]):
+        self._folder, self._count, self._source = folder, sum(shard.take for shard in shards), None
+        if not self._count:
+            return
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        with _readable(folder):
+            self._source = ArrayRecordDataSource([shard for shard in shards if shard.take])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
+        """Many records at once, which costs a fraction of one by one."""
+        if not indices or self._source is None:
+            return []
+        with _readable(self._folder):
+            return list(self._source.__getitems__(indices))
+
+
+def prepared_under(folder: pathlib.Path) -> pathlib.Path | None:
+    """The folder itself or its newest version, if that is prepared."""
+    if (folder / INFO).is_file():
+        return folder
+    versions = {}
+    for path in folder.glob(f"[0-9]*/{INFO}"):
+        with contextlib.suppress(ValueError):
+            versions[tuple(map(int, path.parent.name.split(".")))] = path.parent
+    return versions[max(versions)] if versions else None
+
+
+def open_prepared(folder: pathlib.Path) -> PreparedSet:
+    """The set in a prepared folder, or in the newest version in it.
+
+    Raises:
+        UserError: For a folder that holds no prepared set, or one whose files do not describe one.
+    """
+    prepared = prepared_under(folder)
+    if prepared is None:
+        raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
+    info, features = read_object(prepared / INFO), read_object(prepared / FEATURES)
+    try:
+        read = _features(prepared, features, _supervised(info))
+        stored_as = _word(info.get("fileFormat", "tfrecord"))
+        name = _word(info["name"])
+        splits = {_word(split["name"]): _shards(prepared, name, stored_as, split) for split in info["splits"]}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{prepared} cannot be opened: {INFO} or {FEATURES} is not as TFDS writes it "
+            f"({type(error).__name__}: {error}): prepare it again"
+        ) from error
+    _refuse_unlisted(prepared, stored_as, splits)
+    return PreparedSet(prepared, read, splits, stored_as)
+
+
+def texts_of(record: bytes, names: Sequence[str]) -> list[str]:
+    """The named text features of a record; TFDS's own decoding takes four times as long.
+
+    Raises:
+        UserError: For a record that has no such text.
+    """
+    with _decodable(f"text in {' and '.join(names)}"):
+        features = _stored(record)
+        return [features[name].bytes_list.value[0].decode() for name in names]
+
+
+def image_of(record: bytes, image: str, label: str) -> tuple[bytes, int]:
+    """The file that a record's image is stored as, and the number of its class.
+
+    Raises:
+        UserError: For a record that has no such image and class.
+    """
+    with _decodable(f"image in {image} with a class in {label}"):
+        features = _stored(record)
+        return features[image].bytes_list.value[0], features[label].int64_list.value[0]
+
+
+def _stored(record: bytes) -> Any:
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    return tf_example_pb2.Example.FromString(record).features.feature
+
+
+@contextlib.contextmanager
+def _decodable(what: str) -> Iterator[None]:
+    from google.protobuf.message import DecodeError
+
+    try:
+        yield
+    except (DecodeError, IndexError, UnicodeDecodeError) as error:
+        raise UserError(f"a record of the data set holds no {what}: prepare it again") from error
+
+
+def direction_of(name: str, features: Features, languages: tuple[str, str] | None) -> tuple[str, str]:
+    """The source and the target of a set whose features are one text a language.
+
+    Raises:
+        UserError: If `languages` are not two of the set's, or the set has no two.
+    """
+    codes = features.texts
+    if len(codes) < 2:
+        raise UserError(f"{name} has no text in two languages: its features are {', '.join(features.names)}")
+    source, target = languages or features.supervised[:2] or codes[:2]
+    if source == target or not {source, target} <= set(codes):
+        raise UserError(f"languages={(source, target)}: {name} has {', '.join(codes)}: name two of them")
+    return source, target
+
+
+def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tuple[str, ...]) -> Features:
+    if described["pythonClassName"] == _TRANSLATION:
+        languages = tuple(_text(language) for language in described["translation"]["languages"])
+        return Features(languages, languages, supervised)
+    features = described["featuresDict"]["features"]
+    of_kind = {
+        kind: {name: feature for name, feature in features.items() if feature["pythonClassName"] == kind}
+        for kind in (_TEXT, _IMAGE, _CLASS)
+    }
+    images = {name: int(each["image"]["shape"]["dimensions"][-1]) for name, each in of_kind[_IMAGE].items()}
+    classes = {name: _classes(folder, name, each["classLabel"]) for name, each in of_kind[_CLASS].items()}
+    return Features(tuple(features), tuple(of_kind[_TEXT]), supervised, images, classes)
+
+
+def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of classes, a line each in a file beside the records; their numbers where there is none."""
+    count = int(described["numClasses"])
+    if not 0 < count <= _MOST_CLASSES:
+        raise ValueError(f"{count} is no number of classes")
+    file = folder / f"{_word(feature)}.labels.txt"
+    if not file.is_file():
+        return tuple(map(str, range(count)))
+    names = tuple(split_lines(file.read_bytes().decode()))
+    if len(names) != count:
+        raise ValueError(f"{file.name} has {len(names)} lines for {count} classes")
+    return names
+
+
+def _supervised(info: Mapping[str, Any]) -> tuple[str, ...]:
+    items = info.get("supervisedKeys", {}).get("tuple", {}).get("items", ())
+    # An item that is itself a tuple or a dictionary names no single feature.
+    names = tuple(_text(item.get("featureKey", "")) for item in items)
+    return names if all(names) else ()
+
+
+def _shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str, Any]) -> tuple[Shard, ...]:
+    """The files of a split, each a plain name in the folder, whatever the template says."""
+    lengths = [_count(length) for length in split.get("shardLengths", ())]
+    template = split.get("filepathTemplate", _TEMPLATE)
+    shards = []
+    for number, length in enumerate(lengths):
+        values = {
+            "DATASET": name,
+            "SPLIT": _word(split["name"]),
+            "FILEFORMAT": stored_as,
+            "SHARD_X_OF_Y": f"{number:05d}-of-{len(lengths):05d}",
+            "SHARD_INDEX": f"{number:05d}",
+            "NUM_SHARDS": f"{len(lengths):05d}",
+        }
+        file = _word("".join(values[part] if odd else part for part, odd in _parts(template)))
+        shards.append(Shard(str(folder / file), 0, length, length))
+    return tuple(shards)
+
+
+def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, Sequence[Shard]]) -> None:
+    """Refuse records in the folder that its description does not name, which would be left out in silence.
+
+    Raises:
+        UserError: As described above.
+    """
+    listed = {shard.filename for shards in splits.values() for shard in shards}
+    if not all(map(os.path.isfile, listed)):
+        return  # Reading them says which is missing.
+    files = [file for file in sorted(folder.iterdir()) if f".{stored_as}-" in file.name and not is_hidden(file.name)]
+    if unlisted := [file.name for file in files if str(file) not in listed]:
+        raise UserError(
+            f"{folder} holds {len(unlisted)} files of records that its {INFO} does not name, such as {unlisted[0]}: "
+            "prepare it again, or remove them"
+        )
+
+
+def _parts(template: str) -> Iterator[tuple[str, bool]]:
+    """The parts of a template in their order, each with whether it is the name of a variable."""
+    return ((part, bool(number % 2)) for number, part in enumerate(_VARIABLE.split(template)))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _word(value: Any) -> str:
+    """A name that can only be that of a file in a folder."""
+    if not _WORD.fullmatch(_text(value)):
+        raise ValueError(f"{value!r} is no plain name")
+    return value
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if not 0 <= count < 2**40:
+        raise ValueError(f"{value!r} is no number of records")
+    return count
+
+
+@contextlib.contextmanager
+def _readable(folder: pathlib.Path) -> Any:
+    """Raise a UserError where array_record's reader fails, which it does by errors of many kinds."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{folder} cannot be read ({said}): prepare it again") from error

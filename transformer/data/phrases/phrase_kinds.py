@@ -1,0 +1,310 @@
+"""The five kinds of phrase: what values each draws, and how a value is written in both languages.
+
+Every kind draws a value and a frame, and both languages are written from them, so that the target is a
+function of the source text and the language. Times of day follow the twelve-hour clock in English: spoken in
+steps of five minutes ("half past three", "halb vier", "trois heures et demie"), else read from a display.
+"""
+
+import datetime
+import functools
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from transformer.data.datasets.aligned_templates import Phrase, Span, align, as_one, fill
+from transformer.data.phrases import lexicon
+from transformer.data.phrases.number_words import LARGEST, feminine, number, ordinal, small, year
+from transformer.data.phrases.templates import DISPLAYED, FRAMES, SPOKEN, WHOLE, Frame
+
+Value = tuple[Any, ...]
+Fields = dict[str, list[Span]]
+
+FIRST_YEAR, LAST_YEAR = 1700, 2099
+
+
+class Kind(NamedTuple):
+    """How one kind of phrase is drawn and written."""
+
+    draw: Callable[[random.Random], tuple[Value, int]]
+    """A value and the index of a frame."""
+    write: Callable[[Value, int, str], Phrase]
+    """The phrase of a value and a frame in a target language."""
+
+
+def _compose(frame: Frame, language: str, source: Fields, target: Fields) -> Phrase:
+    return align(fill(frame.en, source), fill(getattr(frame, language), target))
+
+
+def _magnitude(generator: random.Random, digits: int) -> int:
+    """A number from 0 whose count of digits is uniform from 1 to `digits`."""
+    count = generator.randint(1, digits)
+    return generator.randrange(10 ** (count - 1) if count > 1 else 0, 10**count)
+
+
+def _counted(generator: random.Random, digits: int) -> int:
+    """A number from 1 for a noun: one in five is 1, because only the singular shows gender and case."""
+    return 1 if generator.random() < 0.2 else max(1, _magnitude(generator, digits))
+
+
+def _draw_date(generator: random.Random) -> tuple[Value, int]:
+    first = datetime.date(FIRST_YEAR, 1, 1).toordinal()
+    last = datetime.date(LAST_YEAR, 12, 31).toordinal()
+    day = datetime.date.fromordinal(generator.randint(first, last))
+    return (day.year, day.month, day.day), generator.randrange(len(FRAMES["date"]))
+
+
+def _write_date(value: Value, frame: int, language: str) -> Phrase:
+    date = datetime.date(*value)
+    source_year, target_year = year(date.year, language)
+    source: Fields = {
+        "weekday": [(lexicon.weekday(date.weekday(), "en"), "weekday")],
+        "day": [(ordinal(date.day, "en"), "day")],
+        "month": [(lexicon.month(date.month, "en"), "month")],
+        "year": source_year,
+    }
+    day = ordinal(date.day, language)
+    if language == "fr" and date.day > 1:
+        day = small(date.day, "fr")
+    target: Fields = {
+        "weekday": [(lexicon.weekday(date.weekday(), language), "weekday")],
+        "day": [(day, "day")],
+        "dative": [(day + "n", "day")],
+        "month": [(lexicon.month(date.month, language), "month")],
+        "year": target_year,
+    }
+    return _compose(FRAMES["date"][frame], language, source, target)
+
+
+def _draw_time(generator: random.Random) -> tuple[Value, int]:
+    # The last frame names a weekday: each of the seven counts as a frame of its own.
+    return divmod(generator.randrange(24 * 60), 60), generator.randrange(len(FRAMES["time"]) - 1 + 7)
+
+
+def rounded_down(time: Value) -> Value:
+    """The last time of day, at or before `time`, whose minutes five divides: one that is spoken."""
+    hour, minute = time
+    return hour, minute - minute % 5
+
+
+def _clock_fields(hour: int, minute: int) -> Fields:
+    words = small(minute, "en")
+    return {
+        "hour": [(small((hour - 1) % 12 + 1, "en"), "hour")],
+        "next": [(small(hour % 12 + 1, "en"), "hour")],
+        "minute": [(words, "minute")],
+        "period": [(lexicon.day_period(hour, "en"), "period")],
+    }
+
+
+def _german_clock(hour: int, minute: int) -> Fields:
+    twelve = (hour - 1) % 12 + 1
+    return {
+        "hour": [(small(twelve, "de"), "hour")],
+        "counted": [("ein" if twelve == 1 else small(twelve, "de"), "hour")],
+        "next": [(small(hour % 12 + 1, "de"), "hour")],
+        "minute": [(small(minute, "de"), "minute")],
+        "period": [(lexicon.day_period(hour, "de"), "period")],
+    }
+
+
+def _french_hour(hour: int) -> tuple[list[Span], list[Span]]:
+    if hour % 12 == 0:
+        return [("midi" if hour == 12 else "minuit", "hour")], []
+    return [(feminine(small(hour % 12, "fr")), "hour")], [("heures" if hour % 12 > 1 else "heure", "clock")]
+
+
+def _french_clock(hour: int, minute: int) -> Fields:
+    this_hour, hours = _french_hour(hour)
+    next_hour, next_hours = _french_hour(hour + 1)
+    named = not (hours if minute <= 30 else next_hours)
+    return {
+        "hour": this_hour,
+        "hours": hours,
+        "next": next_hour,
+        "next_hours": next_hours,
+        "minute": [(small(minute, "fr"), "minute")],
+        "half": [("demi" if named else "demie", "half")],
+        "period": [] if named else [(lexicon.day_period(hour, "fr"), "period")],
+    }
+
+
+def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
+    to = minute > 30
+    frame = WHOLE[hour] if not minute and hour in WHOLE else SPOKEN[minute]
+    source = fill(frame.en, _clock_fields(hour, 60 - minute if to else minute))
+    if language == "de":
+        if minute in (25, 35):
+            # "twenty-five past" and "fünf vor halb" correspond only as wholes.
+            source = [(text, "minute" if slot == "past" else slot) for text, slot in source]
+        return source, fill(frame.de, _german_clock(hour, 60 - minute if to else minute))
+    target = fill(
+        frame.fr,
+        _french_clock(hour, minute) | {"minute": [(small(60 - minute if to else minute, "fr"), "minute")]},
+    )
+    if not any(slot == "period" for _, slot in target):
+        # "midi" and "minuit" say the part of the day too.
+        source = [(text, "hour" if slot == "period" else slot) for text, slot in source]
+    return source, target
+
+
+def _displayed(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
+    fields = _clock_fields(hour, minute)
+    if minute < 10:
+        fields["minute"] = [(f"oh {small(minute, 'en')}", "minute")]
+    # The part of the day decides which of twenty-four hours is meant.
+    fields["period"] = as_one(fields["period"], "hour")
+    if language == "de":
+        target: Fields = {
+            "counted": [("ein" if hour == 1 else small(hour, "de"), "hour")],
+            "minute": [(small(minute, "de"), "minute")],
+        }
+        return fill(DISPLAYED.en, fields), fill(DISPLAYED.de, target)
+    target = {
+        "counted": [(feminine(small(hour, "fr")), "hour")],
+        "hours": [("heures" if hour > 1 else "heure", None)],
+        "minute": [(feminine(small(minute, "fr")), "minute")],
+    }
+    return fill(DISPLAYED.en, fields), fill(DISPLAYED.fr, target)
+
+
+def _write_time(value: Value, frame: int, language: str) -> Phrase:
+    hour, minute = value
+    row = min(frame, len(FRAMES["time"]) - 1)
+    day = frame - row
+    source, target = (_displayed if minute % 5 else _spoken)(hour, minute, language)
+    return _compose(
+        FRAMES["time"][row],
+        language,
+        {"clock": source, "weekday": [(lexicon.weekday(day, "en"), "weekday")]},
+        {"clock": target, "weekday": [(lexicon.weekday(day, language), "weekday")]},
+    )
+
+
+def _draw_number(generator: random.Random) -> tuple[Value, int]:
+    value = _magnitude(generator, len(str(LARGEST)))
+    # "More than one" would need an elision in French, and nothing is less than zero.
+    return (value,), generator.randrange(len(FRAMES["number"])) if value > 1 else 0
+
+
+def _write_number(value: Value, frame: int, language: str) -> Phrase:
+    source, target = number(value[0], language)
+    return _compose(FRAMES["number"][frame], language, {"number": source}, {"number": target})
+
+
+def _draw_amount(generator: random.Random) -> tuple[Value, int]:
+    code = generator.choice(tuple(lexicon.CURRENCIES))
+    divided = lexicon.CURRENCIES[code][2] is not None and generator.random() < 0.5
+    major = _counted(generator, 3 if divided else len(str(LARGEST)))
+    return (code, major, generator.randint(1, 99) if divided else 0), generator.randrange(len(FRAMES["amount"]))
+
+
+def _currency_spans(code: str, language: str, count: int, noun_first: bool, whole: bool) -> list[Span]:
+    """The words of a currency; those around the noun fill the slot "issuer", or all one slot if `whole`."""
+    words = lexicon.currency(code, language, min(count, 2)).split()
+    if whole or len(words) == 1:
+        return [(word, "currency") for word in words]
+    places = ["currency"] + ["issuer"] * (len(words) - 1)
+    return list(zip(words, places if noun_first else reversed(places), strict=True))
+
+
+def _german_count(count: int, gender: str, case: str, slot: str, spans: list[Span]) -> list[Span]:
+    return [(lexicon.ARTICLES[case][gender], slot)] if count == 1 else spans
+
+
+def _german_currency(code: str, count: int, gender: str, case: str, spans: list[Span]) -> list[Span]:
+    """The name in a case: only a masculine adjective in the accusative singular differs."""
+    if count == 1 and gender == "m" and case == "accusative" and len(spans) == 2:
+        (adjective, slot), noun = spans
+        if adjective != "Schweizer":
+            return [(adjective.removesuffix("er") + "en", slot), noun]
+    return spans
+
+
+def _write_amount(value: Value, frame: int, language: str) -> Phrase:
+    code, major, minor = value
+    german_gender, french_gender, subunit = lexicon.CURRENCIES[code]
+    source, counted = number(major, language, gender=french_gender, slot="major-")
+    # "US-Dollar" is one word: then the English words fill one slot.
+    whole = len(lexicon.currency(code, language, 2).split()) == 1
+    source = source + _currency_spans(code, "en", major, noun_first=False, whole=whole)
+    name = _currency_spans(code, language, major, noun_first=language == "fr", whole=whole)
+    source_minor, target_minor = number(minor, language, slot="minor-")
+    before: list[Span] = [("und" if language == "de" else "et", "plus")]
+    after: list[Span] = []
+    if minor and subunit is not None:
+        source = [*source, ("and", "plus"), *source_minor, (subunit.en[minor > 1], "subunit")]
+        after = [(getattr(subunit, language)[minor > 1], "subunit")]
+    if language == "fr":
+        target: Fields = {"amount": counted + name + (before + target_minor + after if after else [])}
+    else:
+        target = {
+            case: _german_count(major, german_gender, case, "major-", counted)
+            + _german_currency(code, major, german_gender, case, name)
+            + (before + _german_count(minor, "m", case, "minor-", target_minor) + after if after else [])
+            for case in ("nominative", "accusative")
+        }
+    return _compose(FRAMES["amount"][frame], language, {"amount": source}, target)
+
+
+def _draw_quantity(generator: random.Random) -> tuple[Value, int]:
+    count = _counted(generator, 3)
+    size, color = generator.choice(((1, 1), (1, 0), (0, 1)))
+    return (
+        count,
+        generator.randrange(len(lexicon.SIZES)) if size else -1,
+        generator.randrange(len(lexicon.COLORS)) if color else -1,
+        generator.randrange(len(lexicon.THINGS)),
+    ), generator.randrange(len(FRAMES["quantity"]))
+
+
+def _german_things(
+    count: int,
+    adjectives: list[tuple[lexicon.Adjective, str]],
+    thing: lexicon.Thing,
+    counted: list[Span],
+    case: str,
+) -> list[Span]:
+    gender = thing.de[0]
+    ending = lexicon.ENDINGS[case]["plural" if count > 1 else gender]
+    noun = thing.de[1] if count == 1 else thing.dative_plural() if case == "dative" else thing.de[2]
+    return [
+        *_german_count(count, gender, case, "number-", counted),
+        *((adjective.de + ending, slot) for adjective, slot in adjectives),
+        (noun, "thing"),
+    ]
+
+
+def _write_quantity(value: Value, frame: int, language: str) -> Phrase:
+    count, size, color, index = value
+    thing = lexicon.THINGS[index]
+    sizes = [(lexicon.SIZES[size], "size")] if size >= 0 else []
+    colors = [(lexicon.COLORS[color], "color")] if color >= 0 else []
+    gender = thing.fr[0]
+    source, counted = number(count, language, gender=gender)
+    source = [
+        *source,
+        *((adjective.en, slot) for adjective, slot in sizes + colors),
+        (thing.en[count > 1], "thing"),
+    ]
+    if language == "de":
+        target = {case: _german_things(count, sizes + colors, thing, counted, case) for case in lexicon.ARTICLES}
+    else:
+        agree = functools.partial(lexicon.Adjective.french, gender=gender, plural=count > 1)
+        target = {
+            "things": [
+                *counted,
+                *((agree(adjective), slot) for adjective, slot in sizes),
+                (thing.fr[1 + (count > 1)], "thing"),
+                *((agree(adjective), slot) for adjective, slot in colors),
+            ]
+        }
+    return _compose(FRAMES["quantity"][frame], language, {"things": source}, target)
+
+
+KINDS: dict[str, Kind] = {
+    "date": Kind(_draw_date, _write_date),
+    "time": Kind(_draw_time, _write_time),
+    "number": Kind(_draw_number, _write_number),
+    "amount": Kind(_draw_amount, _write_amount),
+    "quantity": Kind(_draw_quantity, _write_quantity),
+}

@@ -1,0 +1,160 @@
+"""Zero, one and few shots for any language model: gaps to be filled from ten words, and last words."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from transformer.config import UserError
+from transformer.data.cloze_questions import CANDIDATES, Lexicon, Question, questions
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.tasks.losses import token_loss
+from transformer.tasks.task import Batch, Evaluation, Report, View
+from transformer.tasks.text_data import Documents
+
+BETWEEN = "\n\n"
+NO_SHOTS = (0,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cloze:
+    """So many `questions` of a held-out text, each behind as many completed ones of the training text as `shots` say.
+
+    A question has the same room whatever stands before it: context / (1 + the most shots) tokens. Batches have `rows`
+    rows of `context` tokens.
+    """
+
+    tokenizer: AnyTokenizer
+    questions: int
+    shots: tuple[int, ...]
+    context: int
+    rows: int
+
+    def evaluations(self, train: Documents, held_out: Documents, split: str, parameters: str) -> tuple[Evaluation, ...]:
+        """Both kinds of questions, asked once training is over.
+
+        Raises:
+            UserError: For a text of which no question can be made.
+        """
+        shown, asked = ([self.tokenizer.decode(document) for document in each] for each in (train, held_out))
+        lexicon, evaluations = Lexicon.of(shown), []
+        for name in ("cloze", "last_words"):
+            examples, gaps = (self._made(texts, lexicon, name) for texts in (shown, asked))
+            evaluations.append(self._evaluation(name, split, parameters, lexicon, examples, gaps))
+        return tuple(evaluations)
+
+    def _made(self, texts: Sequence[str], lexicon: Lexicon, name: str) -> list[Question]:
+        around = len(self.tokenizer.encode([BETWEEN])[0]) + len(self.tokenizer.opening)
+        room = self.context // (1 + max(self.shots)) - around
+        made = questions(texts, lexicon, self.tokenizer, count=self.questions, room=room, last=name == "last_words")
+        if not made:
+            raise UserError(
+                f"config.task.num_cloze_questions={self.questions}: no question can be made within {room} tokens, "
+                f"config.task.context={self.context} over {1 + max(self.shots)} passages: give more, or fewer "
+                "config.task.shots"
+            )
+        return made
+
+    def _evaluation(
+        self, name: str, split: str, parameters: str, lexicon: Lexicon, shown: list[Question], asked: list[Question]
+    ) -> Evaluation:
+        rows = []
+        for known in self.shots:
+            examples = [example.completed(example.answer) for example in shown[:known]]
+            for question in asked:
+                before = BETWEEN.join([*examples, question.before])
+                if name == "cloze":
+                    rows += [self._row(before, word + question.after) for word in question.candidates]
+                else:
+                    rows.append(self._row(before, question.answer, only=True))
+
+        def finish(sums: Any, found: Mapping[str, np.ndarray]) -> Report:
+            told = {key: values[: len(rows)].reshape(len(self.shots), len(asked), -1) for key, values in found.items()}
+            report = of_cloze if name == "cloze" else of_last_words
+            return report(asked, lexicon, self.shots, told)
+
+        return Evaluation(name, split, self._batches(rows), row_sums, finish, at_end=True, parameters=parameters)
+
+    def _row(self, before: str, behind: str, *, only: bool = False) -> tuple[list[int], int]:
+        """The tokens of a text, and from which of them on they are scored: from the second, or `only` those behind."""
+        opening = self.tokenizer.opening
+        whole, first = self.tokenizer.encode([before + behind, before])
+        unlike = (place for place, pair in enumerate(zip(whole, first, strict=False)) if len(set(pair)) > 1)
+        same = next(unlike, len(first))
+        return [*opening, *whole], max(len(opening) + same if only else 1, 1)
+
+    def _batches(self, rows: Sequence[tuple[list[int], int]]) -> Sequence[Batch]:
+        """Rows of `context` tokens; those that only fill the last batch are empty."""
+        batches = []
+        for start in range(0, len(rows), self.rows):
+            part = [*rows[start : start + self.rows]]
+            part += [([], 1)] * (self.rows - len(part))
+            tokens = np.zeros((self.rows, self.context), np.int32)
+            labels, counts = np.zeros_like(tokens), np.zeros(tokens.shape, bool)
+            for row, (numbers, first) in enumerate(part):
+                length = max(len(numbers) - 1, 0)
+                tokens[row, :length], labels[row, :length] = numbers[:length], numbers[1:]
+                counts[row, first - 1 : length] = True
+            lengths = np.array([max(len(numbers) - 1, 0) for numbers, _ in part], np.int32)
+            batches.append({"tokens": tokens, "lengths": lengths, "labels": labels, "counts": counts})
+        return batches
+
+
+def row_sums(view: View, batch: Batch, key: Any) -> tuple[dict, dict[str, Array]]:
+    """Of each row -log p of the labels that count, and how many of them are and are not the likeliest.
+
+    Rows are scored one after another: the logits of one are all that is held.
+    """
+    inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
+    hidden_BxTxE, _ = view.model.apply(view.variables, inputs, method="hidden", train=False)
+
+    def of_row(row: tuple[Array, Array, Bool[Array, " T"]]) -> dict[str, Array]:
+        hidden_TxE, labels_T, counts_T = row
+        logits_1xTxV = view.model.logits(view.variables, hidden_TxE[None])
+        sums = token_loss(logits_1xTxV, labels_T[None], counts_T[None], label_smoothing=0.0)
+        return {"nats": sums.cross_entropy, "wrong": jnp.sum(counts_T) - sums.correct}
+
+    return {}, jax.lax.map(of_row, (hidden_BxTxE, jnp.asarray(batch["labels"]), jnp.asarray(batch["counts"])))
+
+
+Told = Mapping[str, np.ndarray]
+
+
+def of_cloze(asked: Sequence[Question], lexicon: Lexicon, shots: Sequence[int], told: Told) -> Report:
+    """How often the completed text of the answer is the most probable, and how often the answer is the most frequent.
+
+    `told["nats"]` [shots, questions, candidates].
+    """
+    likeliest = np.argmin(told["nats"], axis=-1)
+    answers = [question.candidates.index(question.answer) for question in asked]
+    right = (likeliest == np.array(answers)).mean(axis=-1)
+    scalars = {f"cloze_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
+    scalars |= _frequencies("cloze", asked, lexicon)
+    said = zip(asked, likeliest[0].tolist(), strict=True)
+    texts = [question.completed(f"[{question.candidates[chosen]}]") for question, chosen in said]
+    samples = [{"output": text, "answer": question.answer} for text, question in zip(texts[:4], asked, strict=False)]
+    return Report(scalars, samples, note=f"{len(asked)} gaps, {CANDIDATES} candidates each")
+
+
+def of_last_words(asked: Sequence[Question], lexicon: Lexicon, shots: Sequence[int], told: Told) -> Report:
+    """How often greedy decoding says the whole last word, and exp(-mean log p(word)).
+
+    `told["nats"]` and `told["wrong"]` [shots, questions, 1].
+    """
+    scalars = {}
+    for number, known in enumerate(shots):
+        scalars[f"last_words_accuracy_{known}"] = float((told["wrong"][number] == 0).mean())
+        scalars[f"last_words_perplexity_{known}"] = float(np.exp(min(told["nats"][number].mean(), 700.0)))
+    return Report(scalars | _frequencies("last_words", asked, lexicon), note=f"{len(asked)} last words")
+
+
+def _frequencies(name: str, asked: Sequence[Question], lexicon: Lexicon) -> dict[str, float]:
+    """How often the answer is the candidate that the text before the gap, or the training text, has most often."""
+    return {
+        f"{name}_{which}": float(np.mean([each.most_frequent(lexicon, here=here) == each.answer for each in asked]))
+        for which, here in (("frequency_here", True), ("frequency_in_training", False))
+    }

@@ -1,0 +1,197 @@
+"""What tasks over labeled texts share: the keys of their configs, their splits, batches and evaluations."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from transformer.config import BatchRows, Config, Looked, SplitName, UserError, Vocabulary
+from transformer.data.batches import OneEpoch, Source, fingerprint
+from transformer.data.datasets.local_files import BY_CONTENT, HeldOut, has_fields, join_notes
+from transformer.data.datasets.split_overlap import said_of_overlap
+from transformer.data.labeled_text_batches import Example, Labeled, LabeledBatches
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.tasks.base_task import PlainTask, check_rows, real_rows, said_of
+from transformer.tasks.task import Batch, Evaluation, EvaluationStep, Report
+from transformer.tasks.text_data import TokenizerKind, padded
+
+MADE_HERE = ("word_order", "grammar")
+"""Kinds of sets that are made here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledTextConfig(Config, path="config.task"):
+    """Labeled texts, their tokenizer, and the shapes of their batches.
+
+    `vocabulary` is the size of a trained BPE. A batch has `batch_size` examples whose texts are of one of `lengths`, in
+    tokens with those that stand around them; a longer text is cut, and counted. `test_split` may be empty for sets
+    without a labeled test split. Of the validation examples `num_probe_examples`, evenly spaced, are mapped. Files of
+    one's own have `classes` and may have `validation_files` and `test_files`, splits that are else cut from the first.
+
+    Raises:
+        UserError: For values out of range.
+    """
+
+    dataset: str = "word_order"
+    data_dir: str | None = None
+    classes: tuple[str, ...] = ()
+    validation_files: str = ""
+    test_files: str = ""
+    tokenizer: TokenizerKind = TokenizerKind.BPE
+    vocabulary: Vocabulary = 8192
+    lengths: tuple[int, ...] = (16, 32, 64)
+    batch_size: BatchRows = 32
+    validation_split: SplitName = "validation"
+    test_split: str = "test"
+    num_probe_examples: Looked = 4
+    eval_parameters: str = "raw"
+
+    least_length: ClassVar[int] = 3
+    """The tokens of the shortest text, with those that stand around it."""
+
+    def _check(self) -> None:
+        if not self.lengths or min(self.lengths) < self.least_length:
+            raise UserError(
+                f"config.task.lengths={self.lengths} must name lengths of at least {self.least_length} tokens"
+            )
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The files of splits that have files of their own."""
+        return HeldOut(self.validation_files, self.test_files)
+
+    @property
+    def longest(self) -> int:
+        """The greatest length of a text in tokens, with those that stand around it."""
+        return max(self.lengths)
+
+    @property
+    def eval_splits(self) -> tuple[str, ...]:
+        """The splits that are evaluated."""
+        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
+
+    def check_fits(self, texts: Sequence[str], rows: Sequence[Sized]) -> None:
+        """Refuse new texts that would have to be cut: an answer is to a whole text.
+
+        Raises:
+            UserError: As described above.
+        """
+        for text, row in zip(texts, rows, strict=True):
+            if len(row) > self.longest:
+                raise UserError(
+                    f"{text[:40]!r} has {len(row)} tokens, more than {self.longest}, the greatest of "
+                    "config.task.lengths: shorten it"
+                )
+
+
+class Split(NamedTuple):
+    """Labeled texts, and the token numbers that each is fed as: those of one example in a row where it has several.
+
+    `cut` is how many of the examples have lost tokens.
+    """
+
+    texts: Sequence[Labeled] | Sequence[Example]
+    rows: Sequence[Sequence[int]]
+    cut: int = 0
+
+    @classmethod
+    def of[T](
+        cls,
+        texts: Sequence[Labeled] | Sequence[Example],
+        given: Sequence[T],
+        encode: Callable[[Sequence[T], int | None], list[list[int]]],
+        longest: int,
+        together: int = 1,
+    ) -> "Split":
+        """Texts fed as `encode(given, None)`; where a row of an example has more tokens, `encode(given, longest)`."""
+        rows = encode(given, None)
+        wide = sorted({number // together for number, row in enumerate(rows) if len(row) > longest})
+        for place, row in enumerate(encode([given[number] for number in wide], longest)):
+            rows[wide[place // together] * together + place % together] = row
+        return cls(texts, rows, len(wide))
+
+
+class LabeledTexts(PlainTask):
+    """Batches and evaluations of splits whose examples are fed as `together` rows of tokens each."""
+
+    def __init__(
+        self,
+        config: LabeledTextConfig,
+        tokenizer: AnyTokenizer,
+        splits: Mapping[str, Split],
+        rows_multiple: int,
+        together: int = 1,
+    ):
+        check_rows(config.batch_size, rows_multiple)
+        self.tokenizer, self.splits, self.together = tokenizer, splits, together
+        self._lengths, self._batch_rows = config.lengths, config.batch_size
+        held_out = splits[config.validation_split]
+        count = min(config.num_probe_examples, len(held_out.texts))
+        shown = np.linspace(0, len(held_out.texts) - 1, count).astype(int)
+        self._shown = [held_out.texts[number] for number in shown for _ in range(together)]
+        self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
+        self.probe_batch = padded(self._rows, tokenizer)
+
+    def batches(self, split: str, seed: int | None) -> LabeledBatches:
+        """The examples of a split, in the order of a seed or, without one, in that of their lengths."""
+        return LabeledBatches(
+            self.splits[split].rows,
+            [each.label for each in self.splits[split].texts],
+            lengths=self._lengths,
+            rows=self._batch_rows,
+            seed=seed,
+            pad=self.tokenizer.pad or 0,
+            together=self.together,
+        )
+
+    def fingerprint(self) -> dict[str, str]:
+        """That of every split's texts and labels."""
+        return {
+            name: fingerprint(item for each in split.texts for item in (*each.texts, _said(each.label)))
+            for name, split in self.splits.items()
+        }
+
+    def said_of(self, config: LabeledTextConfig, what: str) -> tuple[str, ...]:
+        """How many examples each split has, how files were cut, which stand in two splits, and how many lose tokens."""
+        sizes = {name: len(split.texts) for name, split in self.splits.items()}
+        how = config.held_out.describe(BY_CONTENT) if has_fields(config.dataset) else ""
+        if config.dataset.partition("/")[0] not in MADE_HERE:
+            texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
+            how = join_notes((how, said_of_overlap(texts, what)))
+        said = said_of(config.dataset, sizes, what, how)
+        cut = sum(split.cut for split in self.splits.values())
+        lost = f"{cut:,} of these are cut to {config.longest} tokens, the greatest of config.task.lengths"
+        return (said, lost) if cut else (said,)
+
+    def source(self, seed: int) -> Source:
+        """The training examples, epoch after epoch."""
+        return self.batches("train", seed)
+
+    def totals(self, batch: Batch) -> dict[str, Array]:
+        """The number of examples, by which sums over them are divided; rows that only fill a batch do not count."""
+        return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
+
+    def evaluated(
+        self, config: LabeledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], Report]
+    ) -> tuple[Evaluation, ...]:
+        """The evaluation of every split: of validation while training, of the others at its end."""
+        return tuple(
+            Evaluation(
+                name=name,
+                split=split,
+                batches=OneEpoch(self.batches(split, None)),
+                step=step,
+                finish=finish,
+                at_end=split != config.validation_split,
+                parameters=config.eval_parameters,
+            )
+            for split in config.eval_splits
+        )
+
+
+def _said(label: float) -> str | int:
+    """A label as it is fingerprinted."""
+    return label if isinstance(label, int) else str(label)

@@ -1,0 +1,124 @@
+"""Translating new sentences with a trained run, and mapping its attention over them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from transformer.attention.sites import between
+from transformer.config import UserError
+from transformer.data.batches import TokenBatches
+from transformer.data.datasets.translation import Pair
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.decoding.generate import CoveragePenalty, DecodedSequences, SpecialTokens, generate
+from transformer.decoding.stop_sequences import cut_at_stop
+from transformer.models.model import Variables
+from transformer.tasks.base_task import check_fits
+from transformer.tasks.decoding_config import Decoding
+from transformer.tasks.task import Batch, Reading, View
+from transformer.tasks.text_generation import generated_tokens
+from transformer.tasks.translation_data import ALIGNED, describe, encode, special_tokens
+
+
+def translate(
+    view: View,
+    tokenizer: AnyTokenizer,
+    texts: Sequence[str],
+    decoding: Decoding,
+    *,
+    language: str | None = None,
+    max_length: int | None = None,
+) -> list[Pair]:
+    """The sentences with their best translations into `language`, which may be None for a run of one language.
+
+    `max_length` is the model's number of positions, None without a limit.
+
+    Raises:
+        UserError: For a sentence of more tokens, no sentence, and a language that the run was not trained on.
+    """
+    if not any(text.strip() for text in texts):
+        raise UserError("no sentence to translate: give one by --text, or one a line on standard input")
+    check_language(tokenizer, language)
+    if max_length is not None and decoding.max_new_tokens > max_length:
+        raise UserError(
+            f"--max_new_tokens={decoding.max_new_tokens} exceeds the model's {max_length} positions: pass at most "
+            f"{max_length}"
+        )
+    source = [Pair(text.strip(), "", language or "") for text in texts]
+    encoded = encode(tokenizer, source)
+    check_fits(texts, encoded.sources, max_length)
+    widest = max(map(len, encoded.sources))
+    batch = TokenBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
+    source_only = {"source": batch["source"]}
+    constraints = decoding.constraints(tokenizer, generated_tokens(view, source_only), begins=True)
+
+    @jax.jit
+    def run(variables: Variables, inputs: Batch) -> DecodedSequences:
+        return generate(
+            view.model,
+            variables,
+            inputs,
+            strategy=decoding.strategy,
+            length=decoding.max_new_tokens,
+            tokens=SpecialTokens(*special_tokens(tokenizer)),
+            key=jax.random.key(decoding.seed),
+            constraints=constraints,
+            coverage=coverage_over(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
+        )
+
+    rollout = run(view.variables, source_only)
+    best_BxT, lengths_B = np.asarray(rollout.tokens[:, 0]), np.asarray(rollout.lengths[:, 0])
+    return [
+        pair._replace(target=cut_at_stop(tokenizer.decode(tokens[:length]), decoding.stop_sequences))
+        for pair, tokens, length in zip(source, best_BxT, lengths_B, strict=True)
+    ]
+
+
+def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
+    """Raise UserError for a language that the tokenizer has no tag of, and for none where it has several."""
+    known = tokenizer.languages
+    if known and language not in known:
+        if language is None:
+            raise UserError(
+                f"this run learned several languages: say one of --target_language={', --target_language='.join(known)}"
+            )
+        raise UserError(f"--target_language={language} was not learned by this run; say one of: {', '.join(known)}")
+    if language and not known:
+        raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
+
+
+def coverage_over(
+    view: View, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float
+) -> CoveragePenalty | None:
+    """What the attention of target over source is to cover; None without a weight.
+
+    Raises:
+        UserError: For a model without such an attention.
+    """
+    if not weight:
+        return None
+    sites = tuple(site.name for site in between(view.model.sites, *ALIGNED))
+    if not sites:
+        raise UserError(
+            f"coverage_penalty={weight} reads the attention of target over source, which this model has not: leave it "
+            "out, or say 0"
+        )
+    return CoveragePenalty(weight, sites, source_BxS != special_tokens(tokenizer).pad)
+
+
+def reading_of(view: View, tokenizer: AnyTokenizer, pairs: Sequence[Pair]) -> Reading:
+    """Sentences with their translations as a model reads them, each target behind what was said of it.
+
+    A model's own translation may have more tokens than it chose, once it is encoded again: it is cut to the model's
+    positions.
+    """
+    encoded = encode(tokenizer, pairs)
+    targets = [target[: view.model.max_length] for target in encoded.targets]
+    encoded = dataclasses.replace(encoded, targets=targets)
+    longest = max(map(len, [*encoded.sources, *encoded.targets]))
+    batch = TokenBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
+    inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
+    return Reading(inputs, "forward", describe(tokenizer, pairs, view.model.sites, encoded))

@@ -1,0 +1,94 @@
+"""Sentence pairs in files with word alignments by hand, on which a translation run's attention is measured."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from transformer.attention.sites import between
+from transformer.config import UserError
+from transformer.data.datasets.aligned_templates import Links
+from transformer.data.datasets.local_files import read_text
+from transformer.data.datasets.translation import Pair
+from transformer.models.model import Model
+from transformer.tasks.task import Evaluation, Task
+from transformer.tasks.translation import Translation
+from transformer.tasks.translation_data import ALIGNED, Split, encode, words_of
+from transformer.tasks.translation_metrics import alignment_evaluation
+from transformer.text_lines import split_lines
+
+
+def read_aligned(
+    source: Path, target: Path, links: Path, *, first: int = 0, reverse: bool = False, language: str = ""
+) -> list[Pair]:
+    """The pairs of two files, a sentence a line, with the links of a third.
+
+    Links are "2-3" where sure and "2p3" where possible: word 2 of the source, word 3 of the target, words being
+    separated by spaces and the first having the number `first`; with `reverse` the target's word comes first.
+    `language` is the target's.
+
+    Raises:
+        UserError: For files that cannot be read or have unlike numbers of lines, and for a line whose links are none or
+            lie outside of its sentences.
+    """
+    sources, targets, linked = (split_lines(read_text(path)) for path in (source, target, links))
+    if not len(sources) == len(targets) == len(linked):
+        raise UserError(
+            f"{source} has {len(sources)} lines, {target} {len(targets)} and {links} {len(linked)}: give three files "
+            "of as many lines"
+        )
+    if len(sources) < 2:
+        raise UserError(
+            f"{source} has {len(sources)} lines: give at least two pairs, to choose a head and to measure it"
+        )
+    pairs = []
+    for number, (said, meant, told) in enumerate(zip(sources, targets, linked, strict=True), 1):
+        try:
+            read = Links.from_text(told)
+        except ValueError:
+            raise UserError(f"{links}, line {number}: {told[:40]!r} is no list of links such as 0-0 1-2 2p3") from None
+        turned = [[link[::-1] for link in each] if reverse else each for each in read]
+        sure, possible = (tuple((i - first, j - first) for i, j in each) for each in turned)
+        sizes = len(said.split()), len(meant.split())
+        for i, j in possible:
+            if not (0 <= i < sizes[0] and 0 <= j < sizes[1]):
+                raise UserError(
+                    f"{links}, line {number}: source word {i + first} and target word {j + first} are linked, and the "
+                    f"sentences have {sizes[0]} and {sizes[1]} words: leave the pair out, or say --target_first or "
+                    "--first_word_index"
+                )
+        pairs.append(Pair(said, meant, language, links=Links(sure, possible)))
+    return pairs
+
+
+def alignment_of(task: Task, model: Model, pairs: Sequence[Pair]) -> Evaluation:
+    """The alignment error of a translation model's attention on these pairs, references given.
+
+    Of several heads the best on every second pair is measured on the others; a single one on all.
+
+    Raises:
+        UserError: For a task that does not translate, a model without attention of target over source, pairs of more
+            tokens than the model has positions, and a tokenizer that cuts texts into other words than spaces do.
+    """
+    if not isinstance(task, Translation):
+        raise UserError("only a run that translates can align sentence pairs")
+    heads = sum(len(site.layers) * len(site.heads) for site in between(model.sites, *ALIGNED))
+    if not heads:
+        raise UserError("this run's model has no attention of target over source, from which to read an alignment")
+    tokenizer = task.tokenizer
+    encoded = encode(tokenizer, pairs)
+    for number, (pair, source, target) in enumerate(zip(pairs, encoded.sources, encoded.targets, strict=True), 1):
+        for text, ids in ((pair.source, source), (pair.target, target)):
+            if max(words_of(tokenizer.pieces(ids)), default=-1) + 1 != len(text.split()):
+                raise UserError(
+                    f"pair {number}: the run's tokenizer has other words in {text[:40]!r} than those between spaces, "
+                    "which the links count: give a run of tokenized text"
+                )
+    longest = max(max(map(len, side)) for side in (encoded.sources, encoded.targets))
+    if model.max_length is not None and longest > model.max_length:
+        raise UserError(f"a pair has {longest} tokens, more than the model's {model.max_length} positions: omit it")
+    config = replace(task.config, lengths=(longest,), tokens_per_batch=max(task.config.tokens_per_batch, longest))
+    split = Split("given", pairs, encoded)
+    chosen = measured = split
+    if heads > 1:
+        chosen, measured = (split.part(range(begin, len(pairs), 2)) for begin in (0, 1))
+    return alignment_evaluation(config, tokenizer, chosen, measured)
