@@ -1,1 +1,1 @@
-"""Rules and functions learned from the examples in a prompt."""
+"""In-context learning: linear functions, word translation, string edits and style from examples in the prompt."""

@@ -1,4 +1,4 @@
-"""Episodes shown by examples alone: word maps such as "ab>QX;ba>XQ;", edits of words, and two authors' letters."""
+"""In-context episodes: letter-by-letter translation ("ab>QX;ba>XQ;"), string edits, and two authors' texts."""
 
 import functools
 import math
@@ -20,44 +20,44 @@ HELD_OUT = 8
 
 
 class Pair(NamedTuple):
-    """A word, and what the episode's rule makes of it."""
+    """A word and its image under the episode's rule."""
 
     source: str
     target: str
 
 
 class Episode(NamedTuple):
-    """Pairs of different words under one rule, and what the rule is called."""
+    """Pairs of distinct words under one rule, and the rule's name."""
 
     pairs: tuple[Pair, ...]
     rule: str
 
 
 class Problem(Protocol):
-    """What the rules of episodes are, and how they are drawn."""
+    """A distribution over rules, and over episodes of them."""
 
     @property
     def alphabet(self) -> str:
-        """Every character that a word can have."""
+        """Every character of words."""
 
     @property
-    def widest(self) -> int:
-        """The most characters of a pair with its two marks."""
+    def max_pair_length(self) -> int:
+        """The number of characters of the longest pair, with its two separators."""
 
-    def draw(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
-        """An episode of so many pairs."""
+    def sample(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
+        """Sample an episode of so many pairs, with a held-out rule if `unseen`."""
 
-    def best(self, episode: Episode, known: int) -> float:
-        """How probably who knows the problem, but not the rule, is right about a pair behind so many pairs."""
+    def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
+        """Return the Bayes-optimal accuracy on a pair after `known` pairs, for a reader who knows the problem."""
 
 
-def text_of(pairs: Sequence[Pair]) -> str:
-    """The pairs as they are read: "ab>QX;ba>XQ;"."""
+def format_pairs(pairs: Sequence[Pair]) -> str:
+    """Format pairs as text: "ab>QX;ba>XQ;"."""
     return "".join(f"{source}{ARROW}{target}{STOP}" for source, target in pairs)
 
 
-def shots_of(pairs: Sequence[Pair]) -> list[int]:
-    """For every character of their text the pairs before it, where it is of an answer or ends one; else -1."""
+def shots_by_character(pairs: Sequence[Pair]) -> list[int]:
+    """Return for every character of an answer (or its end) the number of pairs before it; -1 elsewhere."""
     return [
         shot
         for number, (source, target) in enumerate(pairs)
@@ -65,107 +65,118 @@ def shots_of(pairs: Sequence[Pair]) -> list[int]:
     ]
 
 
-def prompt_of(text: str) -> str:
-    """A prompt as people write it, "ab => QX ; ba =>" or a pair a line, in the characters of episodes.
+def parse_prompt(text: str) -> str:
+    """Convert a user's prompt, "ab => QX ; ba =>" or one pair a line, to the characters of episodes.
 
-    Empty lines are left out.
+    Empty lines are ignored.
     """
     lines = (line.strip().removesuffix(STOP) for line in split_lines(text))
     return "".join(STOP.join(line for line in lines if line).replace("=>", ARROW).split())
 
 
 def is_held_out(text: str) -> bool:
-    """Whether this is kept for unseen episodes: one text in `HELD_OUT`, the same in all runs."""
+    """Return whether a text is held out: one in `HELD_OUT`, the same in all runs."""
     return zlib.crc32(text.encode()) % HELD_OUT == 0
 
 
-def draw_words(
-    random: np.random.Generator, count: int, letters: str, shortest: int, longest: int, *, unseen: bool | None = None
+def sample_words(
+    random: np.random.Generator,
+    count: int,
+    letters: str,
+    min_word_length: int,
+    max_word_length: int,
+    *,
+    unseen: bool | None = None,
 ) -> list[str]:
-    """So many different words, lengths and letters equally likely; all held out or none, where `unseen` is given."""
+    """Sample distinct words, uniform in length and letters; all held out or none, if `unseen` is given."""
     words: dict[str, None] = {}
     while len(words) < count:
-        lengths = random.integers(shortest, longest + 1, count)
-        numbers = random.integers(0, len(letters), (count, longest))
+        lengths = random.integers(min_word_length, max_word_length + 1, count)
+        numbers = random.integers(0, len(letters), (count, max_word_length))
         drawn = ["".join(letters[number] for number in row) for row in numbers]
         cut = (word[:length] for word, length in zip(drawn, lengths, strict=True))
         words |= dict.fromkeys(word for word in cut if unseen is None or is_held_out(word) == unseen)
     return list(words)[:count]
 
 
-class WordMaps(NamedTuple):
-    """A language an episode, which translates letter by letter: `letters` small letters of `symbols`, to capital ones.
+class WordTranslation(NamedTuple):
+    """A language an episode, which maps `letters` lowercase letters of `symbols` to uppercase ones.
 
-    One language in `HELD_OUT` is unseen. No word stands twice, so that an answer is never in the prompt: it is put
-    together from the letters of other words.
+    One language in `HELD_OUT` is held out. No word occurs twice, so an answer is never in the prompt: it is composed
+    from the letters of other words.
     """
 
-    symbols: int
+    alphabet_size: int
     letters: int
-    shortest: int
-    longest: int
+    min_word_length: int
+    max_word_length: int
 
     @property
     def alphabet(self) -> str:
         """Small letters and their capitals."""
-        return LETTERS[: self.symbols] + LETTERS[: self.symbols].upper()
+        return LETTERS[: self.alphabet_size] + LETTERS[: self.alphabet_size].upper()
 
     @property
-    def widest(self) -> int:
+    def max_pair_length(self) -> int:
         """Two words as long and the marks."""
-        return 2 * self.longest + 2
+        return 2 * self.max_word_length + 2
 
-    def draw(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
+    def sample(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
         """Words of one language, all equally likely."""
         rule = ""
         while not rule or is_held_out(rule) != unseen:
-            chosen, image = (random.permutation(self.symbols)[: self.letters] for _ in range(2))
+            chosen, image = (random.permutation(self.alphabet_size)[: self.letters] for _ in range(2))
             letters = "".join(LETTERS[number] for number in np.sort(chosen))
             made = "".join(LETTERS[number] for number in image).upper()
             rule = f"{letters} to {made}"
         table = str.maketrans(letters, made)
-        words = draw_words(random, pairs, letters, self.shortest, self.longest)
+        words = sample_words(random, pairs, letters, self.min_word_length, self.max_word_length)
         return Episode(tuple(Pair(word, word.translate(table)) for word in words), rule)
 
-    def best(self, episode: Episode, known: int) -> float:
+    def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
         """1 / (u (u - 1) ...), a factor for each letter that no pair has shown, of the u images that are left."""
         shown = {letter for source, _ in episode.pairs[:known] for letter in source}
         asked = set(episode.pairs[known].source) - shown
-        return 1 / math.perm(self.symbols - len(shown), len(asked))
+        return 1 / math.perm(self.alphabet_size - len(shown), len(asked))
 
 
-def check_maps(symbols: int, letters: int) -> None:
-    """Refuse sizes of which there are too few maps for some to be held out.
+def check_translation_sizes(alphabet_size: int, letters: int) -> None:
+    """Check that there are enough maps to hold some out.
 
     Raises:
-        UserError: As described above.
+        UserError: If there are too few maps.
     """
-    maps = math.comb(symbols, letters) * math.perm(symbols, letters)
+    maps = math.comb(alphabet_size, letters) * math.perm(alphabet_size, letters)
     if maps < HELD_OUT:
         raise UserError(
-            f"config.task.letters={letters} of symbols={symbols} have {maps} maps, too few for one in {HELD_OUT} to be "
-            "unseen: say more symbols"
+            f"config.task.num_letters={letters} of alphabet_size={alphabet_size} have {maps} maps, "
+            f"too few to hold out one in {HELD_OUT}: increase alphabet_size"
         )
 
 
-def check_words(symbols: int, letters: int, shortest: int, longest: int, *, least: int, words: int) -> None:
-    """Refuse words of less than `least` letters, and fewer of them than `words`.
+def check_word_sizes(
+    alphabet_size: int, letters: int, min_word_length: int, max_word_length: int, *, least: int, words: int
+) -> None:
+    """Check the alphabet and word lengths.
 
     Raises:
-        UserError: As described above.
+        UserError: If the values are out of order, words are shorter than `least`, or there are fewer than `words`
+            words.
     """
-    if not 2 <= letters <= symbols <= len(LETTERS):
+    if not 2 <= letters <= alphabet_size <= len(LETTERS):
         raise UserError(
-            f"config.task.letters={letters} and symbols={symbols} must rise, from 2 to at most {len(LETTERS)} letters"
+            f"config.task.num_letters={letters} and alphabet_size={alphabet_size} must rise, "
+            f"from 2 to at most {len(LETTERS)} letters"
         )
-    if not least <= shortest <= longest:
+    if not least <= min_word_length <= max_word_length:
         raise UserError(
-            f"config.task.shortest={shortest} and longest={longest} must rise, from at least {least} letters"
+            f"config.task.min_word_length={min_word_length} and max_word_length={max_word_length} must rise, "
+            f"from at least {least} letters"
         )
-    if sum(letters**length for length in range(shortest, longest + 1)) < words:
+    if sum(letters**length for length in range(min_word_length, max_word_length + 1)) < words:
         raise UserError(
-            f"{letters} letters and config.task.longest={longest} give too few words for config.task.shots: at least "
-            f"{words} are needed"
+            f"{letters} letters and config.task.max_word_length={max_word_length} give too few words for "
+            f"config.task.shots: at least {words} are needed"
         )
 
 
@@ -186,26 +197,28 @@ _LENGTHS = 4
 _UNSEEN = 4
 
 
-def apply(names: tuple[str, ...], word: str) -> str:
-    """The word behind these edits, one after the other."""
+def apply_edits(names: tuple[str, ...], word: str) -> str:
+    """Apply edits to a word, one after the other."""
     return functools.reduce(lambda word, name: EDITS[name](word), names, word)
 
 
 @functools.cache
-def programs(shortest: int, longest: int) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
-    """The edits that training sees (False) and those that it does not (True), of words of these lengths.
+def edit_programs(min_word_length: int, max_word_length: int) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
+    """Return the training programs (False) and the held-out ones (True), for words of these lengths.
 
-    All single edits are seen, and so are most of those that two of them make. Which order makes the same of every word
-    is one edit, held out as a whole, and what one edit does alone, or nobody notices, is none of two. Of words of three
-    letters swapping the ends is reversing: what is one edit depends on the lengths.
+    All single edits are for training, and so are most of those composed of two. Compositions that give the same result
+    on every word are one program, held out as a whole; what a single edit does, or no change, is no composition. On
+    words of three letters swapping the ends is reversing: which programs are equal depends on the lengths.
     """
-    nothing = tuple(LETTERS[:length] for length in range(shortest, min(longest, shortest + _LENGTHS - 1) + 1))
+    nothing = tuple(
+        LETTERS[:length] for length in range(min_word_length, min(max_word_length, min_word_length + _LENGTHS - 1) + 1)
+    )
     singles = [(name,) for name in EDITS]
-    does = {tuple(apply(names, word) for word in nothing): names for names in reversed(singles)}
+    does = {tuple(apply_edits(names, word) for word in nothing): names for names in reversed(singles)}
     twos: dict[tuple[str, ...], tuple[str, ...]] = {}
     for first in EDITS:
         for second in EDITS:
-            made = tuple(apply((first, second), word) for word in nothing)
+            made = tuple(apply_edits((first, second), word) for word in nothing)
             if made not in does and made != nothing:
                 twos.setdefault(made, (first, second))
     unseen = tuple(twos.values())[::_UNSEEN]
@@ -213,47 +226,47 @@ def programs(shortest: int, longest: int) -> Mapping[bool, tuple[tuple[str, ...]
     return MappingProxyType({False: seen, True: unseen})
 
 
-class RuleEdits(NamedTuple):
-    """An edit an episode. Unseen are combinations of two known edits, on words that are held out as well."""
+class StringEdits(NamedTuple):
+    """A program of one or two edits an episode. Held out are compositions of two known edits, on held-out words."""
 
-    symbols: int
-    shortest: int
-    longest: int
+    alphabet_size: int
+    min_word_length: int
+    max_word_length: int
 
     @property
     def alphabet(self) -> str:
         """Small letters and their capitals."""
-        return LETTERS[: self.symbols] + LETTERS[: self.symbols].upper()
+        return LETTERS[: self.alphabet_size] + LETTERS[: self.alphabet_size].upper()
 
     @property
-    def widest(self) -> int:
+    def max_pair_length(self) -> int:
         """Two words of which the second may have two letters more, and the marks."""
-        return 2 * self.longest + 4
+        return 2 * self.max_word_length + 4
 
     @property
     def programs(self) -> Mapping[bool, tuple[tuple[str, ...], ...]]:
         """The seen edits and the unseen ones."""
-        return programs(self.shortest, self.longest)
+        return edit_programs(self.min_word_length, self.max_word_length)
 
-    def draw(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
+    def sample(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
         """Words under one program, all programs equally likely."""
         known = self.programs[unseen]
         names = known[random.integers(len(known))]
-        letters = LETTERS[: self.symbols]
-        words = draw_words(random, pairs, letters, self.shortest, self.longest, unseen=unseen)
-        return Episode(tuple(Pair(word, apply(names, word)) for word in words), ", ".join(names))
+        letters = LETTERS[: self.alphabet_size]
+        words = sample_words(random, pairs, letters, self.min_word_length, self.max_word_length, unseen=unseen)
+        return Episode(tuple(Pair(word, apply_edits(names, word)) for word in words), ", ".join(names))
 
-    def best(self, episode: Episode, known: int) -> float:
+    def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
         """1 where the likeliest answer is right, of those that the programs give which fit what is shown; else 0.
 
         Who knows the problem takes all its programs, seen and unseen, for equally likely.
         """
         shown, (asked, target) = episode.pairs[:known], episode.pairs[known]
         fitting = [
-            apply(names, asked)
+            apply_edits(names, asked)
             for of_split in self.programs.values()
             for names in of_split
-            if all(apply(names, source) == made for source, made in shown)
+            if all(apply_edits(names, source) == made for source, made in shown)
         ]
         likeliest = max(set(fitting), key=lambda answer: (fitting.count(answer), answer))
         return float(likeliest == target)
@@ -263,10 +276,10 @@ CONSONANTS, VOWELS, SPACE, COMMA, PERIOD = "bdklmnrstv", "aeiou", " ", ",", "."
 CHARACTERS = CONSONANTS + VOWELS + SPACE + COMMA + PERIOD
 
 
-class Habits(NamedTuple):
-    """What an author likes: letters, taken `favored` times as often as others, and how words and sentences go on.
+class AuthorStyle(NamedTuple):
+    """An author's letters, taken `favored` times as often as others, and how words and sentences continue.
 
-    Behind a vowel follow another syllable (`goes_on`), a closing consonant (`closes`), or the word's end; a word ends
+    A vowel is followed by another syllable (`goes_on`), a closing consonant (`closes`), or the word's end; a word ends
     in a comma, a period, or neither.
     """
 
@@ -279,16 +292,16 @@ class Habits(NamedTuple):
 
 
 AUTHORS = {
-    "soft": Habits("lmnvou", 3.0, 0.45, 0.05, 0.20, 0.05),
-    "hard": Habits("bdkrti", 3.0, 0.25, 0.40, 0.03, 0.20),
+    "soft": AuthorStyle("lmnvou", 3.0, 0.45, 0.05, 0.20, 0.05),
+    "hard": AuthorStyle("bdkrti", 3.0, 0.25, 0.40, 0.03, 0.20),
 }
 # What neither author writes: the same for both, so that it says nothing.
 NEVER = -20.0
 
 
 @functools.cache
-def chain(habits: Habits) -> Float[np.ndarray, "C C"]:
-    """The probability of each character behind each: syllables of consonant and vowel, words, and marks behind them."""
+def character_transitions(habits: AuthorStyle) -> Float[np.ndarray, "C C"]:
+    """Return the transition matrix of a Markov chain over characters: syllables, words, punctuation."""
     table = np.zeros((len(CHARACTERS), len(CHARACTERS)))
     weights = np.array([habits.favored if letter in habits.letters else 1.0 for letter in CHARACTERS])
 
@@ -312,9 +325,9 @@ def chain(habits: Habits) -> Float[np.ndarray, "C C"]:
     return table
 
 
-def write(habits: Habits, random: np.random.Generator, length: int) -> str:
-    """A text of so many characters, which begins with a word."""
-    cumulative, at, text = np.cumsum(chain(habits), axis=1), CHARACTERS.index(SPACE), []
+def sample_text(habits: AuthorStyle, random: np.random.Generator, length: int) -> str:
+    """Sample a text of so many characters, which begins with a word."""
+    cumulative, at, text = np.cumsum(character_transitions(habits), axis=1), CHARACTERS.index(SPACE), []
     for drawn in random.random(length):
         # Rounding may leave the last sum below what is drawn.
         at = min(int(np.searchsorted(cumulative[at], drawn, side="right")), len(CHARACTERS) - 1)
@@ -322,14 +335,14 @@ def write(habits: Habits, random: np.random.Generator, length: int) -> str:
     return "".join(text)
 
 
-def log_likelihood(habits: Habits, before: str, text: str) -> float:
-    """Log p(text | the character before it), in nats; `NEVER` for a step that the author never takes."""
-    table = chain(habits)
+def log_likelihood(habits: AuthorStyle, before: str, text: str) -> float:
+    """Return log p(text | the character before it), in nats; `NEVER` for each impossible transition."""
+    table = character_transitions(habits)
     steps = zip(before[-1] + text, text, strict=False)
     of_steps = [table[CHARACTERS.index(first), CHARACTERS.index(second)] for first, second in steps]
     return float(sum(np.log(step) if step > 0 else NEVER for step in of_steps))
 
 
-def author_of(before: str, text: str) -> str:
-    """Who writes such a text with the greatest probability: no judge of both is right more often."""
+def classify_author(before: str, text: str) -> str:
+    """Return the most probable author of a text, the Bayes-optimal decision."""
     return max(AUTHORS, key=lambda name: log_likelihood(AUTHORS[name], before, text))

@@ -1,4 +1,4 @@
-"""Linear functions learned in context: f(x) from examples of f in the prompt, by no gradient (Garg et al. 2022)."""
+"""In-context linear regression: predict f(x) from examples of f in the prompt, without gradients (Garg et al. 2022)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from experiments.in_context_learning.linear_regression import Functions, as_vectors, draw, least_squares, ridge
+from experiments.in_context_learning.linear_functions import (
+    FunctionBatch,
+    interleave,
+    least_squares,
+    ridge_regression,
+    sample_functions,
+)
 from transformer.attention.sites import Site
 from transformer.config import Amount, BatchRows, Config, Examples, Looked, Positive, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, GeneratedBatches, Source
@@ -19,7 +25,7 @@ from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, Report
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearFunctionsConfig(Config, path="config.task"):
+class LinearRegressionConfig(Config, path="config.task"):
     """Batches of `batch_size` functions of so many `dimensions`, each with 2 x dimensions + 1 points x_1, y_1, x_2, ...
 
     What is shown of f(x) has a normal error of deviation `noise`. Without any, least squares is without fault from as
@@ -32,29 +38,31 @@ class LinearFunctionsConfig(Config, path="config.task"):
 
     dimensions: Positive = 8
     noise: Amount = 1.0
-    fewest: Positive | None = None
+    min_dimensions: Positive | None = None
     batch_size: BatchRows = 64
     num_eval_examples: Examples = 1024
     num_probe_examples: Looked = 2
 
     def _check(self) -> None:
-        if self.fewest is not None and self.fewest > self.dimensions:
-            raise UserError(f"config.task.fewest={self.fewest} must be at most dimensions={self.dimensions}")
+        if self.min_dimensions is not None and self.min_dimensions > self.dimensions:
+            raise UserError(
+                f"config.task.min_dimensions={self.min_dimensions} must be at most dimensions={self.dimensions}"
+            )
 
     @property
     def points(self) -> int:
-        """How many points a function is shown by: one is asked behind 0 to 2 x dimensions examples."""
+        """The number of points of a function: each is predicted from 0 to 2 x dimensions examples."""
         return 2 * self.dimensions + 1
 
-    def draw(self, random: np.random.Generator, fewest: int | None = None) -> Functions:
-        """The functions of a batch."""
-        return draw(random, self.batch_size, self.points, self.dimensions, self.noise, fewest)
+    def sample(self, random: np.random.Generator, min_dimensions: int | None = None) -> FunctionBatch:
+        """Sample a batch of functions."""
+        return sample_functions(random, self.batch_size, self.points, self.dimensions, self.noise, min_dimensions)
 
 
-class LinearFunctions(PlainTask):
-    """The task: implements transformer.tasks.task.Task."""
+class LinearRegression(PlainTask):
+    """In-context linear regression: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: LinearFunctionsConfig, rows_multiple: int = 1):
+    def __init__(self, config: LinearRegressionConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config = config
         shape = (config.batch_size, 2 * config.points, config.dimensions + 1)
@@ -62,15 +70,15 @@ class LinearFunctions(PlainTask):
         self.interface = TaskInterface(inputs, {"numbers": 1}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("next_value", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        shown = as_vectors(config.draw(np.random.default_rng((VALIDATION_SEED + 1, 0))))
+        shown = interleave(config.sample(np.random.default_rng((VALIDATION_SEED + 1, 0))))
         self.probe_batch = {"vectors": shown[: config.num_probe_examples]}
 
     def source(self, seed: int) -> Source:
-        """Functions that are drawn anew at every step."""
-        return GeneratedBatches(lambda random: batch_of(self.config.draw(random, self.config.fewest)), seed)
+        """Return an endless source of functions that are sampled anew at every step."""
+        return GeneratedBatches(lambda random: make_batch(self.config.sample(random, self.config.min_dimensions)), seed)
 
     def totals(self, batch: Batch) -> dict[str, Array]:
-        """The points that are asked for."""
+        """Return the number of predicted points."""
         return {"points": jnp.float32(np.prod(batch["shown"].shape))}
 
     def _answers(self, view: View, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B N"], Any]:
@@ -88,19 +96,20 @@ class LinearFunctions(PlainTask):
         return loss, LossAux.of(aux, view.extra, {"loss": loss})
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn = GeneratedBatches(lambda random: self.config.draw(random)._asdict(), seed)
+        drawn = GeneratedBatches(lambda random: self.config.sample(random)._asdict(), seed)
         functions = [
-            Functions(**drawn[number]) for number in range(-(-self.config.num_eval_examples // self.config.batch_size))
+            FunctionBatch(**drawn[number])
+            for number in range(-(-self.config.num_eval_examples // self.config.batch_size))
         ]
 
         def step(view: View, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
             return {}, {"answers": self._answers(view, batch, None)[0]}
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
-            whole = Functions(*map(np.concatenate, zip(*functions, strict=True)))
+            whole = FunctionBatch(*map(np.concatenate, zip(*functions, strict=True)))
             return report(whole, np.asarray(rows["answers"], np.float64), self.config.noise)
 
-        batches = [batch_of(each) for each in functions]
+        batches = [make_batch(each) for each in functions]
         return Evaluation("functions", split, batches, step, finish, at_end=split == "test")
 
     def labels(self, sites: Sequence[Site]) -> Labels:
@@ -110,22 +119,26 @@ class LinearFunctions(PlainTask):
         return Labels({"steps": (names,) * count}, tuple(f"function {number + 1}" for number in range(count)))
 
 
-def batch_of(functions: Functions) -> dict[str, np.ndarray]:
-    """What is fed, and what is to be predicted at every x."""
-    return {"vectors": as_vectors(functions), "shown": functions.shown.astype(np.float32)}
+def make_batch(functions: FunctionBatch) -> dict[str, np.ndarray]:
+    """Return the model's inputs, and the value to predict at every x."""
+    return {"vectors": interleave(functions), "shown": functions.noisy_values.astype(np.float32)}
 
 
-def report(functions: Functions, answers_BxN: Float[np.ndarray, "B N"], noise: float) -> Report:
-    """Mean squared errors of f(x) behind k examples: the model's, that of least squares, the least possible.
+def report(functions: FunctionBatch, answers_BxN: Float[np.ndarray, "B N"], noise: float) -> Report:
+    """Report mean squared errors of f(x) after k examples: the model's, least squares', and the Bayes-optimal one.
 
-    `zero` is that of always saying 0. `of_least_squares` is the model's at the greatest k over that of least squares,
-    where noise leaves it any.
+    `zero_baseline` is the error of always predicting 0. `error_over_least_squares` compares the model with least
+    squares at the greatest k, if there is noise.
     """
 
     def errors(guesses_BxN: np.ndarray) -> np.ndarray:
         return np.square(guesses_BxN - functions.values).mean(axis=0)
 
-    methods = {"error": answers_BxN, "least_squares": least_squares(functions), "least": ridge(functions, noise)}
+    methods = {
+        "squared_error": answers_BxN,
+        "least_squares": least_squares(functions),
+        "bayes_optimal": ridge_regression(functions, noise),
+    }
     of_methods = {name: errors(guesses) for name, guesses in methods.items()}
     last, dimensions = answers_BxN.shape[1] - 1, functions.points.shape[-1]
     scalars = {
@@ -133,10 +146,12 @@ def report(functions: Functions, answers_BxN: Float[np.ndarray, "B N"], noise: f
         for name, errors_N in of_methods.items()
         for known in sorted({0, -(-dimensions // 2), dimensions, last})
     }
-    scalars["zero"] = float(errors(np.zeros_like(answers_BxN)).mean())
+    scalars["zero_baseline"] = float(errors(np.zeros_like(answers_BxN)).mean())
     if noise:
-        scalars["of_least_squares"] = float(of_methods["error"][last] / of_methods["least_squares"][last])
+        scalars["error_over_least_squares"] = float(
+            of_methods["squared_error"][last] / of_methods["least_squares"][last]
+        )
     return Report(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
 
 
-TASK = TaskSpec(LinearFunctionsConfig, LinearFunctions)
+TASK = TaskSpec(LinearRegressionConfig, LinearRegression)

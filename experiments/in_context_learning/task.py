@@ -1,4 +1,4 @@
-"""Episodes learned in context by next-token prediction alone: word maps, edits of words, and two authors' style."""
+"""In-context learning by next-token prediction: word translation, string edits, and author style."""
 
 import dataclasses
 import enum
@@ -18,13 +18,13 @@ from experiments.in_context_learning.data import (
     CHARACTERS,
     STOP,
     Episode,
-    RuleEdits,
-    WordMaps,
-    author_of,
-    prompt_of,
-    shots_of,
-    text_of,
-    write,
+    StringEdits,
+    WordTranslation,
+    classify_author,
+    format_pairs,
+    parse_prompt,
+    sample_text,
+    shots_by_character,
 )
 from transformer.attention.sites import Site, between
 from transformer.config import (
@@ -65,23 +65,23 @@ from transformer.tasks.text_task import CONTINUATION_READER, real_places
 
 
 class Problem(enum.Enum):
-    """What is to be learned from a prompt.
+    """What is learned from a prompt.
 
-    maps: a language of one's own, letter by letter, from translated words. edits: what is done to words, one or two
-    edits. style: which of two authors writes.
+    word_translation: a language that maps letters to letters, from translated words. string_edits: a composition of one
+    or two edits of words. style: which of two authors writes.
     """
 
-    MAPS = "maps"
-    EDITS = "edits"
+    WORD_TRANSLATION = "word_translation"
+    STRING_EDITS = "string_edits"
     STYLE = "style"
 
 
-_PAIRED = (Problem.MAPS, Problem.EDITS)
+_PAIRED = (Problem.WORD_TRANSLATION, Problem.STRING_EDITS)
 # The problems of which a field of the config says something; all where it is absent.
 _ASKED_OF = {
-    **dict.fromkeys(("symbols", "shortest", "longest", "shots"), _PAIRED),
-    "letters": (Problem.MAPS,),
-    **dict.fromkeys(("length", "prompt"), (Problem.STYLE,)),
+    **dict.fromkeys(("alphabet_size", "min_word_length", "max_word_length", "shots"), _PAIRED),
+    "num_letters": (Problem.WORD_TRANSLATION,),
+    **dict.fromkeys(("text_length", "prompt_length"), (Problem.STYLE,)),
 }
 
 
@@ -90,28 +90,28 @@ Letters = Annotated[int, Range(1, 2**6)]
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodesConfig(Config, path="config.task"):
+class InContextLearningConfig(Config, path="config.task"):
     """Batches of `batch_size` new episodes at every step; `num_eval_examples` held-out ones are evaluated.
 
-    Of maps and edits: words of `shortest` to `longest` letters of an alphabet of `symbols`, of which a map has so many
-    `letters` (an edit all of them), and as many pairs as the greatest of `shots`, the numbers of pairs behind which
-    answers are measured, and one. Of style: texts of `length` characters, the first `prompt` of which are the prompt.
-    Of unseen episodes `num_probe_examples` are mapped, beside `num_repeated_sequences` examples of random tokens that
-    repeat, which show induction heads.
+    Of maps and edits: words of `min_word_length` to `max_word_length` letters of an alphabet of `alphabet_size`, of
+    which a map has so many `letters` (an edit all of them), and as many pairs as the greatest of `shots`, the numbers
+    of pairs behind which answers are measured, and one. Of style: texts of `length` characters, the first `prompt` of
+    which are the prompt. Of unseen episodes `num_probe_examples` are mapped, beside `num_repeated_sequences` examples
+    of random tokens that repeat, which show induction heads.
 
     Raises:
         UserError: For values out of range, and for a field that says nothing of the problem but has another value than
             its default.
     """
 
-    problem: Problem = Problem.MAPS
-    symbols: int = 26
-    letters: int = 6
-    shortest: int = 3
-    longest: Letters = 3
+    problem: Problem = Problem.WORD_TRANSLATION
+    alphabet_size: int = 26
+    num_letters: int = 6
+    min_word_length: int = 3
+    max_word_length: Letters = 3
     shots: Annotated[tuple[Count, ...], Items(least=1, distinct=True)] = (0, 1, 2, 4, 8)
-    length: int = 96
-    prompt: Positive = 48
+    text_length: int = 96
+    prompt_length: Positive = 48
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 512
     num_probe_examples: Looked = 2
@@ -125,36 +125,38 @@ class EpisodesConfig(Config, path="config.task"):
                     f"config.task.{field.name}={value} says nothing of problem={self.problem.value}: leave it out, or "
                     f"say problem={' or '.join(problem.value for problem in problems)}"
                 )
-        if self.prompt >= self.length:
-            raise UserError(f"config.task.prompt={self.prompt} must be less than length={self.length}")
+        if self.prompt_length >= self.text_length:
+            raise UserError(
+                f"config.task.prompt_length={self.prompt_length} must be less than text_length={self.text_length}"
+            )
         match self.problem:
-            case Problem.MAPS:
-                sizes, words = (self.symbols, self.letters), 2 * self.pairs
-            case Problem.EDITS:
+            case Problem.WORD_TRANSLATION:
+                sizes, words = (self.alphabet_size, self.num_letters), 2 * self.pairs
+            case Problem.STRING_EDITS:
                 # One word in so many is held out; two edits take away at most two letters.
-                sizes, words = (self.symbols, self.symbols), 4 * episodes.HELD_OUT * self.pairs
+                sizes, words = (self.alphabet_size, self.alphabet_size), 4 * episodes.HELD_OUT * self.pairs
             case Problem.STYLE:
                 return
             case _:
                 assert_never(self.problem)
-        least = 3 if self.problem is Problem.EDITS else 2
-        episodes.check_words(*sizes, self.shortest, self.longest, least=least, words=words)
-        if self.problem is Problem.MAPS:
-            episodes.check_maps(*sizes)
+        least = 3 if self.problem is Problem.STRING_EDITS else 2
+        episodes.check_word_sizes(*sizes, self.min_word_length, self.max_word_length, least=least, words=words)
+        if self.problem is Problem.WORD_TRANSLATION:
+            episodes.check_translation_sizes(*sizes)
 
     @property
     def pairs(self) -> int:
-        """The pairs of an episode."""
+        """The number of pairs of an episode."""
         return max(self.shots) + 1
 
     @property
     def rules(self) -> episodes.Problem | None:
-        """Whence the rules of pairs come; None where there are no pairs."""
+        """The distribution over rules; None for style."""
         match self.problem:
-            case Problem.MAPS:
-                return WordMaps(self.symbols, self.letters, self.shortest, self.longest)
-            case Problem.EDITS:
-                return RuleEdits(self.symbols, self.shortest, self.longest)
+            case Problem.WORD_TRANSLATION:
+                return WordTranslation(self.alphabet_size, self.num_letters, self.min_word_length, self.max_word_length)
+            case Problem.STRING_EDITS:
+                return StringEdits(self.alphabet_size, self.min_word_length, self.max_word_length)
             case Problem.STYLE:
                 return None
             case _:
@@ -162,17 +164,17 @@ class EpisodesConfig(Config, path="config.task"):
 
     @property
     def alphabet(self) -> str:
-        """Every character that an episode can have."""
+        """Every character of episodes."""
         return CHARACTERS if self.rules is None else self.rules.alphabet + ARROW + STOP
 
     @property
     def context(self) -> int:
-        """The places of a row, as many as the longest episode has characters; its last one is only predicted."""
-        return self.length if self.rules is None else self.pairs * self.rules.widest
+        """The length of a row: that of the longest episode."""
+        return self.text_length if self.rules is None else self.pairs * self.rules.max_pair_length
 
 
-class Told(NamedTuple):
-    """An episode as a row: its text, how many pairs stand before each character of an answer (else -1), its rule."""
+class EpisodeRow(NamedTuple):
+    """An episode as text, with the number of pairs before each character of an answer (else -1), and its rule."""
 
     text: str
     shots: list[int]
@@ -180,13 +182,13 @@ class Told(NamedTuple):
     episode: Episode | None = None
 
 
-class Episodes(PlainTask):
-    """The task: implements transformer.tasks.task.Task."""
+class InContextLearning(PlainTask):
+    """In-context learning: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: EpisodesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
+    def __init__(self, config: InContextLearningConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.tokenizer = config, tokenizer
-        self.interface = interface_of(config, tokenizer)
+        self.interface = make_interface(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`key_for`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         splits = (("validation", VALIDATION_SEED), ("test", TEST_SEED))
@@ -206,15 +208,15 @@ class Episodes(PlainTask):
         texts = tokenizer.encode([told.text[:-1] for told in self._shown])
         self.probe_batch = padded([*texts, *self._repeats.tokens.tolist()], tokenizer)
 
-    def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[Told]:
+    def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[EpisodeRow]:
         """So many episodes; texts of authors are never the same twice, and none is held out."""
         config, rules = self.config, self.config.rules
         if rules is None:
             names = [list(AUTHORS)[number] for number in random.integers(0, len(AUTHORS), count)]
-            texts = [write(AUTHORS[name], random, config.length) for name in names]
-            return [Told(text, [-1] * len(text), name) for text, name in zip(texts, names, strict=True)]
-        drawn = [rules.draw(random, config.pairs, unseen=unseen) for _ in range(count)]
-        return [Told(text_of(each.pairs), shots_of(each.pairs), each.rule, each) for each in drawn]
+            texts = [sample_text(AUTHORS[name], random, config.text_length) for name in names]
+            return [EpisodeRow(text, [-1] * len(text), name) for text, name in zip(texts, names, strict=True)]
+        drawn = [rules.sample(random, config.pairs, unseen=unseen) for _ in range(count)]
+        return [EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule, each) for each in drawn]
 
     def source(self, seed: int) -> Source:
         """Episodes that are drawn anew at every step."""
@@ -222,7 +224,7 @@ class Episodes(PlainTask):
             lambda random: self._batch(self._draw(random, self.config.batch_size, unseen=False)), seed
         )
 
-    def _batch(self, drawn: Sequence[Told]) -> dict[str, np.ndarray]:
+    def _batch(self, drawn: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
         """Rows of one width: what is read, what follows each token, and behind how many pairs it is an answer's."""
         shape = len(drawn), self.config.context
         tokens, labels, shots = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
@@ -253,7 +255,7 @@ class Episodes(PlainTask):
         metrics = {"loss": sums.cross_entropy / totals["tokens"], "accuracy": sums.correct / totals["tokens"]}
         return metrics["loss"], LossAux.of(aux, view.extra, metrics)
 
-    def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[Told]]:
+    def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[EpisodeRow]]:
         """Batches of `examples` episodes in all."""
         batches = range(-(-self.config.num_eval_examples // self.config.batch_size))
         return [
@@ -273,7 +275,7 @@ class Episodes(PlainTask):
             logits_BxTxV, _ = self._logits(view, batch, None)
             return {
                 "loss": self._sums(logits_BxTxV, batch).cross_entropy,
-                "right": right_answers(logits_BxTxV, batch, shots),
+                "right": correct_answers(logits_BxTxV, batch, shots),
                 "examples": jnp.float32(len(batch["tokens"])),
                 **self.totals(batch),
             }, None
@@ -281,13 +283,15 @@ class Episodes(PlainTask):
         @functools.cache
         def best() -> list[float]:
             whole = [told.episode for part in drawn for told in part if told.episode is not None]
-            return [float(np.mean([rules.best(episode, known) for episode in whole])) for known in shots]
+            return [
+                float(np.mean([rules.bayes_optimal_accuracy(episode, known) for episode in whole])) for known in shots
+            ]
 
         def finish(sums: Mapping[str, Any], rows: object) -> Report:
             right = np.asarray(sums["right"]) / float(sums["examples"])
             scalars = {f"{name}_loss": float(sums["loss"]) / float(sums["tokens"])}
             scalars |= {f"{name}_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
-            scalars |= {f"{name}_best_{known}": share for known, share in zip(shots, best(), strict=True)}
+            scalars |= {f"{name}_bayes_optimal_{known}": share for known, share in zip(shots, best(), strict=True)}
             return Report(scalars, note=f"{int(sums['examples'])} episodes with {name} rules")
 
         batches = [self._batch(part) for part in drawn]
@@ -296,25 +300,25 @@ class Episodes(PlainTask):
     def _style(self, split: str, seed: int) -> Evaluation:
         """How often the judge takes what is sampled behind a prompt for a text of the prompt's author."""
         config, drawn = self.config, self._held_out((seed,), unseen=True)
-        decoding = Decoding(max_new_tokens=config.length - config.prompt, temperature=1.0)
+        decoding = Decoding(max_new_tokens=config.text_length - config.prompt_length, temperature=1.0)
         told = [each for part in drawn for each in part]
 
-        def prompts(part: Sequence[Told]) -> dict[str, np.ndarray]:
-            return padded(self.tokenizer.encode([each.text[: config.prompt] for each in part]), self.tokenizer)
+        def prompts(part: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
+            return padded(self.tokenizer.encode([each.text[: config.prompt_length] for each in part]), self.tokenizer)
 
         def step(view: View, batch: Batch, key: Any) -> tuple[dict, dict]:
             return {}, {"tokens": roll_out(view, self.tokenizer, batch, decoding).tokens[:, 0]}
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> Report:
             said = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
-            cut = [(each.text[: config.prompt], each.text[config.prompt :]) for each in told]
+            cut = [(each.text[: config.prompt_length], each.text[config.prompt_length :]) for each in told]
             names = [each.rule for each in told]
             sampled = zip(cut, said, names, strict=True)
-            follows = [author_of(prompt, text) == name for (prompt, _), text, name in sampled]
-            own = [author_of(prompt, text) == name for (prompt, text), name in zip(cut, names, strict=True)]
+            follows = [classify_author(prompt, text) == name for (prompt, _), text, name in sampled]
+            own = [classify_author(prompt, text) == name for (prompt, text), name in zip(cut, names, strict=True)]
             samples = [{"prompt": prompt, "output": text} for (prompt, _), text in zip(cut[:4], said, strict=False)]
-            scalars = {"follows": float(np.mean(follows)), "authors_follow": float(np.mean(own))}
-            return Report(scalars, samples, note=f"{len(told)} prompts of {config.prompt} characters")
+            scalars = {"style_accuracy": float(np.mean(follows)), "style_accuracy_of_authors": float(np.mean(own))}
+            return Report(scalars, samples, note=f"{len(told)} prompts of {config.prompt_length} characters")
 
         return Evaluation("style", split, [prompts(part) for part in drawn], step, finish, at_end=split == "test")
 
@@ -328,7 +332,7 @@ class Episodes(PlainTask):
         shown = len(self._shown)
         titles = (*(told.rule for told in self._shown), *labels.titles[shown:])
         labels = with_repeats(dataclasses.replace(labels, titles=titles), self._repeats)
-        if self.config.problem is not Problem.MAPS:
+        if self.config.problem is not Problem.WORD_TRANSLATION:
             return labels
         links = (*(_links(told.episode) for told in self._shown if told.episode), *((),) * (len(rows) - shown))
         return dataclasses.replace(labels, links={site.name: links for site in between(sites, "tokens", "tokens")})
@@ -342,12 +346,14 @@ class Episodes(PlainTask):
         rules = self.config.rules
         if rules is None:
             return answers_by_continuing(view, self.tokenizer, request, request.texts)
-        own = {"max_new_tokens": rules.widest // 2, "stop_sequences": (STOP,)}
-        return answers_by_continuing(view, self.tokenizer, request, [prompt_of(text) for text in request.texts], **own)
+        own = {"max_new_tokens": rules.max_pair_length // 2, "stop_sequences": (STOP,)}
+        return answers_by_continuing(
+            view, self.tokenizer, request, [parse_prompt(text) for text in request.texts], **own
+        )
 
 
-def right_answers(logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Sequence[int]) -> Float[Array, " S"]:
-    """How many rows have no token wrong of the answer behind so many pairs."""
+def correct_answers(logits_BxTxV: Float[Array, "B T V"], batch: Batch, shots: Sequence[int]) -> Float[Array, " S"]:
+    """Count the rows whose answer after so many pairs has no wrong token."""
     wrong_BxT = jnp.argmax(logits_BxTxV, axis=-1) != jnp.asarray(batch["labels"])
     asked_BxTxS = jnp.asarray(batch["shots"])[..., None] == jnp.asarray(shots)
     return jnp.sum(~jnp.any(asked_BxTxS & wrong_BxT[..., None], axis=1), axis=0).astype(jnp.float32)
@@ -367,23 +373,23 @@ def _links(episode: Episode) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def interface_of(config: EpisodesConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    """What the task asks of a model."""
+def make_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+    """Return the model interface."""
     inputs = {name: InputSpec((config.batch_size, config.context)) for name in LANGUAGE_MODELING.inputs}
     return TaskInterface(
         inputs, {"tokens": tokenizer.vocabulary}, output=LANGUAGE_MODELING.output, decoded=config.context
     )
 
 
-def build(config: EpisodesConfig, directory: Path, rows_multiple: int = 1) -> Episodes:
-    """The task; the run directory keeps the tokenizer of its characters."""
+def build(config: InContextLearningConfig, directory: Path, rows_multiple: int = 1) -> InContextLearning:
+    """Build the task; the run directory stores its character tokenizer."""
     tokenizer = open_tokenizer(directory, TokenizerKind.CHARACTERS, 0, {"train": [config.alphabet]}, ())
-    return Episodes(config, tokenizer, rows_multiple)
+    return InContextLearning(config, tokenizer, rows_multiple)
 
 
-def synthetic(config: EpisodesConfig, rows_multiple: int = 1) -> Episodes:
-    """The task as it is: its data are made up anyway."""
-    return Episodes(config, characters([config.alphabet]), rows_multiple)
+def synthetic(config: InContextLearningConfig, rows_multiple: int = 1) -> InContextLearning:
+    """Build the task; its data are synthetic anyway."""
+    return InContextLearning(config, characters([config.alphabet]), rows_multiple)
 
 
-TASK = TaskSpec(EpisodesConfig, synthetic, build, Reader(interface_of, CONTINUATION_READER.read))
+TASK = TaskSpec(InContextLearningConfig, synthetic, build, Reader(make_interface, CONTINUATION_READER.read))

@@ -746,14 +746,14 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "linear_functions x regression_decoder",
+        "linear_regression x regression_decoder",
         {
             "name": "contract",
             # Three dimensions have fourteen steps: two devices can share them.
             "task": {
                 "name": "experiments.in_context_learning.linear_regression_task",
                 "dimensions": 3,
-                "fewest": 1,
+                "min_dimensions": 1,
                 "batch_size": 16,
                 "num_eval_examples": 16,
                 "num_probe_examples": 3,
@@ -773,15 +773,15 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "episodes x decoder",
+        "in_context_learning x decoder",
         {
             "name": "contract",
             # Two pairs of twelve characters: two devices can share them.
             "task": {
                 "name": "experiments.in_context_learning.task",
-                "problem": "edits",
-                "symbols": 8,
-                "longest": 4,
+                "problem": "string_edits",
+                "alphabet_size": 8,
+                "max_word_length": 4,
                 "shots": (0, 1),
                 "batch_size": 16,
                 "num_eval_examples": 16,

@@ -42,7 +42,7 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
         ("experiments.summarization.task", "known"),
         ("experiments.few_shot.task", "image_size"),
         ("translation", "tokens_per_batch"),
-        ("experiments.in_context_learning.task", "longest"),
+        ("experiments.in_context_learning.task", "max_word_length"),
     ],
 )
 def test_what_a_task_makes_one_by_one_has_a_greatest_number(task: str, key: str) -> None:

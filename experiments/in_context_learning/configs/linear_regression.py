@@ -1,13 +1,13 @@
-r"""Linear functions learned in context, beside least squares (Garg et al. 2022).
+r"""In-context linear regression compared with least squares (Garg et al. 2022).
 
     python -m launch.train --config=experiments/in_context_learning/configs/linear_regression.py \
         --workdir=runs/linear_functions
 
-Needs no data. Ten to twenty minutes on one core. Every row is another function of 5 dimensions, shown by examples whose
-values have an error of deviation 1; the next value is predicted, and nothing is learned at the test but by reading.
-Expect an error behind 10 examples of 0.90 of that of least squares on the same examples (`of_least_squares`) and 1.33
-of the least possible: results/linear_functions.md. Functions of fewer dimensions among the training ones show the way,
-where all of 5 alone leave the loss where it is for thousands of steps.
+Needs no data. Takes 10 to 20 minutes on one CPU core. Every row is another function of 5 dimensions, shown by examples
+with noise of standard deviation 1; the model predicts the next value, and at test time learns only from its input.
+Expected squared error after 10 examples: 0.90 of that of least squares (`error_over_least_squares`), 1.33 of the
+Bayes-optimal error. See results/linear_functions.md. Training functions of fewer dimensions (`min_dimensions`) help
+learning start: with all of 5 dimensions the loss stays flat for thousands of steps.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ DIMENSIONS = 5
 
 
 def get_config() -> ConfigDict:
-    """6,000 batches of 64 functions; 4 layers, width 64, positions for 2 x 5 + 1 points and their values."""
+    """Build the config: 6,000 batches of 64 functions; 4 layers, width 64, 2 x 5 + 1 points and their values."""
     return ConfigDict(
         {
             "name": "linear_regression",
@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "experiments.in_context_learning.linear_regression_task",
                 "dimensions": DIMENSIONS,
-                "fewest": 1,
+                "min_dimensions": 1,
             },
             "model": {"family": "regression_decoder", "max_length": 4 * DIMENSIONS + 2, "scan_unroll": 4},
             "optimizer": {

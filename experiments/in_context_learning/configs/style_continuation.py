@@ -1,11 +1,11 @@
-r"""Style by prompt: a text goes on as it began, in the hand of one of two authors.
+r"""Style continuation: continue a text in the style of its author, one of two.
 
     python -m launch.train --config=experiments/in_context_learning/configs/style_continuation.py \
         --workdir=runs/two_authors
 
-Needs no data. Less than a minute on one core. The authors are chains of letters, so that the author of what is sampled
-behind a prompt can be computed. Expect 0.97 of the continuations to be of their prompt's author (`follows`), as all of
-the authors' own are (`authors_follow`): results/two_authors.md.
+Needs no data. Takes less than a minute on one CPU core. The authors are Markov chains of letters, so the most probable
+author of a sampled continuation can be computed. Expect 0.97 of the continuations to be of their prompt's author
+(`style_accuracy`); of the authors' own texts all are (`style_accuracy_of_authors`): results/two_authors.md.
 
     python -m launch.generate --workdir=runs/two_authors --text='lumo vanu, ' --temperature=1 --max_new_tokens=40
 """
@@ -16,7 +16,7 @@ from experiments.in_context_learning.configs import word_translation
 
 
 def get_config() -> ConfigDict:
-    """400 batches of 32 texts of 96 characters, 48 of which are prompts at the test."""
+    """Build the config: 400 batches of 32 texts of 96 characters, the first 48 of which are the prompt."""
     config = word_translation.get_config()
     config.name = "style_continuation"
     config.steps = 400

@@ -1,14 +1,14 @@
-"""Words of languages that no parameter knows, translated by the examples in the prompt; `:small` is a smaller model.
+"""Word translation learned in context: languages that map letters to letters, new in every episode.
 
     python -m launch.train --config=experiments/in_context_learning/configs/word_translation.py --workdir=runs/word_maps
 
-Needs no data. Every row is another map of six letters to others, shown by words and their translations, and what comes
-next is predicted: nothing else. Expect, of maps that training never has, more whole words right behind more pairs,
-unseen_accuracy_0 < _1 < _8, and the larger model to gain more by them; unseen_best_k is what can be had behind k pairs.
-Expect 0.00, 0.08 and 0.39 on the test maps, and 0.00, 0.07 and 0.28 by the small model, in six and four minutes; the
-larger has 0.60 behind eight pairs if it trains for 10,000 steps: results/word_maps.md. Two layers of width 32 only
-learn which letters a language has. `python -m launch.maps --workdir=runs/word_maps` shows what each head reads, and
-would name one that reads the translations of the letter that is asked for: none does so sharply.
+`:small` is a smaller model. Needs no data; takes six and four minutes on a CPU core. Every row has its own map of six
+letters, shown by words and their translations; the model is trained on next-token prediction only. Expected accuracy on
+held-out maps (`unseen_accuracy_k`) after 0, 1 and 8 pairs: 0.00, 0.08 and 0.39; 0.00, 0.07 and 0.28 with `:small`; 0.60
+after 8 pairs if the larger model trains for 10,000 steps. `unseen_bayes_optimal_k` is the upper bound. See
+results/word_maps.md. Two layers of width 32 only learn which letters a language has.
+`python -m launch.maps --workdir=runs/word_maps` shows what each head attends to, and would name one that attends to the
+translations of the queried letter: none does so sharply.
 
     python -m launch.generate --workdir=runs/word_maps --text='abc => QXR ; cab => RQX ; bca =>'
 """
@@ -22,7 +22,7 @@ SIZES = {"small": (2, 64, 2, 3e-3), "large": (3, 96, 4, 2e-3)}
 
 
 def get_config(size: Literal["small", "large"] = "large") -> ConfigDict:
-    """3,000 batches of 32 episodes of nine pairs, by a decoder of 221,000 or 66,000 parameters in its blocks."""
+    """Build the config: 3,000 batches of 32 episodes of nine pairs; 221,000 or 66,000 parameters in the blocks."""
     layers, width, heads, rate = SIZES[size]
     return ConfigDict(
         {

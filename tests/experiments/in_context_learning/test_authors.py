@@ -3,16 +3,24 @@
 import numpy as np
 import pytest
 
-from experiments.in_context_learning.data import AUTHORS, CHARACTERS, NEVER, author_of, chain, log_likelihood, write
+from experiments.in_context_learning.data import (
+    AUTHORS,
+    CHARACTERS,
+    NEVER,
+    character_transitions,
+    classify_author,
+    log_likelihood,
+    sample_text,
+)
 
 PLACES = {character: place for place, character in enumerate(CHARACTERS)}
 
 
 @pytest.mark.parametrize("name", AUTHORS)
 def test_a_text_has_the_steps_of_its_authors_chain(name: str) -> None:
-    table = chain(AUTHORS[name])
+    table = character_transitions(AUTHORS[name])
     np.testing.assert_allclose(table.sum(axis=1), 1, atol=1e-12)
-    text = write(AUTHORS[name], np.random.default_rng(0), 24_000)
+    text = sample_text(AUTHORS[name], np.random.default_rng(0), 24_000)
     counted = np.zeros_like(table)
     np.add.at(counted, ([PLACES[each] for each in text[:-1]], [PLACES[each] for each in text[1:]]), 1)
     often = counted.sum(axis=1) > 800
@@ -22,7 +30,7 @@ def test_a_text_has_the_steps_of_its_authors_chain(name: str) -> None:
 
 
 def test_a_likelihood_is_the_product_of_its_steps() -> None:
-    table = chain(AUTHORS["soft"])
+    table = character_transitions(AUTHORS["soft"])
     steps = [table[PLACES[first], PLACES[second]] for first, second in ("lu", "u,", ", ", " m")]
     assert log_likelihood(AUTHORS["soft"], "bal", "u, m") == pytest.approx(np.log(np.prod(steps)))
     # What neither writes says nothing of who wrote it.
@@ -34,7 +42,10 @@ def test_a_likelihood_is_the_product_of_its_steps() -> None:
 def test_the_judge_knows_the_authors_by_their_texts_and_not_by_what_is_before() -> None:
     random = np.random.default_rng(1)
     for name, habits in AUTHORS.items():
-        texts = [write(habits, random, 48) for _ in range(50)]
-        assert np.mean([author_of(" ", text) == name for text in texts]) > 0.95
+        texts = [sample_text(habits, random, 48) for _ in range(50)]
+        assert np.mean([classify_author(" ", text) == name for text in texts]) > 0.95
         other = next(each for each in AUTHORS if each != name)
-        assert np.mean([author_of(write(AUTHORS[other], random, 20) + " ", text) == name for text in texts]) > 0.95
+        assert (
+            np.mean([classify_author(sample_text(AUTHORS[other], random, 20) + " ", text) == name for text in texts])
+            > 0.95
+        )

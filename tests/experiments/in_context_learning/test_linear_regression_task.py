@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.in_context_learning.linear_regression import Functions, draw, least_squares
-from experiments.in_context_learning.linear_regression_task import LinearFunctions, LinearFunctionsConfig, report
+from experiments.in_context_learning.linear_functions import FunctionBatch, least_squares, sample_functions
+from experiments.in_context_learning.linear_regression_task import LinearRegression, LinearRegressionConfig, report
 from transformer.config import UserError
 from transformer.tasks.task import View
 
 
 @pytest.fixture(scope="module")
-def task() -> LinearFunctions:
-    return LinearFunctions(LinearFunctionsConfig(dimensions=3, batch_size=8, num_eval_examples=24, fewest=1))
+def task() -> LinearRegression:
+    return LinearRegression(LinearRegressionConfig(dimensions=3, batch_size=8, num_eval_examples=24, min_dimensions=1))
 
 
 def of_model(answers: Any) -> View:
@@ -24,7 +24,7 @@ def of_model(answers: Any) -> View:
     return View(model, None, {}, {}, np.int32(0), False)  # type: ignore[arg-type]
 
 
-def test_batches_are_of_seed_and_step_and_show_points_and_values_in_turn(task: LinearFunctions) -> None:
+def test_batches_are_of_seed_and_step_and_show_points_and_values_in_turn(task: LinearRegression) -> None:
     batch, again = task.source(3)[7], task.source(3)[7]
     np.testing.assert_array_equal(batch["vectors"], again["vectors"])
     assert all((other["vectors"] != batch["vectors"]).any() for other in (task.source(3)[8], task.source(4)[7]))
@@ -39,7 +39,7 @@ def test_batches_are_of_seed_and_step_and_show_points_and_values_in_turn(task: L
     assert labels.tokens["steps"][0][:3] == ("x1", "y1", "x2")
 
 
-def test_the_loss_is_the_mean_squared_error_of_the_next_value(task: LinearFunctions) -> None:
+def test_the_loss_is_the_mean_squared_error_of_the_next_value(task: LinearRegression) -> None:
     batch = task.source(0)[0]
     view = of_model(lambda vectors: vectors[..., :1] * 2)
     loss, aux = task.objectives[0].loss(view, batch, task.totals(batch), None)
@@ -48,7 +48,7 @@ def test_the_loss_is_the_mean_squared_error_of_the_next_value(task: LinearFuncti
     assert float(aux.metrics["loss"]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_evaluations_are_of_all_dimensions_and_measure_what_is_answered(task: LinearFunctions) -> None:
+def test_evaluations_are_of_all_dimensions_and_measure_what_is_answered(task: LinearRegression) -> None:
     evaluation = task.evaluations[0]
     assert [(each.name, each.split, each.at_end) for each in task.evaluations] == [
         ("functions", "validation", False),
@@ -59,46 +59,46 @@ def test_evaluations_are_of_all_dimensions_and_measure_what_is_answered(task: Li
     rows = [np.asarray(evaluation.step(view, batch, None)[1]["answers"]) for batch in evaluation.batches]
     scalars = evaluation.finish({}, {"answers": np.concatenate(rows)}).scalars
     assert set(scalars) == {
-        *(f"{name}_{known}" for name in ("error", "least_squares", "least") for known in (0, 2, 3, 6)),
-        "zero",
-        "of_least_squares",
+        *(f"{name}_{known}" for name in ("squared_error", "least_squares", "bayes_optimal") for known in (0, 2, 3, 6)),
+        "zero_baseline",
+        "error_over_least_squares",
     }
     # To say 0 is all that can be done behind no example.
-    assert scalars["error_0"] == scalars["least_squares_0"] == scalars["least_0"]
-    assert scalars["least_6"] < scalars["least_squares_6"] < scalars["zero"]
+    assert scalars["squared_error_0"] == scalars["least_squares_0"] == scalars["bayes_optimal_0"]
+    assert scalars["bayes_optimal_6"] < scalars["least_squares_6"] < scalars["zero_baseline"]
 
 
 def test_a_report_by_hand() -> None:
-    functions = Functions(np.ones((2, 3, 1)), np.array([[2.0] * 3, [4.0] * 3]), np.array([[2.0, 4, 0], [4, 4, 0]]))
+    functions = FunctionBatch(np.ones((2, 3, 1)), np.array([[2.0] * 3, [4.0] * 3]), np.array([[2.0, 4, 0], [4, 4, 0]]))
     answers = np.array([[1.0, 2, 2], [1, 2, 5]])
     scalars = report(functions, answers, noise=1.0).scalars
-    assert [scalars[f"error_{known}"] for known in (0, 1, 2)] == [(1 + 9) / 2, (0 + 4) / 2, (0 + 1) / 2]
+    assert [scalars[f"squared_error_{known}"] for known in (0, 1, 2)] == [(1 + 9) / 2, (0 + 4) / 2, (0 + 1) / 2]
     # Means of what was shown: 3 and 4 behind two examples; ridge divides their sums by one more.
     assert scalars["least_squares_2"] == pytest.approx((1 + 0) / 2)
-    assert scalars["least_2"] == pytest.approx((0 + (4 - 8 / 3) ** 2) / 2)
-    assert scalars["zero"] == (4 + 16) / 2
-    assert scalars["of_least_squares"] == pytest.approx(1)
+    assert scalars["bayes_optimal_2"] == pytest.approx((0 + (4 - 8 / 3) ** 2) / 2)
+    assert scalars["zero_baseline"] == (4 + 16) / 2
+    assert scalars["error_over_least_squares"] == pytest.approx(1)
 
 
 def test_nothing_is_compared_with_least_squares_that_is_without_fault() -> None:
-    functions = draw(np.random.default_rng(0), 4, 7, 3, 0.0)
+    functions = sample_functions(np.random.default_rng(0), 4, 7, 3, 0.0)
     scalars = report(functions, functions.values * 1.01, 0.0).scalars
     assert scalars["least_squares_6"] < 1e-20
-    assert "of_least_squares" not in scalars
+    assert "error_over_least_squares" not in scalars
 
 
 def test_no_method_undercuts_the_least_error_on_the_whole() -> None:
-    functions = draw(np.random.default_rng(0), 3000, 7, 3, 1.0)
+    functions = sample_functions(np.random.default_rng(0), 3000, 7, 3, 1.0)
     scalars = report(functions, least_squares(functions), 1.0).scalars
-    assert scalars["of_least_squares"] == 1
-    assert scalars["least_6"] < 0.9 * scalars["least_squares_6"]
+    assert scalars["error_over_least_squares"] == 1
+    assert scalars["bayes_optimal_6"] < 0.9 * scalars["least_squares_6"]
     # The excess of least squares behind k examples of d dimensions is d / (k - d - 1).
     assert scalars["least_squares_6"] == pytest.approx(3 / (6 - 3 - 1), rel=0.15)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"dimensions": 0}, {"noise": -1.0}, {"fewest": 9}, {"batch_size": 0}, {"num_eval_examples": 0}]
+    "wrong", [{"dimensions": 0}, {"noise": -1.0}, {"min_dimensions": 9}, {"batch_size": 0}, {"num_eval_examples": 0}]
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
-        LinearFunctionsConfig(**wrong)
+        LinearRegressionConfig(**wrong)

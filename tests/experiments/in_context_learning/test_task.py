@@ -8,22 +8,31 @@ import numpy as np
 import pytest
 
 from experiments.in_context_learning.data import AUTHORS, is_held_out
-from experiments.in_context_learning.task import Episodes, EpisodesConfig, Problem, build, right_answers, synthetic
+from experiments.in_context_learning.task import (
+    InContextLearning,
+    InContextLearningConfig,
+    Problem,
+    build,
+    correct_answers,
+    synthetic,
+)
 from transformer.attention import Axis, Site
 from transformer.config import UserError, from_config
 from transformer.tasks.task import View
 
 FEW = {"batch_size": 4, "num_eval_examples": 8}
-SMALL = FEW | {"symbols": 8, "shots": (0, 2)}  # of pairs
+SMALL = FEW | {"alphabet_size": 8, "shots": (0, 2)}  # of pairs
 TOKENS = Axis("tokens")
 SITE = Site("decoder/self", TOKENS, TOKENS, layers=("0",), heads=("0",), causal=True)
 
 
-def task_of(problem: Problem, **changes: Any) -> Episodes:
-    return synthetic(EpisodesConfig(problem=problem, **((FEW if problem is Problem.STYLE else SMALL) | changes)))
+def task_of(problem: Problem, **changes: Any) -> InContextLearning:
+    return synthetic(
+        InContextLearningConfig(problem=problem, **((FEW if problem is Problem.STYLE else SMALL) | changes))
+    )
 
 
-def texts(task: Episodes, batch: Any) -> list[str]:
+def texts(task: InContextLearning, batch: Any) -> list[str]:
     """The rows with what follows their last token."""
     rows = zip(batch["tokens"], batch["labels"], batch["lengths"], strict=True)
     return [task.tokenizer.decode([*tokens[:length], labels[length - 1]]) for tokens, labels, length in rows]
@@ -60,7 +69,7 @@ def test_a_batch_is_of_seed_and_step_and_predicts_what_follows(problem: Problem)
 
 
 def test_the_loss_is_that_of_the_real_tokens() -> None:
-    task = task_of(Problem.EDITS)
+    task = task_of(Problem.STRING_EDITS)
     batch, random = task.source(0)[0], np.random.default_rng(0)
     assert len(set(batch["lengths"])) > 1
     logits = random.standard_normal((*batch["tokens"].shape, task.tokenizer.vocabulary))
@@ -76,11 +85,11 @@ def test_an_answer_is_right_if_all_of_it_is() -> None:
     labels = np.int32([[5, 1, 2, 3, 4, 3], [5, 2, 2, 3, 1, 3]])
     batch = {"labels": labels, "shots": np.int32([[-1, 0, 0, -1, 1, 1], [-1, 0, 0, -1, 1, 1]])}
     said = np.int32([[0, 1, 2, 0, 4, 3], [5, 2, 2, 3, 1, 2]])  # the second one's answer behind one pair lacks its end
-    assert right_answers(np.eye(6)[said], batch, (0, 1)).tolist() == [2, 1]
+    assert correct_answers(np.eye(6)[said], batch, (0, 1)).tolist() == [2, 1]
 
 
 def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:
-    task = task_of(Problem.MAPS)
+    task = task_of(Problem.WORD_TRANSLATION)
     names = [(each.name, each.split, each.at_end) for each in task.evaluations]
     assert names == [(name, split, split == "test") for split in ("validation", "test") for name in ("unseen", "seen")]
     for evaluation in task.evaluations:
@@ -99,11 +108,11 @@ def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:
         report = evaluation.finish(found, None)
         scalars = {name.removeprefix(f"{evaluation.name}_"): value for name, value in report.scalars.items()}
         assert scalars["accuracy_0"] == scalars["accuracy_2"] == 1
-        assert scalars["best_0"] < scalars["best_2"] < 1
+        assert scalars["bayes_optimal_0"] < scalars["bayes_optimal_2"] < 1
 
 
 def test_links_lead_to_where_a_letters_translation_stands() -> None:
-    task = task_of(Problem.MAPS, shots=(8,))
+    task = task_of(Problem.WORD_TRANSLATION, shots=(8,))
     labels = task.labels((SITE,))
     assert labels.links is not None
     links, tokens = labels.links["decoder/self"][0], labels.tokens["tokens"][0]
@@ -123,7 +132,7 @@ def test_links_lead_to_where_a_letters_translation_stands() -> None:
 
 
 def test_a_texts_style_is_judged_by_its_author() -> None:
-    task = task_of(Problem.STYLE, length=60, prompt=20, num_eval_examples=16)
+    task = task_of(Problem.STYLE, text_length=60, prompt_length=20, num_eval_examples=16)
     evaluation = task.evaluations[0]
     (batch, *_) = evaluation.batches
     assert batch["tokens"].shape == (4, 20)
@@ -131,8 +140,8 @@ def test_a_texts_style_is_judged_by_its_author() -> None:
     prompts = [task.tokenizer.decode(row) for row in whole.tolist()]
     # A model that says every prompt again follows its author; one that says another's mostly does not.
     again = evaluation.finish({}, {"tokens": np.concatenate([whole, whole], axis=1)})
-    assert again.scalars["follows"] > 0.9
-    assert again.scalars["authors_follow"] > 0.9
+    assert again.scalars["style_accuracy"] > 0.9
+    assert again.scalars["style_accuracy_of_authors"] > 0.9
     assert again.samples[0] == {"prompt": prompts[0], "output": prompts[0] * 2}
     titles = set(task.labels((SITE,)).titles[:-1])
     assert titles <= set(AUTHORS)
@@ -141,32 +150,32 @@ def test_a_texts_style_is_judged_by_its_author() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"symbols": 1},
-        {"shortest": 2, "problem": Problem.EDITS},
+        {"alphabet_size": 1},
+        {"min_word_length": 2, "problem": Problem.STRING_EDITS},
         {"shots": ()},
         {"shots": (1, 1)},
-        {"prompt": 96, "problem": Problem.STYLE},
-        {"symbols": 8, "problem": Problem.STYLE},
-        {"letters": 5, "problem": Problem.EDITS},
-        {"length": 48},
+        {"prompt_length": 96, "problem": Problem.STYLE},
+        {"alphabet_size": 8, "problem": Problem.STYLE},
+        {"num_letters": 5, "problem": Problem.STRING_EDITS},
+        {"text_length": 48},
         {"batch_size": 0},
         {"num_repeated_sequences": -1},
-        {"letters": 2, "symbols": 2, "shots": (0,)},
+        {"num_letters": 2, "alphabet_size": 2, "shots": (0,)},
     ],
 )
 def test_unfit_values_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
-        EpisodesConfig(**wrong)
+        InContextLearningConfig(**wrong)
 
 
 def test_repeated_tokens_need_not_be_mapped() -> None:
-    assert from_config(EpisodesConfig, {"num_repeated_sequences": 0}).num_repeated_sequences == 0
-    with pytest.raises(UserError, match="repeated=-1 must be at least 0"):
-        from_config(EpisodesConfig, {"num_repeated_sequences": -1})
+    assert from_config(InContextLearningConfig, {"num_repeated_sequences": 0}).num_repeated_sequences == 0
+    with pytest.raises(UserError, match="num_repeated_sequences=-1 must be at least 0"):
+        from_config(InContextLearningConfig, {"num_repeated_sequences": -1})
 
 
 def test_the_tokenizer_of_a_run_is_kept(tmp_path: Path) -> None:
-    config = EpisodesConfig(**SMALL)
+    config = InContextLearningConfig(**SMALL)
     first = build(config, tmp_path)
     assert (tmp_path / "tokenizer.json").exists()
     again = build(config, tmp_path)
