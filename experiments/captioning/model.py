@@ -54,11 +54,12 @@ class CaptionerConfig(Config, path="config.model"):
     `positions`: how annotations are told apart; with none, as in the paper, by the edges that convolutions see.
     `embedding`: size of the word embeddings, and of the output layer's input. `gated` multiplies z_t with beta_t
     (section 4.2.1). `doubly_stochastic`: weight of the penalty of equation 14 on positions that soft attention misses
-    or dwells on. `soft_share`: with hard attention, the probability that a training example is read softly (section
-    4.1).
+    or dwells on. `soft_attention_probability`: with hard attention, the probability that a training example is read
+    softly (section 4.1).
 
     Raises:
-        UserError: If `soft_share` is set without hard attention, or `doubly_stochastic` without soft attention.
+        UserError: If `soft_attention_probability` is set without hard attention, or `doubly_stochastic` without soft
+            attention.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
@@ -68,13 +69,13 @@ class CaptionerConfig(Config, path="config.model"):
     attention: CaptionerAttention = CaptionerAttention.SOFT
     gated: bool = True
     doubly_stochastic: Amount = 0.0
-    soft_share: Rate = 0.0
+    soft_attention_probability: Rate = 0.0
 
     def _check(self) -> None:
-        if self.soft_share and self.attention is not CaptionerAttention.HARD:
+        if self.soft_attention_probability and self.attention is not CaptionerAttention.HARD:
             raise UserError(
-                f"config.model.soft_share={self.soft_share} is for an attention that draws: say attention=hard, or "
-                "soft_share=0"
+                f"config.model.soft_attention_probability={self.soft_attention_probability} is for an attention that "
+                "draws: say attention=hard, or soft_attention_probability=0"
             )
         if self.doubly_stochastic and self.attention is not CaptionerAttention.SOFT:
             raise UserError(
@@ -153,9 +154,11 @@ class Captioner(RecurrentAttentionDecoder):
     def words(self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None) -> StepInput:
         """Return the word embeddings, and in training of hard attention which captions are read softly."""
         given, key = super().words(state, inputs, source, key), self.stream(key, "soft")
-        if key is None or not self.config.soft_share:
+        if key is None or not self.config.soft_attention_probability:
             return given
-        return given._replace(soft=sample_soft_examples(key, self.config.soft_share, jnp.asarray(inputs["target"])))
+        return given._replace(
+            soft=sample_soft_examples(key, self.config.soft_attention_probability, jnp.asarray(inputs["target"]))
+        )
 
     def advance(
         self, source: EncodedSource, state: CellState, given: StepInput, key: Key[Array, ""] | None, *, train: bool

@@ -478,7 +478,7 @@ CASES = (
                 "width": 16,
                 "encoder_sets": 1,
                 "decoder_sets": 1,
-                "largest_dilation": 2,
+                "max_dilation": 2,
                 "vocab_size": 24,
                 "dropout": 0.0,
             }
@@ -694,13 +694,13 @@ CASES = (
         | {
             "model": {
                 "family": "vit",
-                "patch": 4,
+                "patch_size": 4,
                 "layers": 1,
                 "width": 16,
                 "heads": 2,
                 "feed_forward": 16,
                 "positions": "learned_2d",
-                "readout": "distilled",
+                "pooling": "distilled",
                 "dropout": 0.0,
             }
         },
@@ -820,8 +820,8 @@ CASES = (
                 "family": "snail",
                 "embedding": 8,
                 "channels": (4, 8),
-                "keys": (4, 4, 4),
-                "values": (4, 4, 4),
+                "key_sizes": (4, 4, 4),
+                "value_sizes": (4, 4, 4),
                 "filters": (4, 4),
             },
         },
@@ -847,8 +847,8 @@ CASES = (
                 "family": "snail",
                 "embedding": 4,
                 "blocks": ("convolutions", "attention"),
-                "keys": (4,),
-                "values": (4,),
+                "key_sizes": (4,),
+                "value_sizes": (4,),
                 "filters": (4,),
             },
         },
@@ -953,7 +953,11 @@ CASES = (
     ),
     Case(
         "captions x captioner that draws",
-        CAPTIONS | {"model": CAPTIONS["model"] | {"attention": "hard", "doubly_stochastic": 0.0, "soft_share": 0.5}},
+        CAPTIONS
+        | {
+            "model": CAPTIONS["model"]
+            | {"attention": "hard", "doubly_stochastic": 0.0, "soft_attention_probability": 0.5}
+        },
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
@@ -1109,7 +1113,7 @@ CASES = (
                 "feed_forward": 16,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
-                "memory": 8,
+                "memory_length": 8,
                 # The default's terms of distances cannot go around a ring, which the table of meshes asks for.
                 "positions": "rotary",
             },
@@ -1141,7 +1145,7 @@ CASES = (
                 "width": 16,
                 "heads": 2,
                 "feed_forward": 16,
-                "memory": 8,
+                "memory_length": 8,
                 # The default's terms of distances cannot go around a ring, which the table of meshes asks for.
                 "positions": "rotary",
             },
@@ -1211,7 +1215,7 @@ CASES = (
                 "vocab_size": 8,
                 "width": 16,
                 "sets": 1,
-                "largest_dilation": 2,
+                "max_dilation": 2,
             },
         },
         steps=40,

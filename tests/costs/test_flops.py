@@ -235,7 +235,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     **{f"decoder-{score.value}": dataclasses.replace(DECODER, score=score, head_dim=3) for score in Score},
     "encoder": ENCODER,
     "encoder-concatenated": dataclasses.replace(ENCODER, position_join=PositionJoin.CONCATENATED),
-    "encoder-pooled": dataclasses.replace(ENCODER, head=Head.NONE, pooler=True),
+    "encoder-pooled": dataclasses.replace(ENCODER, head=Head.NONE, add_pooling_layer=True),
     "encoder-both": dataclasses.replace(
         ENCODER, head=Head.PRETRAINING, tie_embeddings=False, activation=Activation.GEGLU_TANH
     ),
@@ -287,9 +287,24 @@ def test_every_config_has_its_count() -> None:
 @pytest.mark.parametrize(
     ("config", "remembers", "expected"),
     [
-        pytest.param(TransformerXLConfig(layers=2, memory=4, **TINY), True, 260_384, id="transformer-xl"),
-        pytest.param(XLNetConfig(layers=2, memory=4, kinds=True, **TINY), True, 385_984, id="xlnet"),
-        pytest.param(XLNetConfig(layers=2, memory=4, kinds=True, **TINY), False, 320_960, id="xlnet-alone"),
+        pytest.param(
+            TransformerXLConfig(layers=2, memory_length_length_length_length_length=4, **TINY),
+            True,
+            260_384,
+            id="transformer-xl",
+        ),
+        pytest.param(
+            XLNetConfig(layers=2, memory_length_length_length_length_length=4, relative_segments=True, **TINY),
+            True,
+            385_984,
+            id="xlnet",
+        ),
+        pytest.param(
+            XLNetConfig(layers=2, memory_length_length_length_length_length=4, relative_segments=True, **TINY),
+            False,
+            320_960,
+            id="xlnet-alone",
+        ),
     ],
 )
 def test_a_segment_counts_its_memory(config: DecoderConfig | XLNetConfig, remembers: bool, expected: int) -> None:

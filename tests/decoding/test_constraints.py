@@ -142,11 +142,11 @@ def test_a_token_that_begins_and_ends_may_come_and_fills() -> None:
 
 def test_what_stands_behind_a_rollout() -> None:
     assert [
-        one.fill
+        one.fill_token
         for one in (SpecialTokens(5, 6, 7), SpecialTokens(end=7), SpecialTokens(begin=6), SpecialTokens(5, 5, 7))
     ] == [5, 7, 0, 5]
     assert [
-        one.never
+        one.never_generated
         for one in (SpecialTokens(5, 6, 7), SpecialTokens(None, 7, 7), SpecialTokens(), SpecialTokens(7, 6, 7))
     ] == [
         [5, 6],

@@ -21,7 +21,7 @@ from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.models.recurrent_encoder_decoder import Context, RecurrentEncoderDecoderConfig
+from transformer.models.recurrent_encoder_decoder import ContextVector, RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.decoding_config import Decoding
@@ -134,7 +134,7 @@ def test_options_that_do_not_fit_are_refused() -> None:
     assert Decoding.asked({"temperature": 1.0}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
     assert Decoding.asked({"beams": 1}, beams=4, coverage_penalty=0.2).coverage_penalty == 0
     assert Decoding.asked({"beams": 2}, beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
-    model, variables = made(context=Context.LAST)
+    model, variables = made(context_vector=ContextVector.LAST)
     view = View(model, variables, {}, {}, jnp.int32(0), train=False)
     tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocabulary)
     assert coverage_over(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None

@@ -79,7 +79,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         patch.setattr(train, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
             ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8}),
-            ("luong", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8, "order": "current"}),
+            (
+                "luong",
+                6,
+                {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8, "attention_query": "current"},
+            ),
             ("others", 7, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8}),
         ):
             task = {

@@ -25,8 +25,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "decoder, gated": {"family": "decoder", **SMALL, "layers": 2, "activation": "swiglu", "kv_heads": 2},
     "decoder, one key head": {"family": "decoder", **SMALL, "layers": 2, "kv_heads": 1},
     "decoder, Transformer-XL": {"family": "decoder", **SMALL, "layers": 2, "positions": "transformer_xl"},
-    "xlnet": {"family": "xlnet", **SMALL, "layers": 2, "kinds": True},
-    "encoder": {"family": "encoder", **SMALL, "layers": 2, "pooler": True},
+    "xlnet": {"family": "xlnet", **SMALL, "layers": 2, "relative_segments": True},
+    "encoder": {"family": "encoder", **SMALL, "layers": 2, "add_pooling_layer": True},
     "encoder_decoder": {"family": "encoder_decoder", **SMALL, "encoder_layers": 2, "decoder_layers": 2},
     "encoder_decoder, T5": {
         "family": "encoder_decoder",
@@ -36,7 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "positions": "t5",
     },
     "convs2s": {"family": "convs2s", "embedding": 8, "width": 16, "encoder_layers": 2, "decoder_layers": 2},
-    "bytenet": {"family": "bytenet", "width": 8, "encoder_sets": 2, "decoder_sets": 2, "largest_dilation": 2},
+    "bytenet": {"family": "bytenet", "width": 8, "encoder_sets": 2, "decoder_sets": 2, "max_dilation": 2},
 }
 MESHES = {
     "dp": ShardingConfig(data=8),

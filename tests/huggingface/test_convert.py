@@ -59,7 +59,7 @@ def test_what_has_no_place_is_said(tmp_path: Path) -> None:
     assert foreign.notes == [
         "left out, as no model of ours has them: cls.seq_relationship.bias, cls.seq_relationship.weight"
     ]
-    assert foreign.model["pooler"]
+    assert foreign.model["add_pooling_layer"]
     assert foreign.model["head"] == "none"
 
 

@@ -138,12 +138,12 @@ def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
 
 
 def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
-    words = ["--config.model.types=3", "--config.model.family=encoder", "--config.task.name=masked_lm"]
+    words = ["--config.model.token_types=3", "--config.model.family=encoder", "--config.task.name=masked_lm"]
     bare = tmp_path / "bare.py"
     bare.write_text(CONFIG.replace('"lengths": (16, 24)', "").replace(', "encoder_layers": 3', ""))
     for order in (words, words[::-1]):
         config = parsed(str(bare), *order, "--config.task.masked_lm_prob=0.5").config
-        assert config["model"] == {"family": "encoder", "width": 64, "types": 3}
+        assert config["model"] == {"family": "encoder", "width": 64, "token_types": 3}
         assert config["task"] == {"name": "masked_lm", "masked_lm_prob": 0.5}
     with pytest.raises(UserError) as told:
         parsed(config_file, words[1]).config  # noqa: B018

@@ -84,7 +84,7 @@ FULL = np.int32([[5, 9, 3, 8, 7, 6, 4], [6, 4, 8, 11, 3, 7, 5]])
 @pytest.mark.parametrize("arrangement", ROWS)
 def test_logits_maps_and_cached_steps_are_the_oracles(arrangement: Arrangement) -> None:
     family = arrangement.family
-    extra = {"pooler": True, "position_offset": 2} if family == "encoder" else {}
+    extra = {"add_pooling_layer": True, "position_offset": 2} if family == "encoder" else {}
     model, config = build(family, **arrangement.options, **extra)
     variables, capture = lively(model), Capture(SITES[family])
     forward = jax.jit(lambda variables, inputs: model.apply(variables, inputs, train=False, capture=capture))

@@ -19,7 +19,7 @@ from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, Task
 TOKENS = np.array([[3, 4, 5, 6, 2, 7, 8, 1], [7, 8, 2, 5, 5, 0, 0, 0]], np.int32)
 LENGTHS = np.array([8, 5], np.int32)
 BATCH = {"tokens": TOKENS, "lengths": LENGTHS}
-CONFIG = ByteNetDecoderConfig(width=3, sets=2, largest_dilation=2, dropout=0.25)
+CONFIG = ByteNetDecoderConfig(width=3, sets=2, max_dilation=2, dropout=0.25)
 INTERFACE = TaskInterface({"tokens": InputSpec((2, 8))}, {"tokens": 11}, output=LANGUAGE_MODELING.output)
 
 
@@ -64,7 +64,7 @@ def test_its_flops_are_those_of_its_formula() -> None:
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [({"sets": 0}, "config.model.sets=0"), ({"width": 0}, "config.model.width=0"), ({"largest_dilation": 3}, "power")],
+    [({"sets": 0}, "config.model.sets=0"), ({"width": 0}, "config.model.width=0"), ({"max_dilation": 3}, "power")],
 )
 def test_sizes_that_cannot_be_are_refused(given: dict[str, int], told: str) -> None:
     with pytest.raises(UserError, match=told):

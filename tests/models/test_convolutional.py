@@ -35,13 +35,13 @@ INTERFACE = TaskInterface(
 )
 Config = ConvS2SConfig | ByteNetConfig
 CONVS2S = ConvS2SConfig(embedding=3, width=4, encoder_layers=2, decoder_layers=3, max_length=8, dropout=0.25)
-BYTENET = ByteNetConfig(width=3, encoder_sets=1, decoder_sets=2, largest_dilation=2, dropout=0.25)
+BYTENET = ByteNetConfig(width=3, encoder_sets=1, decoder_sets=2, max_dilation=2, dropout=0.25)
 CONFIGS: dict[str, Config] = {
     "convs2s": CONVS2S,
-    "convs2s, even kernel": dataclasses.replace(CONVS2S, kernel=2, encoder_layers=1, decoder_layers=1),
+    "convs2s, even kernel": dataclasses.replace(CONVS2S, kernel_size=2, encoder_layers=1, decoder_layers=1),
     "bytenet": BYTENET,
     # Fewer positions than the source has; that of the other has fewer than its target.
-    "bytenet, short": dataclasses.replace(BYTENET, length_factor=0.5, largest_dilation=1, kernel=2),
+    "bytenet, short": dataclasses.replace(BYTENET, length_factor=0.5, max_dilation=1, kernel_size=2),
 }
 
 
@@ -256,10 +256,10 @@ def test_a_fresh_convs2s_begins_as_its_paper_says() -> None:
 @pytest.mark.parametrize(
     ("config", "changes", "told"),
     [
-        (CONVS2S, {"kernel": 0}, "config.model.kernel=0 must be at least 1"),
+        (CONVS2S, {"kernel_size": 0}, "config.model.kernel_size=0 must be at least 1"),
         (CONVS2S, {"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
         (BYTENET, {"decoder_sets": 0}, "config.model.decoder_sets=0 must be at least 1"),
-        (BYTENET, {"largest_dilation": 12}, "config.model.largest_dilation=12 must be a power of two"),
+        (BYTENET, {"max_dilation": 12}, "config.model.max_dilation=12 must be a power of two"),
         (BYTENET, {"length_factor": -1.0}, "config.model.length_factor=-1.0 must be at least 0"),
     ],
 )

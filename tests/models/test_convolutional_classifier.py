@@ -18,7 +18,9 @@ from transformer.models.convolutional_classifier import ConvolutionalClassifierC
 from transformer.models.model import Model
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 
-CONFIG = ConvolutionalClassifierConfig(GridEncoderConfig((4, 6), (2, 2), blocks=1), attention=(0,), reduction=2)
+CONFIG = ConvolutionalClassifierConfig(
+    GridEncoderConfig((4, 6), (2, 2), blocks=1), attention_stages=(0,), attention_reduction=2
+)
 IMAGE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)
 
 
@@ -52,7 +54,9 @@ def test_flops_count_every_product() -> None:
     assert forward_flops(model_of(CONFIG), batch) == 3 * (first + second + attention + 2 * 6 * 5)
 
 
-@pytest.mark.parametrize("wrong", [{"attention": (2,)}, {"attention": (0, 0)}, {"reduction": 0}, {"dropout": 1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"attention_stages": (2,)}, {"attention_stages": (0, 0)}, {"attention_reduction": 0}, {"dropout": 1.0}]
+)
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         ConvolutionalClassifierConfig(CONFIG.encoder, **wrong)

@@ -30,7 +30,7 @@ CONFIGS = {
     "state": TINY,
     "gru": dataclasses.replace(TINY, cell=Cell.GRU_RESET_BEFORE),
     "tape": dataclasses.replace(TINY, memory=Memory.TAPE),
-    "narrow score": dataclasses.replace(TINY, memory=Memory.TAPE, hidden=2, layers=1),
+    "narrow score": dataclasses.replace(TINY, memory=Memory.TAPE, attention_hidden_width=2, layers=1),
 }
 
 

@@ -24,10 +24,10 @@ from transformer.layers.recurrent import Cell, Direction, SkipConnections
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.recurrent_encoder_decoder import (
-    Bridge,
-    Context,
-    Order,
-    Readout,
+    AttentionQuery,
+    ContextVector,
+    InitialDecoderState,
+    OutputLayer,
     RecurrentEncoderDecoderConfig,
     build,
 )
@@ -46,27 +46,36 @@ def tiny(**changes: Any) -> RecurrentEncoderDecoderConfig:
     return dataclasses.replace(TINY, **changes)
 
 
-LUONG: dict[str, Any] = {"order": Order.CURRENT, "readout": Readout.TANH, "direction": Direction.FORWARD}
+LUONG: dict[str, Any] = {
+    "attention_query": AttentionQuery.CURRENT,
+    "output_layer": OutputLayer.TANH,
+    "direction": Direction.FORWARD,
+}
 CONFIGS = {
     "bahdanau": tiny(),
     "sutskever": tiny(
         cell=Cell.LSTM,
-        context=Context.NONE,
-        order=Order.CURRENT,
-        readout=Readout.TANH,
+        context_vector=ContextVector.NONE,
+        attention_query=AttentionQuery.CURRENT,
+        output_layer=OutputLayer.TANH,
         direction=Direction.BACKWARD,
-        bridge=Bridge.COPY,
+        initial_decoder_state=InitialDecoderState.COPY,
         encoder_layers=2,
         decoder_layers=2,
     ),
-    "cho": tiny(context=Context.LAST),
-    "mean": tiny(context=Context.MEAN, order=Order.CURRENT),
-    "sum": tiny(context=Context.SUM, order=Order.INPUT_FEEDING, cell=Cell.VANILLA),
-    "over length": tiny(context=Context.ATTENTION_OVER_LENGTH),
-    "over length at once": tiny(context=Context.ATTENTION_OVER_LENGTH, order=Order.CURRENT),
-    "luong": tiny(cell=Cell.LSTM, score=Score.DOT, bridge=Bridge.COPY, **LUONG),
+    "cho": tiny(context_vector=ContextVector.LAST),
+    "mean": tiny(context_vector=ContextVector.MEAN, attention_query=AttentionQuery.CURRENT),
+    "sum": tiny(context_vector=ContextVector.SUM, attention_query=AttentionQuery.INPUT_FEEDING, cell=Cell.VANILLA),
+    "over length": tiny(context_vector=ContextVector.ATTENTION_OVER_LENGTH),
+    "over length at once": tiny(
+        context_vector=ContextVector.ATTENTION_OVER_LENGTH, attention_query=AttentionQuery.CURRENT
+    ),
+    "luong": tiny(cell=Cell.LSTM, score=Score.DOT, initial_decoder_state=InitialDecoderState.COPY, **LUONG),
     "luong, input feeding": tiny(
-        **LUONG | {"order": Order.INPUT_FEEDING}, score=Score.GENERAL, cell=Cell.LSTM, decoder_layers=2
+        **LUONG | {"attention_query": AttentionQuery.INPUT_FEEDING},
+        score=Score.GENERAL,
+        cell=Cell.LSTM,
+        decoder_layers=2,
     ),
     "local-m": tiny(**LUONG, score=Score.GENERAL, attention_span=AttentionSpan.MONOTONIC, half_width=1),
     "local-m in steps": tiny(attention_span=AttentionSpan.MONOTONIC, half_width=1),
@@ -74,7 +83,7 @@ CONFIGS = {
     "local-p in steps": tiny(attention_span=AttentionSpan.PREDICTIVE, half_width=1),
     "location": tiny(**LUONG, score=Score.LOCATION, max_length=6),
     "mlp": tiny(score=Score.MLP),
-    "concat": tiny(score=Score.CONCAT, order=Order.INPUT_FEEDING),
+    "concat": tiny(score=Score.CONCAT, attention_query=AttentionQuery.INPUT_FEEDING),
     "cosine": tiny(**LUONG, score=Score.COSINE),
     "split heads": tiny(projection=KeyValueProjection.SPLIT, heads=2, head_dim=3, score=Score.SCALED_DOT),
     "hard": tiny(normalizer=Normalizer.HARD),
@@ -119,7 +128,7 @@ def expected_of(
     h, last = h[0], [of_layer[0] for of_layer in ends]
 
     states = last
-    if config.bridge is Bridge.TANH:
+    if config.initial_decoder_state is InitialDecoderState.TANH:
         hidden = np.split(np.tanh(linear(weights["first_hidden"], last[-1].hidden)), config.decoder_layers)
         states = [oracle.State(each) for each in hidden]
         if config.cell is Cell.LSTM:
@@ -127,29 +136,31 @@ def expected_of(
             states = [oracle.State(*both) for both in zip(hidden, memory, strict=True)]
 
     def context_of(query: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-        match config.context:
-            case Context.NONE:
+        match config.context_vector:
+            case ContextVector.NONE:
                 return np.zeros(0), np.zeros((0, len(source)))
-            case Context.LAST:
+            case ContextVector.LAST:
                 return last[-1].hidden, np.zeros((0, len(source)))
-            case Context.SUM | Context.MEAN:
-                return h.sum(0) / (len(source) if config.context is Context.MEAN else 1), np.zeros((0, len(source)))
+            case ContextVector.SUM | ContextVector.MEAN:
+                return h.sum(0) / (len(source) if config.context_vector is ContextVector.MEAN else 1), np.zeros(
+                    (0, len(source))
+                )
         context, of_heads = attended(config, weights, query, h, step)
-        return context / (len(source) if config.context is Context.ATTENTION_OVER_LENGTH else 1), of_heads
+        return context / (len(source) if config.context_vector is ContextVector.ATTENTION_OVER_LENGTH else 1), of_heads
 
     kind = oracle.Stack(config.cell.value, layers=config.decoder_layers, links=config.skip_connections.value)
     fed, logits, maps = np.zeros(config.width), [], []
     for step, word in enumerate(table[target]):
-        if config.order is Order.PREVIOUS:
+        if config.attention_query is AttentionQuery.PREVIOUS:
             context, of_heads = context_of(states[-1].hidden, step)
             entering = np.concatenate([word, context])
         else:
-            entering = np.concatenate([word, fed]) if config.order is Order.INPUT_FEEDING else word
+            entering = np.concatenate([word, fed]) if config.attention_query is AttentionQuery.INPUT_FEEDING else word
         y, after = oracle.stack(kind, weights["decoder"], entering[None, None], np.array([1]), [[s] for s in states])
         s, states = y[0, 0], [of_layer[0] for of_layer in after]
-        if config.order is not Order.PREVIOUS:
+        if config.attention_query is not AttentionQuery.PREVIOUS:
             context, of_heads = context_of(s, step)
-        if config.readout is Readout.TANH:
+        if config.output_layer is OutputLayer.TANH:
             fed = np.tanh(linear(weights["readout"], np.concatenate([context, s])))
         else:
             fed = linear(weights["readout"], np.concatenate([s, word, context])).reshape(-1, 2).max(-1)
@@ -356,7 +367,7 @@ def test_the_mean_gradient_of_reinforce_is_that_of_the_expectation() -> None:
 
 def test_scheduled_sampling_reads_the_models_own_words() -> None:
     """At a share of one from the first step, what stands in the target behind the begin token has no effect."""
-    config = tiny(scheduled_sampling=0.999999, scheduled_sampling_steps=1, order=Order.CURRENT)
+    config = tiny(scheduled_sampling=0.999999, scheduled_sampling_steps=1, attention_query=AttentionQuery.CURRENT)
     model = build(config, INTERFACE, Precision())
     variables = programs.initial(model.init)
     assert variables.state == {"steps": 0}
@@ -397,7 +408,7 @@ def test_flops_are_those_of_its_formula(name: str) -> None:
 
 
 def test_a_soft_share_reads_by_the_probabilities() -> None:
-    hard = build(tiny(normalizer=Normalizer.HARD, soft_share=0.999999), INTERFACE, Precision())
+    hard = build(tiny(normalizer=Normalizer.HARD, soft_attention_probability=0.999999), INTERFACE, Precision())
     soft = model_of("bahdanau")
     variables, batch = programs.initial(soft.init, 2), {"source": SOURCE, "target": TARGET}
     outputs, aux = programs.apply(hard, variables, batch, train=True, key=jax.random.key(0))
@@ -412,8 +423,8 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
         _, aux = programs.apply(drawn, variables, batch, train=train, key=jax.random.key(0), capture=capture)
         weights = np.asarray(aux.maps[SITE].weights)[0, 0, 0]
         assert set(np.unique(weights)) == {0, 1}
-    with pytest.raises(UserError, match=r"soft_share=0\.5 is for an attention that draws"):
-        tiny(soft_share=0.5)
+    with pytest.raises(UserError, match=r"soft_attention_probability=0\.5 is for an attention that draws"):
+        tiny(soft_attention_probability=0.5)
 
 
 @pytest.mark.parametrize(
@@ -422,8 +433,14 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
         ({"width": 0}, "config.model.width=0 must be at least 1"),
         ({"score": Score.DOT}, "config.model.score=dot multiplies states of 4 features with annotations of 8"),
         ({"heads": 3}, "config.model.heads=3 do not divide the 4 features of width"),
-        ({"bridge": Bridge.COPY}, "config.model.bridge=copy needs as many layers"),
-        ({"context": Context.NONE, "order": Order.INPUT_FEEDING}, "config.model.order=input_feeding feeds"),
+        (
+            {"initial_decoder_state": InitialDecoderState.COPY},
+            "config.model.initial_decoder_state=copy needs as many decoder layers",
+        ),
+        (
+            {"context_vector": ContextVector.NONE, "attention_query": AttentionQuery.INPUT_FEEDING},
+            "config.model.attention_query=input_feeding needs a context vector",
+        ),
         ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),
         (
             {"attention_span": AttentionSpan.PREDICTIVE, "normalizer": Normalizer.HARD},

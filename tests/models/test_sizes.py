@@ -13,7 +13,7 @@ from transformer.models.model import count_parameters
 from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
 from transformer.models.task_interface import TaskInterface
 
-POOLED: dict[str, Any] = {"head": Head.NONE, "pooler": True}
+POOLED: dict[str, Any] = {"head": Head.NONE, "add_pooling_layer": True}
 UNSCORED: dict[str, Any] = {"output_bias": False}
 
 
@@ -91,8 +91,8 @@ def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: in
         ("bert-base", None, {"head": Head.NONE}, 108_891_648),
         ("bert-large", None, {"head": Head.NONE}, 334_092_288),
         # The published 110,106,428 and 336,226,108 have the head of sentence pairs, 2 d + 2, besides.
-        ("bert-base", None, {"pooler": True}, 110_106_428 - 2 * 768 - 2),
-        ("bert-large", None, {"pooler": True}, 336_226_108 - 2 * 1024 - 2),
+        ("bert-base", None, {"add_pooling_layer": True}, 110_106_428 - 2 * 768 - 2),
+        ("bert-large", None, {"add_pooling_layer": True}, 336_226_108 - 2 * 1024 - 2),
         ("bert-base", None, {"head": Head.PRETRAINING}, 110_106_428),
         ("bert-large", None, {"head": Head.PRETRAINING}, 336_226_108),
         ("bert-base", 28_996, POOLED, 108_310_272),

@@ -16,7 +16,7 @@ from transformer.layers.batch_and_spectral_norm import BatchStatistics
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, Variables, count_parameters
-from transformer.models.snail import SITE, Parts, SnailConfig, dilations, laid_out
+from transformer.models.snail import SITE, EnabledBlocks, SnailConfig, dilations, image_grid_shape
 from transformer.models.task_interface import (
     FEW_SHOT_CLASSIFICATION,
     VECTOR_REGRESSION,
@@ -33,8 +33,8 @@ VECTORS = RANDOM.standard_normal((2, STEPS, 4)).astype(np.float32)
 SMALL: dict[str, Any] = {
     "embedding": 5,
     "channels": (2, 3),
-    "keys": (4, 3, 2),
-    "values": (2, 4, 3),
+    "key_sizes": (4, 3, 2),
+    "value_sizes": (2, 4, 3),
     "filters": (3, 2),
 }
 
@@ -97,15 +97,15 @@ def test_in_training_images_are_normed_by_their_own_statistics() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "enabled_blocks",
     [
-        Parts.BOTH,
-        pytest.param(Parts.ATTENTION, marks=pytest.mark.slow),
-        pytest.param(Parts.CONVOLUTIONS, marks=pytest.mark.slow),
+        EnabledBlocks.BOTH,
+        pytest.param(EnabledBlocks.ATTENTION, marks=pytest.mark.slow),
+        pytest.param(EnabledBlocks.CONVOLUTIONS, marks=pytest.mark.slow),
     ],
 )
-def test_no_gradient_comes_from_a_later_step_and_all_earlier_ones_have_some(parts: Parts) -> None:
-    model = of_vectors(parts=parts)
+def test_no_gradient_comes_from_a_later_step_and_all_earlier_ones_have_some(enabled_blocks: EnabledBlocks) -> None:
+    model = of_vectors(enabled_blocks=enabled_blocks)
     variables = lively(model)
     mixed = jnp.asarray(RANDOM.standard_normal(3))
 
@@ -115,7 +115,7 @@ def test_no_gradient_comes_from_a_later_step_and_all_earlier_ones_have_some(part
     gradient_QxBxKxI = np.asarray(jax.jit(jax.jacrev(outputs))(VECTORS))
     reached = (gradient_QxBxKxI != 0).any(axis=(1, 3))
     np.testing.assert_array_equal(reached, np.tri(STEPS, dtype=bool))
-    assert len(model.sites) == (parts is not Parts.CONVOLUTIONS)
+    assert len(model.sites) == (enabled_blocks is not EnabledBlocks.CONVOLUTIONS)
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_the_papers_network_for_omniglot_has_its_sizes() -> None:
 
 @pytest.mark.parametrize("length", [2, 6, 21, 26, 101])
 def test_images_lie_in_a_grid_that_has_room_for_them_and_no_empty_row(length: int) -> None:
-    rows, columns = laid_out(length)
+    rows, columns = image_grid_shape(length)
     assert rows * columns >= length > (rows - 1) * columns
     assert rows <= columns <= rows + 2
 
@@ -173,7 +173,7 @@ def test_flops_count_every_product() -> None:
         stack += 2 * 2 * 2 * width * filters
     assert counted == 2 * STEPS * (each + stack + 2 * 32 * WAYS)
     stack = sum(2 * w * (2 * k + v) + 2 * STEPS * (k + v) for w, k, v in ((5, 4, 2), (7, 3, 4), (11, 2, 3)))
-    counted = forward_flops(of_vectors(parts=Parts.ATTENTION), {"vectors": VECTORS})
+    counted = forward_flops(of_vectors(enabled_blocks=EnabledBlocks.ATTENTION), {"vectors": VECTORS})
     assert counted == 2 * STEPS * (2 * 4 * 5 + stack + 2 * 14 * 3)
 
 
@@ -181,8 +181,8 @@ def test_flops_count_every_product() -> None:
     "wrong",
     [
         {"embedding": 0},
-        {"keys": (4, 3)},
-        {"values": (2, 4, 0)},
+        {"key_sizes": (4, 3)},
+        {"value_sizes": (2, 4, 0)},
         {"filters": ()},
         {"channels": ()},
         {"channels": (2, 2, 2, 2)},
@@ -194,5 +194,5 @@ def test_unfit_values_are_refused(wrong: dict) -> None:
 
 
 def test_parts_that_leave_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match=r"config\.model\.parts=convolutions leaves nothing"):
-        SnailConfig(blocks=(), keys=(), values=(), filters=(), parts=Parts.CONVOLUTIONS)
+    with pytest.raises(UserError, match=r"config\.model\.enabled_blocks=convolutions leaves nothing"):
+        SnailConfig(blocks=(), key_sizes=(), value_sizes=(), filters=(), enabled_blocks=EnabledBlocks.CONVOLUTIONS)

@@ -16,13 +16,20 @@ from transformer.models import registry
 from transformer.models.model import Model, count_parameters
 from transformer.models.model_family import PublishedSize
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.models.vit import SIZES, STACK, Readout, VitConfig
+from transformer.models.vit import SIZES, STACK, ImagePooling, VitConfig
 
 CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
 
 
 def vit(**changes: Any) -> tuple[VitConfig, Model]:
-    values = {"patch": PATCH, "layers": 2, "width": WIDTH, "heads": HEADS, "feed_forward": 12, "dropout": 0.0} | changes
+    values = {
+        "patch_size": PATCH,
+        "layers": 2,
+        "width": WIDTH,
+        "heads": HEADS,
+        "feed_forward": 12,
+        "dropout": 0.0,
+    } | changes
     shape = (2, ROWS * PATCH, COLUMNS * PATCH, CHANNELS)
     inputs = {"image": InputSpec(shape, jnp.float32, Modality.IMAGE)}
     config = VitConfig(**values)
@@ -73,9 +80,9 @@ def blocks(x: np.ndarray, layers: dict) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("readout", Readout)
-def test_logits_are_those_of_the_equations(readout: Readout) -> None:
-    config, model = vit(readout=readout)
+@pytest.mark.parametrize("pooling", ImagePooling)
+def test_logits_are_those_of_the_equations(pooling: ImagePooling) -> None:
+    config, model = vit(pooling=pooling)
     variables = model.init(jax.random.key(0))
     variables = variables._replace(params=scattered(variables.params))
     got, _ = model.apply(variables, {"image": image()}, train=False)
@@ -88,24 +95,24 @@ def test_logits_are_those_of_the_equations(readout: Readout) -> None:
         ]
         embed = params["embed"]
         x = np.stack([np.einsum("yxc,yxce->e", cut, embed["kernel"]) + embed["bias"] for cut in cuts])
-        if readout is Readout.DISTILLED:
+        if pooling is ImagePooling.DISTILLED:
             x = np.concatenate([params["distillation_token"], x])
-        if readout is not Readout.MEAN:
+        if pooling is not ImagePooling.MEAN:
             x = np.concatenate([params["class_token"], x])
         x = norm(blocks(x + params["positions"]["table"], params["layers"]), params["norm"])
 
         def scored(state: np.ndarray, head: dict) -> np.ndarray:
             return state @ head["kernel"] + head["bias"]
 
-        match readout:
-            case Readout.CLASS_TOKEN:
+        match pooling:
+            case ImagePooling.CLASS_TOKEN:
                 expected = scored(x[0], params["head"])
-            case Readout.MEAN:
+            case ImagePooling.MEAN:
                 expected = scored(x.mean(0), params["head"])
-            case Readout.DISTILLED:
+            case ImagePooling.DISTILLED:
                 expected = (scored(x[0], params["head"]) + scored(x[1], params["distilled"])) / 2
         np.testing.assert_allclose(logits, expected, atol=2e-5)
-    assert config.readout is readout
+    assert config.pooling is pooling
 
 
 def test_sites_have_the_grid_and_the_token_in_front() -> None:
@@ -158,8 +165,8 @@ def test_learned_rows_and_columns_are_shared() -> None:
 
 def formula(size: PublishedSize) -> int:
     """(3 P^2) d + d + tokens d + (N + tokens) d + L (12 d^2 + 13 d) + 2 d + heads (d C + C)."""
-    width, patch, layers = (size.values[name] for name in ("width", "patch", "layers"))
-    tokens = Readout(size.values["readout"]).tokens
+    width, patch, layers = (size.values[name] for name in ("width", "patch_size", "layers"))
+    tokens = ImagePooling(size.values["pooling"]).tokens
     heads = max(tokens, 1) * (width * 1000 + 1000)
     blocks = layers * (12 * width**2 + 13 * width)
     return 3 * patch**2 * width + width + tokens * width + size.context * width + blocks + 2 * width + heads
@@ -197,8 +204,8 @@ def test_flops_count_every_product() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"patch": 5}, "8 x 12 pixels are not divided by config.model.patch=5"),
-        ({"patch": 0}, "config.model.patch=0"),
+        ({"patch_size": 5}, "8 x 12 pixels are not divisible by config.model.patch_size_size_size=5"),
+        ({"patch_size": 0}, "config.model.patch_size_size_size=0"),
         ({"width": 6, "heads": 2, "positions": GridPositions.SINUSOIDAL_2D}, "no multiple of 4"),
         ({"heads": 3}, "not divisible"),
     ],

@@ -48,7 +48,7 @@ def moved(model: Model) -> Variables:
 @functools.cache
 def small(family: str = "xlnet", **changes: Any) -> tuple[Model, Variables]:
     section = {"layers": 2, "width": 8, "heads": 2, "feed_forward": 12, "dropout": 0.0, "attention_dropout": 0.0}
-    model = build(model_config({"family": family, **section, "memory": 4, **changes}), INTERFACE, Precision())
+    model = build(model_config({"family": family, **section, "memory_length": 4, **changes}), INTERFACE, Precision())
     return model, moved(model)
 
 
@@ -142,7 +142,7 @@ def test_what_a_position_knows_follows_from_the_order(together: bool) -> None:
 @pytest.mark.parametrize(
     ("family", "method", "changes"),
     [
-        pytest.param("xlnet", "hidden", {"kinds": True}, id="queries"),
+        pytest.param("xlnet", "hidden", {"relative_segments": True}, id="queries"),
         pytest.param("xlnet", "content", {"norm_placement": "pre"}, id="content", marks=pytest.mark.slow),
         pytest.param("transformer_xl", "hidden", {}, id="decoder"),
         pytest.param("transformer_xl", "hidden", {"positions": "rotary"}, id="rotary", marks=pytest.mark.slow),
@@ -180,7 +180,7 @@ def test_the_published_models_have_their_parameters() -> None:
     """Of base and large without the bias of the scores, as their formula counts them."""
     for size, expected in (({}, 116_718_336), ({"layers": 24, "width": 1024, "heads": 16}, 360_268_800)):
         width = size.get("width", 768)
-        config = XLNetConfig(**size, feed_forward=4 * width, kinds=True, output_bias=False)
+        config = XLNetConfig(**size, feed_forward=4 * width, relative_segments=True, output_bias=False)
         model = build(config, TaskInterface({}, {"tokens": 32_000}), Precision())
         assert count_parameters(model.functional.shapes()) == expected
 
@@ -189,8 +189,8 @@ def test_what_it_cannot_be_is_refused_by_name() -> None:
     for options, said in (
         ({"positions": Positions.LEARNED}, "positions=learned: the query stream"),
         ({"positions": Positions.T5}, "positions=t5 is one table"),
-        ({"positions": Positions.ROTARY, "kinds": True}, "kinds=True needs"),
-        ({"memory": -1}, "memory=-1"),
+        ({"positions": Positions.ROTARY, "relative_segments": True}, "relative_segments=True needs"),
+        ({"memory_length": -1}, "memory_length=-1"),
     ):
         with pytest.raises(UserError, match=said):
             XLNetConfig(**options)
@@ -200,7 +200,7 @@ def test_what_it_cannot_be_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("kinds", [False, True])
 def test_its_blocks_have_lora(kinds: bool) -> None:
-    section = {"width": 8, "heads": 2, "feed_forward": 12, "kinds": kinds}
+    section = {"width": 8, "heads": 2, "feed_forward": 12, "relative_segments": kinds}
     lora = {"rank": 2, "targets": ("query", "feed_forward")}
     shapes = build(
         model_config({"family": "xlnet", **section, "lora": lora}), INTERFACE, Precision()
@@ -211,7 +211,7 @@ def test_its_blocks_have_lora(kinds: bool) -> None:
 
 
 def test_its_flops_with_lora_are_two_for_each_number_wherever_it_is_applied() -> None:
-    section = {"family": "xlnet", "layers": 3, "width": 8, "heads": 2, "feed_forward": 12, "memory": 4}
+    section = {"family": "xlnet", "layers": 3, "width": 8, "heads": 2, "feed_forward": 12, "memory_length": 4}
     where = ("query", "key", "value", "output", "feed_forward")
     batch = {
         name: np.zeros(shape, np.int32) for name, shape in {"tokens": (2, 6), "past": 2, "predicted": (2, 5)}.items()

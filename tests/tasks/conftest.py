@@ -59,4 +59,4 @@ def masked_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> An
 
 @pytest.fixture(scope="session")
 def masked_view(masked_task: Any) -> View:
-    return view_of(masked_task, "encoder", types=0, attention_dropout=0.0)
+    return view_of(masked_task, "encoder", token_types=0, attention_dropout=0.0)

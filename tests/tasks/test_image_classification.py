@@ -24,7 +24,7 @@ SMALL = {
     "batch_size": 4,
     "num_probe_examples": 3,
 }
-VIT = {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 8}
+VIT = {"family": "vit", "patch_size": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 8}
 
 
 @pytest.fixture(autouse=True)

@@ -215,8 +215,8 @@ def test_options_that_need_other_examples_are_refused(values: dict[str, Any], to
 def test_a_model_that_lacks_what_pairs_need_is_refused(pairs_task: Any) -> None:
     with pytest.raises(UserError, match=r"config\.model\.head=masked does not say .* say config\.model\.head=pretrain"):
         view_of(pairs_task, "encoder")
-    with pytest.raises(UserError, match=r"config\.model\.types=1 cannot tell texts apart"):
-        view_of(pairs_task, "encoder", head="pretraining", types=1)
+    with pytest.raises(UserError, match=r"config\.model\.token_types=1 cannot tell texts apart"):
+        view_of(pairs_task, "encoder", head="pretraining", token_types=1)
 
 
 def test_shares_that_cannot_be_are_refused() -> None:

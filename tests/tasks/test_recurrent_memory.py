@@ -92,9 +92,9 @@ def test_long_rows_are_read_behind_what_stands_before() -> None:
 def test_a_model_without_a_memory_is_refused_where_the_task_needs_one() -> None:
     task = task_of()
     with pytest.raises(UserError, match="the model has none: say"):
-        task.init_extra(view_of("transformer_xl", memory=0), None)
+        task.init_extra(view_of("transformer_xl", memory_length=0), None)
     sums = over_segments(
-        view_of("transformer_xl", memory=0),
+        view_of("transformer_xl", memory_length=0),
         {"tokens": np.ones((1, 4), int), "lengths": np.array([3])},
         2,
         lambda segment: ({"tokens": jnp.sum(segment["lengths"])}, {}),

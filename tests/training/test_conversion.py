@@ -78,7 +78,7 @@ def test_a_run_over_images_that_are_not_square_is_refused(tmp_path: Path) -> Non
             "data_dir": str(tmp_path / "data"),
             "batch_size": 4,
         },
-        "model": {"family": "vit", "patch": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16},
+        "model": {"family": "vit", "patch_size": 4, "layers": 1, "width": 8, "heads": 2, "feed_forward": 16},
         "optimizer": {},
     }
     run = write_run(tmp_path / "run", config, lambda state: state)

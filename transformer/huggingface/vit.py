@@ -24,7 +24,7 @@ from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.models.vit import VitConfig
 
 _KEYS = (
-    ConfigKey("patch_size", "patch", 16),
+    ConfigKey("patch_size", "patch_size", 16),
     ConfigKey("num_hidden_layers", "layers", 12),
     ConfigKey("hidden_size", "width", 768),
     ConfigKey("num_attention_heads", "heads", 12),
@@ -63,9 +63,9 @@ def _interface(section: Config) -> TaskInterface:
 
 def _fields_from_shapes(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
     """The images' size and the number of classes, from the tables of positions and of the head."""
-    patches = shapes["positions/table"][0] - model.readout.tokens if "positions/table" in shapes else 0
+    patches = shapes["positions/table"][0] - model.pooling.tokens if "positions/table" in shapes else 0
     return {
-        "side": math.isqrt(patches) * model.patch,
+        "side": math.isqrt(patches) * model.patch_size,
         "channels": shapes["embed/kernel"][2],
         "classes": shapes["head/kernel"][1],
     }
@@ -90,13 +90,13 @@ def _entries(body: str) -> tuple[TensorEntry, ...]:
     )
 
 
-def _family(model_type: str, architecture: str, readout: str, heads: tuple[TensorEntry, ...]) -> ConversionSpec:
+def _family(model_type: str, architecture: str, pooling: str, heads: tuple[TensorEntry, ...]) -> ConversionSpec:
     return ConversionSpec(
         model_type=model_type,
         architecture=architecture,
         model="vit",
         keys=_KEYS,
-        fixed={**_FIXED, "readout": readout},
+        fixed={**_FIXED, "pooling": pooling},
         training_defaults={"initialization": "bert"},
         fixed_keys=(FixedConfigKey("qkv_bias", True),),
         entries=(*_entries(model_type), *heads),

@@ -46,7 +46,7 @@ XLNET = ConversionSpec(
         ConfigKey("dropout", "dropout", 0.1),
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("ff_activation", "activation", "gelu", ACTIVATIONS),
-        ConfigKey("mem_len", "memory"),
+        ConfigKey("mem_len", "memory_length"),
     ),
     fixed={
         "score": "scaled_dot",
@@ -60,7 +60,7 @@ XLNET = ConversionSpec(
         "embedding_norm": False,
         "output_bias": True,
         "tie_embeddings": True,
-        "kinds": True,
+        "relative_segments": True,
     },
     # Its positions have no end; its texts were of 512 tokens.
     training_defaults={"initialization": "gpt", "max_length": 512},

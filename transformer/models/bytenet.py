@@ -15,11 +15,11 @@ from transformer.layers.initialization import Initialize
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import place
 from transformer.models.dilated_convolutions import (
-    Carry,
-    DilatedConfig,
-    DilatedDecoder,
+    DecoderCarry,
+    DilatedConvolutionConfig,
+    DilatedConvolutionDecoder,
     ResidualSet,
-    first_past,
+    initial_past_inputs,
     run_sets,
 )
 from transformer.models.model import Cache, Inputs, Model, PyTree
@@ -28,7 +28,7 @@ from transformer.models.task_interface import TRANSLATION, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
-class ByteNetConfig(DilatedConfig):
+class ByteNetConfig(DilatedConvolutionConfig):
     """The defaults are the paper's for translation (section 5): 30 blocks a side of d = 800.
 
     `width` is d: blocks carry 2 d features and convolve d. Each side has so many sets of blocks. `length_factor` and
@@ -48,7 +48,7 @@ class ByteNetConfig(DilatedConfig):
         return math.ceil(round(self.length_factor * length + self.length_offset, 6))
 
 
-class ByteNet(DilatedDecoder):
+class ByteNet(DilatedConvolutionDecoder):
     """Encoder, and decoder on top of it, over one joint vocabulary, whose embedding both share.
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target behind a begin token); padding is the
@@ -83,7 +83,7 @@ class ByteNet(DilatedDecoder):
         x_BxUxF = run_sets(self.encoder, x_BxUxF, jnp.maximum(lengths_B, unfolded_B))[:, :longest]
         return jnp.where(real_positions(unfolded_B, longest)[..., None], x_BxUxF, 0), lengths_B
 
-    def entering(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
+    def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
         """Teacher forcing: the words of a known target, each with the representation of its position."""
         representation_BxUxF, source_lengths_B = self.encode(jnp.asarray(inputs["source"]))
         target_BxT = jnp.asarray(inputs["target"])
@@ -95,10 +95,10 @@ class ByteNet(DilatedDecoder):
         """Encode the source once; every row begins with the begin token and with zeros before it."""
         representation_BxUxF, _ = self.encode(jnp.asarray(inputs["source"]))
         rows, weights = beams * len(representation_BxUxF), unstacked(self.decoder, self.config.decoder_sets)
-        carry = Carry(jnp.zeros(rows, jnp.int32), first_past(self.decoder, weights, rows, self.dtype))
+        carry = DecoderCarry(jnp.zeros(rows, jnp.int32), initial_past_inputs(self.decoder, weights, rows, self.dtype))
         return Cache((), carry, representation_BxUxF, weights), jnp.full(rows, self.begin, jnp.int32)
 
-    def next_entering(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
+    def next_block_inputs(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
         """The words that were chosen, each with the representation of its position."""
         position_BxM = by_example(cache.rows.position, len(cache.examples))
         read_BxMxF = jnp.take_along_axis(cache.examples, position_BxM[..., None], axis=1, mode="fill", fill_value=0)

@@ -13,12 +13,12 @@ from transformer.layers.embedding import Embedding, rows_for
 from transformer.layers.functional_module import Builder, Functional, Precision, unstacked
 from transformer.layers.initialization import Initialize
 from transformer.models.dilated_convolutions import (
-    Carry,
-    DilatedConfig,
-    DilatedDecoder,
-    Past,
+    DecoderCarry,
+    DilatedConvolutionConfig,
+    DilatedConvolutionDecoder,
+    PastInputs,
     ResidualSet,
-    first_past,
+    initial_past_inputs,
     step_sets,
 )
 from transformer.models.model import Cache, Inputs, Model, PyTree
@@ -27,17 +27,17 @@ from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
-class ByteNetDecoderConfig(DilatedConfig):
+class ByteNetDecoderConfig(DilatedConvolutionConfig):
     """`sets` of blocks; the defaults are section 4's.
 
-    A position is scored from 1 + `sets` (`kernel` - 1) (2 `largest_dilation` - 1) words.
+    A position is scored from 1 + `sets` (`kernel_size` - 1) (2 `max_dilation` - 1) words.
     """
 
     width: Positive = 512
     sets: Positive = 6
 
 
-class ByteNetDecoder(DilatedDecoder):
+class ByteNetDecoder(DilatedConvolutionDecoder):
     """Embedding, causal sets of residual blocks, and the score of the token that follows each.
 
     inputs: `tokens` [B, T]; `lengths` [B], beyond which an example is padding (absent: none is). Outputs: logits
@@ -54,7 +54,7 @@ class ByteNetDecoder(DilatedDecoder):
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.sets)
         self._make_head(vocabulary, builder)
 
-    def entering(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
+    def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
         """The tokens.
 
         Raises:
@@ -77,17 +77,17 @@ class ByteNetDecoder(DilatedDecoder):
         last_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32))) - 1
         weights = unstacked(self.decoder, self.config.sets)
 
-        def read(past: Past, given: tuple[Array, Array]) -> tuple[Past, None]:
+        def read(past: PastInputs, given: tuple[Array, Array]) -> tuple[PastInputs, None]:
             tokens_B, place = given
             _, grown = step_sets(self.decoder, weights, self.embedding(tokens_B, self.dtype), past)
             known_Bx1x1 = (place < last_B)[:, None, None]
             return jax.tree.map(lambda new, old: jnp.where(known_Bx1x1, new, old), grown, past), None
 
         past, _ = jax.lax.scan(
-            read, first_past(self.decoder, weights, examples, self.dtype), (tokens_BxP.T, jnp.arange(width))
+            read, initial_past_inputs(self.decoder, weights, examples, self.dtype), (tokens_BxP.T, jnp.arange(width))
         )
         first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
-        carry = Carry(last_B.astype(jnp.int32), past)
+        carry = DecoderCarry(last_B.astype(jnp.int32), past)
         return Cache((), repeat_rows(carry, beams), (), weights), repeat_rows(first_B, beams)
 
 

@@ -32,15 +32,17 @@ class ConvolutionalClassifierConfig(Config, path="config.model"):
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    attention: tuple[int, ...] = ()
-    reduction: Positive = 8
+    attention_stages: tuple[int, ...] = ()
+    attention_reduction: Positive = 8
     dropout: Rate = 0.0
 
     def _check(self) -> None:
         count = len(self.encoder.channels)
-        if len(set(self.attention)) < len(self.attention) or any(not 0 <= at < count for at in self.attention):
+        if len(set(self.attention_stages)) < len(self.attention_stages) or any(
+            not 0 <= at < count for at in self.attention_stages
+        ):
             raise UserError(
-                f"config.model.attention={self.attention} must name different ones of the {count} stages, from 0"
+                f"config.model.attention_stages={self.attention_stages} must be different stages, from 0 to {count - 1}"
             )
 
 
@@ -55,8 +57,8 @@ class ConvolutionalClassifier(StatelessModule):
         inputs = interface.inputs["image"].shape[-1]
         for number, (outputs, stride) in enumerate(zip(encoder.channels, encoder.strides, strict=True)):
             setattr(self, f"stage_{number}", Stage(inputs, outputs, stride, encoder.blocks, builder=builder))
-            if number in config.attention:
-                block = GridAttention(outputs, reduction=config.reduction, builder=builder)
+            if number in config.attention_stages:
+                block = GridAttention(outputs, reduction=config.attention_reduction, builder=builder)
                 setattr(self, f"attention_{number}", block)
             inputs = outputs
         self.norm = LayerNorm(encoder.width, builder=builder)
@@ -84,7 +86,7 @@ class ConvolutionalClassifier(StatelessModule):
         maps: dict[str, Captured] = {}
         for number in range(len(self.config.encoder.channels)):
             x = getattr(self, f"stage_{number}")(x)
-            if number in self.config.attention:
+            if number in self.config.attention_stages:
                 name = site_name(number)
                 x, captured = getattr(self, f"attention_{number}")(x, capture=capture_at(name, capture))
                 maps |= captured_at(name, captured, capture)
@@ -104,7 +106,7 @@ def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, preci
     """
     _, height, width, _ = interface.inputs["image"].shape
     sites = []
-    for number in sorted(config.attention):
+    for number in sorted(config.attention_stages):
         encoder, until = config.encoder, number + 1
         part = dataclasses.replace(encoder, channels=encoder.channels[:until], strides=encoder.strides[:until])
         grid = part.axis(f"grid_{number}", height, width)

@@ -38,7 +38,7 @@ class ConvS2SConfig(Config, path="config.model"):
     """The defaults are the paper's for English-Romanian (section 4.3).
 
     `width`: of every block's inputs and outputs; `embedding`: of words, positions, queries, keys and values, and of
-    what words are scored from; `kernel`: the positions that a block reads; `max_length`: the rows of each table of
+    what words are scored from; `kernel_size`: the positions that a block reads; `max_length`: the rows of each table of
     positions; `vocab_size`: those of the vocabulary, None for as many as the task has tokens.
 
     Raises:
@@ -50,7 +50,7 @@ class ConvS2SConfig(Config, path="config.model"):
     width: Positive = 512
     encoder_layers: Layers = 20
     decoder_layers: Layers = 20
-    kernel: Positive = 3
+    kernel_size: Positive = 3
     max_length: Positive = 1024
     vocab_size: int | None = None
     initialization: Initialization = Initialization.GEHRING
@@ -72,7 +72,7 @@ class GatedConvolution(Module):
     """
 
     def __init__(self, config: ConvS2SConfig, padding: Padding, builder: Builder):
-        window, outputs = Window(config.kernel, padding=padding), 2 * config.width
+        window, outputs = Window(config.kernel_size, padding=padding), 2 * config.width
         convolution = Convolution1D(config.width, ("embed", outputs), window, role=Role.GATED, builder=builder)
         self.convolution = WeightNormed(convolution, ("features", outputs), builder=builder)
         self.dropout = config.dropout

@@ -22,10 +22,10 @@ from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
 
 
 @dataclasses.dataclass(frozen=True)
-class DilatedConfig(Config, path="config.model"):
+class DilatedConvolutionConfig(Config, path="config.model"):
     """Residual blocks that carry 2 `width` features and convolve `width`, in sets.
 
-    The dilations of a set's blocks are 1, 2, 4 ... `largest_dilation`; `kernel`: the positions that a convolution
+    The dilations of a set's blocks are 1, 2, 4 ... `max_dilation`; `kernel_size`: the positions that a convolution
     reads. `vocab_size`: rows of the vocabulary, None for as many as the task has tokens. `dropout` acts on what
     words are scored from.
 
@@ -34,28 +34,28 @@ class DilatedConfig(Config, path="config.model"):
     """
 
     width: Positive
-    largest_dilation: Positive = 16
-    kernel: Positive = 3
+    max_dilation: Positive = 16
+    kernel_size: Positive = 3
     vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
 
     def _check(self) -> None:
-        if self.largest_dilation & (self.largest_dilation - 1):
+        if self.max_dilation & (self.max_dilation - 1):
             raise UserError(
-                f"config.model.largest_dilation={self.largest_dilation} must be a power of two: dilations double from 1"
+                f"config.model.max_dilation={self.max_dilation} must be a power of two: dilations double from 1"
             )
 
     @property
     def dilations(self) -> tuple[int, ...]:
         """Those of a set's blocks: 1, 2, 4 and so on."""
-        return tuple(2**power for power in range(self.largest_dilation.bit_length()))
+        return tuple(2**power for power in range(self.max_dilation.bit_length()))
 
 
 class ResidualBlock(Module):
     """x + W_3 r(conv(r(W_1 r(x)))), r = ReLU of LayerNorm: 2 d features to d, and back (section 3.6 and figure 3)."""
 
-    def __init__(self, config: DilatedConfig, window: Window, builder: Builder):
+    def __init__(self, config: DilatedConvolutionConfig, window: Window, builder: Builder):
         inner, outer = config.width, 2 * config.width
         self.first_norm = LayerNorm(outer, builder=builder)
         self.contract = Linear((("embed", outer),), (("features", inner),), bias=True, builder=builder)
@@ -86,10 +86,10 @@ class ResidualBlock(Module):
 class ResidualSet(Module):
     """One block for each dilation, the smallest first (section 3.4)."""
 
-    def __init__(self, config: DilatedConfig, padding: Padding, builder: Builder):
+    def __init__(self, config: DilatedConvolutionConfig, padding: Padding, builder: Builder):
         self.dilations = config.dilations
         for dilation in self.dilations:
-            window = Window(config.kernel, dilation=dilation, padding=padding)
+            window = Window(config.kernel_size, dilation=dilation, padding=padding)
             setattr(self, f"dilation_{dilation}", ResidualBlock(config, window, builder))
 
     @property
@@ -105,24 +105,26 @@ class ResidualSet(Module):
 
 
 # What every block reads of the positions before, set by set: as many as its convolution reaches back.
-Past = tuple[tuple[Float[Array, "R _ I"], ...], ...]
+PastInputs = tuple[tuple[Float[Array, "R _ I"], ...], ...]
 
 
-class Carry(NamedTuple):
+class DecoderCarry(NamedTuple):
     """What a row carries from step to step: its position, and every block's newest inputs, set by set."""
 
     position: Int[Array, " R"]
-    past: Past
+    past: PastInputs
 
 
-def first_past(sets: Module, weights: Sequence[Any], rows: int, dtype: jax.typing.DTypeLike) -> Past:
+def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: jax.typing.DTypeLike) -> PastInputs:
     """What the blocks of causal sets read before the first position: zeros."""
     return tuple(
         tuple(block.convolution.initial(rows, dtype) for block in layer_of(sets, of_set).blocks) for of_set in weights
     )
 
 
-def step_sets(sets: Module, weights: Sequence[Any], x_RxF: Array, past: Past) -> tuple[Float[Array, "R F"], Past]:
+def step_sets(
+    sets: Module, weights: Sequence[Any], x_RxF: Array, past: PastInputs
+) -> tuple[Float[Array, "R F"], PastInputs]:
     """One more position of every row through all sets, and what their blocks read at later ones."""
     after = []
     for params, of_set in zip(weights, past, strict=True):
@@ -139,13 +141,13 @@ def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array,
     return scan(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
 
 
-class DilatedDecoder(StatelessModule):
+class DilatedConvolutionDecoder(StatelessModule):
     """`decoder`, sets of causal blocks over embedded tokens, then the score of the token that follows each.
 
-    A family says what enters the blocks at known positions (`entering`), and at the next one (`next_entering`).
+    A family says what enters the blocks at known positions (`block_inputs`), and at the next one (`next_block_inputs`).
     """
 
-    config: DilatedConfig
+    config: DilatedConvolutionConfig
     dtype: jnp.dtype
     embedding: Embedding
     decoder: Module
@@ -155,11 +157,11 @@ class DilatedDecoder(StatelessModule):
         self.readout = Linear((("features", outer),), (("embed", outer),), bias=True, builder=builder)
         self.output = Linear((("embed", outer),), (("vocabulary", vocabulary),), bias=True, builder=builder)
 
-    def entering(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
+    def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:
         """What the blocks read at every position, and how many positions of each row are real."""
         raise NotImplementedError
 
-    def next_entering(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
+    def next_block_inputs(self, tokens_R: Int[Array, " R"], cache: Cache) -> Float[Array, "R F"]:
         """What the blocks read at the next position of every row."""
         return self.embedding(tokens_R, self.dtype)
 
@@ -173,7 +175,7 @@ class DilatedDecoder(StatelessModule):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T F"], Aux]:
         """What `logits` scores the tokens from."""
-        x_BxTxF = run_sets(self.decoder, *self.entering(inputs))
+        x_BxTxF = run_sets(self.decoder, *self.block_inputs(inputs))
         return self._read_out(x_BxTxF, key if train else None), Aux({}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
@@ -190,8 +192,8 @@ class DilatedDecoder(StatelessModule):
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The same blocks over one more token of every row."""
-        x_RxF, past = step_sets(self.decoder, cache.weights, self.next_entering(tokens_R, cache), cache.rows.past)
-        cache = cache._replace(rows=Carry(cache.rows.position + 1, past))
+        x_RxF, past = step_sets(self.decoder, cache.weights, self.next_block_inputs(tokens_R, cache), cache.rows.past)
+        cache = cache._replace(rows=DecoderCarry(cache.rows.position + 1, past))
         return self.logits(self._read_out(x_RxF, None)), cache, Aux({}, {}, state)
 
     def _read_out(self, x: Array, key: Key[Array, ""] | None) -> Array:

@@ -55,9 +55,9 @@ class Head(enum.Enum):
 class EncoderConfig(TransformerConfig):
     """The defaults are BERT base (Devlin et al. 2019, section 3).
 
-    `types`: kinds of tokens that have an embedding (sentence A or B), 0 for none. `pooler` adds the projection of
-    the first state that classifiers read. `position_offset` rows of the position table stand before the first
-    position's (RoBERTa: 2).
+    `token_types`: how many token types have an embedding (sentence A or B), 0 for none. `add_pooling_layer` adds the
+    projection of the first state that classifiers read. `position_offset` rows of the position table stand before the
+    first position's (RoBERTa: 2).
     """
 
     layers: Layers = 12
@@ -72,8 +72,8 @@ class EncoderConfig(TransformerConfig):
     max_length: Positive = 512
     embedding_norm: bool = True
     output_bias: bool = True
-    types: Count = 2
-    pooler: bool = False
+    token_types: Count = 2
+    add_pooling_layer: bool = False
     position_offset: Count = 0
     head: Head = Head.MASKED
 
@@ -86,7 +86,7 @@ class EncoderConfig(TransformerConfig):
     @property
     def pooled(self) -> bool:
         """Whether the model has a pooler: asked for, or because a head reads it."""
-        return self.pooler or self.head is Head.PRETRAINING
+        return self.add_pooling_layer or self.head is Head.PRETRAINING
 
 
 def _square(config: EncoderConfig, builder: Builder) -> Linear:
@@ -123,7 +123,7 @@ class Encoder(TokenModel):
         super().__init__(
             config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
             config.rows(interface.vocabularies["tokens"]),
-            types=config.types,
+            types=config.token_types,
             offset=config.position_offset,
             builder=builder,
         )
@@ -214,10 +214,10 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             f"config.model.head={config.head.value} does not say whether a text follows another, which "
             "config.task.next_sentence needs: say config.model.head=pretraining"
         )
-    if config.types < 2 and "types" in interface.inputs:
+    if config.token_types < 2 and "types" in interface.inputs:
         raise UserError(
-            f"config.model.types={config.types} cannot tell texts apart, which config.task.input_format=pairs needs: "
-            "say config.model.types=2"
+            f"config.model.token_types={config.token_types} cannot tell texts apart, which "
+            "config.task.input_format=pairs needs: use config.model.token_types=2"
         )
     tokens = Axis("tokens")
     return Model(

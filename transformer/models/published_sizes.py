@@ -99,13 +99,13 @@ def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, An
         "embedding_scale": "none",
         "embedding_norm": True,
         "output_bias": True,
-        "types": 2,
+        "token_types": 2,
         "position_offset": 0,
         **others,
     }
 
 
-_POOLED = {"head": "none", "pooler": True}
+_POOLED = {"head": "none", "add_pooling_layer": True}
 _ENCODER_NOTE = (
     "parameters are those of encoder and pooler, without heads; operations are those of training with the head of "
     "masked tokens at every position; training FLOPs as Brown et al. 2020, table D.1, give them"
@@ -120,7 +120,7 @@ def _bert(layers: int, width: int, heads: int, published: float, flops: float) -
 
 
 def _roberta(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> PublishedSize:
-    values = _encoder(layers, width, heads, norm_epsilon=1e-5, types=1, position_offset=2)
+    values = _encoder(layers, width, heads, norm_epsilon=1e-5, token_types=1, position_offset=2)
     citation = "Liu et al. 2019, sections 4 and 5"
     return PublishedSize(
         "encoder", values, 50_265, 512, citation, published, flops, 2e12, (_ENCODER_NOTE, *notes), _POOLED
@@ -139,7 +139,7 @@ def _xlnet(layers: int, width: int, heads: int, note: str) -> PublishedSize:
         "attention_windows": (),
         "embedding_scale": "none",
         "embedding_norm": False,
-        "kinds": True,
+        "relative_segments": True,
     }
     notes = (
         "parameters are without the bias of the scores; operations are those of predicting every position with both "

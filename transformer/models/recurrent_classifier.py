@@ -63,7 +63,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
     pooling: Pooling = Pooling.ATTENTION
     score: Score = AttentionCellConfig.score
     hops: Layers = 1
-    hidden: Count = 0
+    attention_hidden_width: Count = 0
     dropout: Rate = 0.0
     vocab_size: int | None = None
     elmo: ElmoConfig = dataclasses.field(default_factory=ElmoConfig)
@@ -78,9 +78,11 @@ class RecurrentClassifierConfig(Config, path="config.model"):
         """The features that the classes are scored from."""
         return self.encoder.output_width * (self.hops if self.pooling is Pooling.ATTENTION else 1)
 
-    def attention(self, longest: int) -> AttentionCellConfig:
-        """The attention over texts of at most `longest` tokens: a head for each hop."""
-        return AttentionCellConfig(self.score, heads=self.hops, head_dim=self.hidden, max_length=longest)
+    def attention(self, max_text_length: int) -> AttentionCellConfig:
+        """The attention over texts of at most `max_text_length` tokens: a head for each hop."""
+        return AttentionCellConfig(
+            self.score, heads=self.hops, head_dim=self.attention_hidden_width, max_length=max_text_length
+        )
 
 
 class RecurrentClassifier(StatelessModule):
@@ -98,7 +100,7 @@ class RecurrentClassifier(StatelessModule):
         if config.pooling is Pooling.ATTENTION:
             width = config.pooled_width
             self.query = builder.parameter(jax.nn.initializers.normal(0.1), (width,), ("features",))
-            self.attention = AttentionCell(config.attention(longest(interface)), width, width, builder=builder)
+            self.attention = AttentionCell(config.attention(max_text_length(interface)), width, width, builder=builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", config.pooled_width),), classes, bias=True, builder=builder)
 
@@ -153,7 +155,7 @@ class RecurrentClassifier(StatelessModule):
                 return pooled_Bx1xP[:, 0], captured
 
 
-def longest(interface: TaskInterface) -> int:
+def max_text_length(interface: TaskInterface) -> int:
     """The greatest length of a text in tokens."""
     return interface.inputs["tokens"].shape[1]
 

@@ -64,7 +64,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     width: Positive = 256
     embedding: Positive = 256
     layers: Layers = 1
-    hidden: Count = 0
+    attention_hidden_width: Count = 0
     vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     forget_bias: float = 1.0
@@ -80,7 +80,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     @property
     def score_width(self) -> int:
         """The features of the hidden layer of a tape's score."""
-        return self.hidden or self.width
+        return self.attention_hidden_width or self.width
 
     def stack(self) -> RecurrentConfig:
         """One layer."""

@@ -46,7 +46,7 @@ from transformer.models.recurrent_attention_decoder import (
 from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
 
 
-class Context(enum.Enum):
+class ContextVector(enum.Enum):
     """What the decoder is given of the annotations h_1 ... h_N of the source, beside its first state.
 
     none: nothing (Sutskever et al. 2014). last: the encoder's last state, at every step (Cho et al. 2014).
@@ -65,10 +65,10 @@ class Context(enum.Enum):
     @property
     def attends(self) -> bool:
         """Whether its weights are those of an attention."""
-        return self in (Context.ATTENTION, Context.ATTENTION_OVER_LENGTH)
+        return self in (ContextVector.ATTENTION, ContextVector.ATTENTION_OVER_LENGTH)
 
 
-class Order(enum.Enum):
+class AttentionQuery(enum.Enum):
     """Which state asks, and where the answer goes; w_t is the word that step t reads, c_t the context.
 
     previous: s_{t-1} asks, s_t = f(s_{t-1}, [w_t ; c_t]) (Bahdanau et al. 2015, appendix A.2.2).
@@ -82,7 +82,7 @@ class Order(enum.Enum):
     INPUT_FEEDING = "input_feeding"
 
 
-class Readout(enum.Enum):
+class OutputLayer(enum.Enum):
     """r_t, from which the next word is scored.
 
     maxout: the larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
@@ -93,7 +93,7 @@ class Readout(enum.Enum):
     TANH = "tanh"
 
 
-class Bridge(enum.Enum):
+class InitialDecoderState(enum.Enum):
     """Where the decoder's first state comes from.
 
     tanh: every layer's is tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
@@ -113,9 +113,9 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     reads the source reversed (Sutskever et al. 2014). `score` to `half_width` are of the attention
     (transformer.layers.attention_cell), `max_length` the positions that the score location has rows for,
     `vocab_size` those of the vocabulary, None for as many as the task has tokens.
-    Of a `normalizer` that draws, `soft_share` is the probability that a training example is read by the probabilities
-    in place of draws (Xu et al. 2015, section 4.1). In training a word that the decoder reads is its own draw, and not
-    the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
+    Of a `normalizer` that draws, `soft_attention_probability` is the probability that a training example is read by the
+    probabilities in place of draws (Xu et al. 2015, section 4.1). In training a word that the decoder reads is its own
+    draw, and not the reference's, with a probability that rises to `scheduled_sampling` over as many steps as
     `scheduled_sampling_steps` says (Bengio et al. 2015).
 
     Raises:
@@ -129,10 +129,10 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     decoder_layers: Layers = 1
     direction: Direction = Direction.BIDIRECTIONAL
     skip_connections: SkipConnections = SkipConnections.NONE
-    bridge: Bridge = Bridge.TANH
-    context: Context = Context.ATTENTION
-    order: Order = Order.PREVIOUS
-    readout: Readout = Readout.MAXOUT
+    initial_decoder_state: InitialDecoderState = InitialDecoderState.TANH
+    context_vector: ContextVector = ContextVector.ATTENTION
+    attention_query: AttentionQuery = AttentionQuery.PREVIOUS
+    output_layer: OutputLayer = OutputLayer.MAXOUT
     score: Score = AttentionCellConfig.score
     normalizer: Normalizer = AttentionCellConfig.normalizer
     projection: KeyValueProjection = AttentionCellConfig.projection
@@ -141,7 +141,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     attention_span: AttentionSpan = AttentionCellConfig.attention_span
     half_width: Positive = AttentionCellConfig.half_width
     max_length: Count = AttentionCellConfig.max_length
-    soft_share: Rate = 0.0
+    soft_attention_probability: Rate = 0.0
     vocab_size: int | None = None
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
@@ -149,25 +149,25 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     scheduled_sampling_steps: Positive = 10_000
 
     def _check(self) -> None:
-        if self.soft_share and not (self.normalizer in SAMPLERS and self.context.attends):
+        if self.soft_attention_probability and not (self.normalizer in SAMPLERS and self.context_vector.attends):
             raise UserError(
-                f"config.model.soft_share={self.soft_share} is for an attention that draws: say normalizer=hard or "
-                "straight_through, or soft_share=0"
+                f"config.model.soft_attention_probability={self.soft_attention_probability} is for an attention that "
+                "draws: use normalizer=hard or straight_through, or soft_attention_probability=0"
             )
-        if self.order is Order.INPUT_FEEDING and self.context is Context.NONE:
+        if self.attention_query is AttentionQuery.INPUT_FEEDING and self.context_vector is ContextVector.NONE:
             raise UserError(
-                "config.model.order=input_feeding feeds what was read of the source back, and config.model.context="
-                "none reads nothing: say current, or another context"
+                "config.model.attention_query=input_feeding needs a context vector to feed back, and "
+                "config.model.context_vector=none has none: use attention_query=current, or another context vector"
             )
         single = all(len(self.direction.orders(layer)) == 1 for layer in range(self.encoder_layers))
         alike = single and self.encoder_layers == self.decoder_layers
-        if self.bridge is Bridge.COPY and not alike:
+        if self.initial_decoder_state is InitialDecoderState.COPY and not alike:
             raise UserError(
-                "config.model.bridge=copy needs as many layers on both sides, and encoder layers of one cell each: "
-                f"config.model.encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}, "
-                f"direction={self.direction.value}; or say bridge=tanh"
+                "config.model.initial_decoder_state=copy needs as many decoder layers as encoder layers, each of one "
+                f"direction: encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}, "
+                f"direction={self.direction.value}; or use initial_decoder_state=tanh"
             )
-        if self.context.attends:
+        if self.context_vector.attends:
             self.check_attention()
 
     def check_attention(self) -> None:
@@ -205,26 +205,26 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     def context_width(self) -> int:
         """The features of a context, 0 without one."""
         annotations = self.encoder().output_width
-        if self.context.attends:
+        if self.context_vector.attends:
             return self.attention().context_width(self.width, annotations)
-        return 0 if self.context is Context.NONE else annotations
+        return 0 if self.context_vector is ContextVector.NONE else annotations
 
     @property
     def fed_width(self) -> int:
         """The features that the decoder's first layer reads beside the word."""
-        match self.order:
-            case Order.PREVIOUS:
+        match self.attention_query:
+            case AttentionQuery.PREVIOUS:
                 return self.context_width
-            case Order.CURRENT:
+            case AttentionQuery.CURRENT:
                 return 0
-            case Order.INPUT_FEEDING:
+            case AttentionQuery.INPUT_FEEDING:
                 return self.width
 
     @property
     def readout_sizes(self) -> tuple[int, int]:
         """Features that the readout's matrix reads, and those that it gives: maxout reads the word and gives pairs."""
         both = self.width + self.context_width
-        if self.readout is Readout.MAXOUT:
+        if self.output_layer is OutputLayer.MAXOUT:
             return both + self.embedding, 2 * self.width
         return both, self.width
 
@@ -293,7 +293,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         self.encoder = RecurrentStack(config.encoder(), embedding, builder=builder)
         annotations = config.encoder().output_width
 
-        attends = config.context.attends
+        attends = config.context_vector.attends
         self.attention = AttentionCell(config.attention(), width, annotations, builder=builder) if attends else None
         self.decoder = RecurrentStack(config.decoder(), embedding + config.fed_width, builder=builder)
 
@@ -301,11 +301,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             states = (("layers", config.decoder_layers), ("embed", width))
             return Linear((("features", annotations),), states, bias=True, builder=builder)
 
-        made = config.bridge is Bridge.TANH
+        made = config.initial_decoder_state is InitialDecoderState.TANH
         self.first_hidden = first() if made else None
         self.first_memory = first() if made and config.cell is Cell.LSTM else None
         read, given = config.readout_sizes
-        maxout = config.readout is Readout.MAXOUT
+        maxout = config.output_layer is OutputLayer.MAXOUT
         self.readout = Linear((("features", read),), (("embed", given),), bias=maxout, builder=builder)
         self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
@@ -320,20 +320,22 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         words_BxSxE = self._embedded(source_BxS, self.stream(key, "source"))
         h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=self.stream(key, "encoder"))
         states = self._first(last)
-        fed_BxE = jnp.zeros_like(states[-1].hidden) if self.config.order is Order.INPUT_FEEDING else None
+        fed_BxE = (
+            jnp.zeros_like(states[-1].hidden) if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
+        )
         samples = key is not None and self.config.scheduled_sampling
         said_B = jnp.asarray(inputs["target"])[:, 0] if samples else None
         first = DecoderCarry(states, jnp.zeros(len(lengths_B), jnp.int32), fed_BxE, said_B)
-        match self.config.context:
-            case Context.NONE:
+        match self.config.context_vector:
+            case ContextVector.NONE:
                 return EncodedSource(lengths_B), first
-            case Context.LAST:
+            case ContextVector.LAST:
                 return EncodedSource(lengths_B, vector=last[-1].hidden), first
-            case Context.SUM:
+            case ContextVector.SUM:
                 return EncodedSource(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
-            case Context.MEAN:
+            case ContextVector.MEAN:
                 return EncodedSource(lengths_B, vector=_divide_by_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
-            case Context.ATTENTION | Context.ATTENTION_OVER_LENGTH:
+            case ContextVector.ATTENTION | ContextVector.ATTENTION_OVER_LENGTH:
                 assert self.attention is not None
                 return EncodedSource(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
 
@@ -344,27 +346,27 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         if key is not None and config.scheduled_sampling:
             share = jnp.minimum(state["steps"] / config.scheduled_sampling_steps, 1) * config.scheduled_sampling
             own_BxT = sample_own_words(self._which(key, "own"), share, target_BxT)
-        if key is not None and config.soft_share:
-            soft_BxT = sample_soft_examples(self._which(key, "soft"), config.soft_share, target_BxT)
+        if key is not None and config.soft_attention_probability:
+            soft_BxT = sample_soft_examples(self._which(key, "soft"), config.soft_attention_probability, target_BxT)
         return StepInput(self._embedded(target_BxT, self.stream(key, "target")), own_BxT, soft_BxT)
 
     def advance(
         self, source: EncodedSource, carry: DecoderCarry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[DecoderCarry, StepOutput, Alignment | None]:
-        """One word further, as `Order` says."""
+        """One word further, as `AttentionQuery` says."""
         word_RxE = given.word
         if given.own is not None:
             assert carry.said is not None
             word_RxE = jnp.where(given.own[:, None], self._embedded(carry.said, self.stream(key, "said")), word_RxE)
         drawn_by = self.stream(key, "attention")
         facts: dict[str, Any] = {"position_R": carry.position, "soft_R": given.soft, "key": drawn_by, "train": train}
-        if self.config.order is Order.PREVIOUS:
+        if self.config.attention_query is AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, carry.states[-1].hidden, **facts)
             entering = _concatenate(word_RxE, context)
         else:
             entering = _concatenate(word_RxE, carry.read)
         output_RxE, states = self.decoder.step(entering, carry.states, key=self.stream(key, "decoder"))
-        if self.config.order is not Order.PREVIOUS:
+        if self.config.attention_query is not AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, output_RxE, **facts)
         read_RxE = self._readout(output_RxE, word_RxE, context, self.stream(key, "readout"))
 
@@ -373,7 +375,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             draw = self.stream(key, "draw")
             assert draw is not None
             said_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(read_RxE))).astype(jnp.int32)
-        fed_RxE = read_RxE if self.config.order is Order.INPUT_FEEDING else None
+        fed_RxE = read_RxE if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
         after = DecoderCarry(states, carry.position + 1, fed_RxE, said_R)
         return after, StepOutput(read_RxE, self._draws(alignment)), alignment
 
@@ -389,7 +391,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         capture: Capture | None,
     ) -> tuple[StepOutput, Captured | None]:
         """One after another, or, where no state depends on what is read, one attention for all of them."""
-        if self.config.order is not Order.CURRENT or given.own is not None:
+        if self.config.attention_query is not AttentionQuery.CURRENT or given.own is not None:
             return super().all_steps(source, carry, given, mask, key, train=train, capture=capture)
         decoder_key, read_key = self.stream(key, "decoder"), self.stream(key, "readout")
         output_BxTxE, _ = self.decoder(given.word, mask.query_lengths, carry.states, key=decoder_key)
@@ -418,7 +420,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
     def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[DecoderSteps, Aux]:
         """Hard attention tells its draws in `extras`; scheduled sampling counts the steps of training."""
-        if train and options.get("key") is None and (self.config.scheduled_sampling or self.config.soft_share):
+        if (
+            train
+            and options.get("key") is None
+            and (self.config.scheduled_sampling or self.config.soft_attention_probability)
+        ):
             raise TypeError("a model that draws in training needs a key")
         steps, aux = super().unroll(state, inputs, train=train, **options)
         if train and self.config.scheduled_sampling:
@@ -427,24 +433,24 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
     def _context(self, source: EncodedSource, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
         """The context that a state reads, and how."""
-        if self.config.context is Context.NONE:
+        if self.config.context_vector is ContextVector.NONE:
             return None, None
         context_RxC, alignment = read(self.attention, source, query_RxE, **facts)
         return self._scaled(context_RxC, source), alignment
 
     def _scaled(self, context: Array, source: EncodedSource) -> Array:
         """Divided by the length of the source where the context is to be."""
-        if self.config.context is not Context.ATTENTION_OVER_LENGTH:
+        if self.config.context_vector is not ContextVector.ATTENTION_OVER_LENGTH:
             return context
         return _divide_by_length(context, repeat_rows(source.lengths, len(context) // len(source.lengths)))
 
     def _readout(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """r_t of the readout."""
-        match self.config.readout:
-            case Readout.MAXOUT:
+        match self.config.output_layer:
+            case OutputLayer.MAXOUT:
                 pairs = self.readout(_concatenate(output, word, context))
                 read = jnp.max(pairs.reshape(*pairs.shape[:-1], -1, 2), axis=-1)
-            case Readout.TANH:
+            case OutputLayer.TANH:
                 read = jnp.tanh(self.readout(_concatenate(context, output)))
         return dropout(read, self.config.dropout, key)
 
@@ -492,7 +498,7 @@ def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, preci
     if config.max_length:
         check_max_length(config.max_length, interface)
     sites: tuple[Site, ...] = ()
-    if config.context.attends:
+    if config.context_vector.attends:
         values = Values.PROBABILITY
         if config.attention_span is AttentionSpan.PREDICTIVE:
             values = Values.REWEIGHTED

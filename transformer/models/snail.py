@@ -36,7 +36,7 @@ class Block(enum.Enum):
     CONVOLUTIONS = "convolutions"
 
 
-class Parts(enum.Enum):
+class EnabledBlocks(enum.Enum):
     """Which blocks of the stack there are: both kinds, or those of one kind alone."""
 
     BOTH = "both"
@@ -45,7 +45,7 @@ class Parts(enum.Enum):
 
     def has(self, block: Block) -> bool:
         """Whether a block of this kind is kept."""
-        return self is Parts.BOTH or self.value == block.value
+        return self is EnabledBlocks.BOTH or self.value == block.value
 
 
 _OMNIGLOT = (Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION)
@@ -66,15 +66,15 @@ class SnailConfig(Config, path="config.model"):
     embedding: Positive = 64
     channels: Annotated[tuple[Positive, ...], Items(least=1)] = (64, 64, 64, 64)
     blocks: tuple[Block, ...] = _OMNIGLOT
-    keys: tuple[Positive, ...] = (64, 256, 512)
-    values: tuple[Positive, ...] = (32, 128, 256)
+    key_sizes: tuple[Positive, ...] = (64, 256, 512)
+    value_sizes: tuple[Positive, ...] = (32, 128, 256)
     filters: tuple[Positive, ...] = (128, 128)
-    parts: Parts = Parts.BOTH
+    enabled_blocks: EnabledBlocks = EnabledBlocks.BOTH
 
     def _check(self) -> None:
         for name, block in (
-            ("keys", Block.ATTENTION),
-            ("values", Block.ATTENTION),
+            ("key_sizes", Block.ATTENTION),
+            ("value_sizes", Block.ATTENTION),
             ("filters", Block.CONVOLUTIONS),
         ):
             sizes, count = getattr(self, name), self.blocks.count(block)
@@ -84,17 +84,19 @@ class SnailConfig(Config, path="config.model"):
                     "in config.model.blocks"
                 )
         if not self.stack:
-            raise UserError(f"config.model.parts={self.parts.value} leaves nothing of config.model.blocks")
+            raise UserError(
+                f"config.model.enabled_blocks={self.enabled_blocks.value} leaves nothing of config.model.blocks"
+            )
 
     @property
     def stack(self) -> tuple[tuple[Block, tuple[int, ...]], ...]:
         """The blocks that there are, each with its sizes."""
         sizes = {
-            Block.ATTENTION: zip(self.keys, self.values, strict=True),
+            Block.ATTENTION: zip(self.key_sizes, self.value_sizes, strict=True),
             Block.CONVOLUTIONS: ((each,) for each in self.filters),
         }
         every = [(block, tuple(next(iter(sizes[block])))) for block in self.blocks]
-        return tuple((block, size) for block, size in every if self.parts.has(block))
+        return tuple((block, size) for block, size in every if self.enabled_blocks.has(block))
 
     def attentions(self) -> int:
         """How many blocks of attention there are."""
@@ -208,11 +210,11 @@ class ImageEmbedding(Module):
             name = f"norm_{number}"
             y = getattr(self, f"convolution_{number}")(x)
             y, after[name] = getattr(self, name)(y, state[name], train=train)
-            x = largest(jax.nn.relu(y))
+            x = max_pool(jax.nn.relu(y))
         return self.output(x.reshape(x.shape[0], -1)), after
 
 
-def largest(x_NxYxXxC: Float[Array, "N Y X C"]) -> Float[Array, "N V U C"]:
+def max_pool(x_NxYxXxC: Float[Array, "N Y X C"]) -> Float[Array, "N V U C"]:
     """The largest of every 2 x 2 places."""
     count, height, width, channels = x_NxYxXxC.shape
     rows, columns = height // _POOL, width // _POOL
@@ -254,7 +256,7 @@ class Snail(Module):
                 case Block.CONVOLUTIONS:
                     made = TemporalBlock(width, sizes[0], length, builder=builder)
             setattr(self, f"block_{number}", made)
-            width = widened(width, block, sizes, length)
+            width = output_width(width, block, sizes, length)
         # A sum of the sizes of blocks, which no mesh need divide.
         self.head = Linear((("features", width),), (("features", self.outputs),), bias=True, builder=builder)
 
@@ -299,12 +301,12 @@ class Snail(Module):
         return outputs, Aux(stack_glimpses(SITE, maps), {}, after)
 
 
-def widened(width: int, block: Block, sizes: tuple[int, ...], length: int) -> int:
+def output_width(width: int, block: Block, sizes: tuple[int, ...], length: int) -> int:
     """The features behind a block of so many before it, in an episode of so many steps."""
     return width + (sizes[1] if block is Block.ATTENTION else sizes[0] * len(dilations(length)))
 
 
-def laid_out(length: int) -> tuple[int, int]:
+def image_grid_shape(length: int) -> tuple[int, int]:
     """Rows and columns of the smallest grid that is hardly higher than wide and has room for so many images."""
     rows = math.isqrt(length)
     return rows, -(-length // rows)
@@ -319,7 +321,7 @@ def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -
     if "images" in interface.inputs:
         _, length, height, _, _ = interface.inputs["images"].shape
         query: Axis = Axis("episode", AxisKind.STEPS)
-        key = Axis("shot", AxisKind.GRID, shape=laid_out(length), stride=float(height))
+        key = Axis("shot", AxisKind.GRID, shape=image_grid_shape(length), stride=float(height))
     else:
         query = key = Axis("steps", AxisKind.STEPS)
     layers = tuple(map(str, range(config.attentions())))

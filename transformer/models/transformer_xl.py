@@ -29,14 +29,14 @@ from transformer.models.transformer_base import (
 
 @dataclasses.dataclass(frozen=True)
 class TransformerXLConfig(DecoderConfig):
-    """The decoder's, and `memory`, the positions of earlier segments that every layer keeps and attends to.
+    """The decoder's, and `memory_length`, the positions of earlier segments that every layer keeps and attends to.
 
     Positions must be within attention: places counted from a segment's beginning would say the same of a memory's
     tokens as of the segment's own (section 3.2).
     """
 
     positions: Positions = FOR_SEGMENTS
-    memory: Count = 128
+    memory_length: Count = 128
 
     def _check(self) -> None:
         super()._check()
@@ -79,7 +79,7 @@ class DecoderWithMemory(Decoder):
         def function(block: Any, x: Array, layer: LayerContext, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
             seen = with_window(mask, layer.window)
             x, aux, attended = read_on(block, x, layer, held, mask=seen, table=table, asked=asked)
-            return x, (aux, remembered(attended, config.memory))
+            return x, (aux, remembered(attended, config.memory_length))
 
         embedding_key, layers_key = split_key(key if train else None)
         positions_1xT = jnp.arange(tokens_BxT.shape[1])[None]
@@ -94,7 +94,7 @@ class DecoderWithMemory(Decoder):
         )
         of_each, kept = zip(*outputs, strict=True)
         aux = stack_by_layer(of_each)
-        extras = {"memory": by_example(kept)} if config.memory else {}
+        extras = {"memory": by_example(kept)} if config.memory_length else {}
         x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
         return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts))
 

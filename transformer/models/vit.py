@@ -33,7 +33,7 @@ from transformer.models.transformer_base import BlockStacks, split_key, stack_ca
 STACK = "encoder"
 
 
-class Readout(enum.Enum):
+class ImagePooling(enum.Enum):
     """What the classes are scored from.
 
     class_token: the state of a learned token in front of the patches (Dosovitskiy et al. 2021, equation 4).
@@ -50,28 +50,28 @@ class Readout(enum.Enum):
     @property
     def tokens(self) -> int:
         """The tokens in front of the patches."""
-        return {Readout.CLASS_TOKEN: 1, Readout.MEAN: 0, Readout.DISTILLED: 2}[self]
+        return {ImagePooling.CLASS_TOKEN: 1, ImagePooling.MEAN: 0, ImagePooling.DISTILLED: 2}[self]
 
 
 @dataclasses.dataclass(frozen=True)
 class VitConfig(Config, path="config.model"):
     """The defaults are ViT-B/16 (Dosovitskiy et al. 2021, table 1).
 
-    Of `patch` x `patch` pixels one vector is made. `stochastic_depth` is the last layer's rate of leaving out a
-    sub-layer. The other fields are those of every Transformer (transformer.layers.transformer_config). `size` names a
-    published model whose values fill the keys that are not given.
+    Each patch of `patch_size` x `patch_size` pixels becomes one vector. `stochastic_depth` is the last layer's rate of
+    leaving out a sub-layer. The other fields are those of every Transformer (transformer.layers.transformer_config).
+    `size` names a published model whose values fill the keys that are not given.
 
     Raises:
         UserError: For values out of range.
     """
 
-    patch: Positive = 16
+    patch_size: Positive = 16
     layers: Layers = 12
     width: Positive = 768
     heads: Heads = 12
     feed_forward: Positive = 3072
     positions: GridPositions = GridPositions.LEARNED
-    readout: Readout = Readout.CLASS_TOKEN
+    pooling: ImagePooling = ImagePooling.CLASS_TOKEN
     activation: Activation = Activation.GELU
     norm: Norm = Norm.LAYER
     norm_epsilon: Amount = 1e-6
@@ -103,12 +103,13 @@ class VitConfig(Config, path="config.model"):
         Raises:
             UserError: For images that the patches do not divide.
         """
-        if height % self.patch or width % self.patch:
+        if height % self.patch_size or width % self.patch_size:
             raise UserError(
-                f"the task's images of {height} x {width} pixels are not divided by config.model.patch={self.patch}"
+                f"the task's images of {height} x {width} pixels are not divisible by "
+                f"config.model.patch_size_size_size={self.patch_size}"
             )
-        shape = (height // self.patch, width // self.patch)
-        return Axis("patches", AxisKind.GRID, shape, stride=float(self.patch), leading=self.readout.tokens)
+        shape = (height // self.patch_size, width // self.patch_size)
+        return Axis("patches", AxisKind.GRID, shape, stride=float(self.patch_size), leading=self.pooling.tokens)
 
 
 class Vit(BlockStacks):
@@ -122,11 +123,11 @@ class Vit(BlockStacks):
         grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
         assert grid.shape is not None
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, blocks.depth, deep.beta))
-        self.config, self.readout, self.shape, self.patch = blocks, config.readout, grid.shape, config.patch
-        self.count, self.dtype, tokens = config.layers, builder.dtype, config.readout.tokens
-        distilled = config.readout is Readout.DISTILLED
+        self.config, self.pooling, self.shape, self.patch = blocks, config.pooling, grid.shape, config.patch_size
+        self.count, self.dtype, tokens = config.layers, builder.dtype, config.pooling.tokens
+        distilled = config.pooling is ImagePooling.DISTILLED
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
-        pixels = (("features", config.patch), ("features", config.patch), ("features", channels))
+        pixels = (("features", config.patch_size), ("features", config.patch_size), ("features", channels))
         self.embed = Linear(pixels, model, bias=True, builder=builder)
 
         def token() -> Any:
@@ -172,16 +173,16 @@ class Vit(BlockStacks):
 
     def logits(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B C"]:
         """The score of every class from the states behind the last block."""
-        match self.readout:
-            case Readout.CLASS_TOKEN:
+        match self.pooling:
+            case ImagePooling.CLASS_TOKEN:
                 return self.head(x_BxNxE[:, 0])
-            case Readout.MEAN:
+            case ImagePooling.MEAN:
                 return self.head(jnp.mean(x_BxNxE, axis=1))
-            case Readout.DISTILLED:
+            case ImagePooling.DISTILLED:
                 assert self.distilled is not None
                 return (self.head(x_BxNxE[:, 0]) + self.distilled(x_BxNxE[:, 1])) / 2
             case _:
-                assert_never(self.readout)
+                assert_never(self.pooling)
 
 
 def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> Model:
@@ -210,13 +211,13 @@ def _size(
 ) -> PublishedSize:
     """Images of 224 pixels a side and the thousand classes of ImageNet."""
     values = {
-        "patch": patch,
+        "patch_size": patch,
         "layers": layers,
         "width": width,
         "heads": heads,
         "feed_forward": 4 * width,
         "positions": "learned",
-        "readout": "class_token",
+        "pooling": "class_token",
         "activation": "gelu",
         "norm": "layer",
         "norm_placement": "pre",
@@ -224,7 +225,7 @@ def _size(
         "score": "scaled_dot",
     }
     values |= others
-    tokens = (224 // patch) ** 2 + Readout(values["readout"]).tokens
+    tokens = (224 // patch) ** 2 + ImagePooling(values["pooling"]).tokens
     return PublishedSize("vit", values, 1000, tokens, citation, published, side=224)
 
 
@@ -237,7 +238,7 @@ SIZES = {
     "vit-h14": _size(14, 32, 1280, 16, _VIT, 632e6),
     "deit-ti16": _size(16, 12, 192, 3, _DEIT, 5e6),
     "deit-s16": _size(16, 12, 384, 6, _DEIT, 22e6),
-    "deit-b16-distilled": _size(16, 12, 768, 12, "Touvron et al. 2021, table 5", 87e6, readout="distilled"),
+    "deit-b16-distilled": _size(16, 12, 768, 12, "Touvron et al. 2021, table 5", 87e6, pooling="distilled"),
 }
 
 FAMILY = ModelFamily(

@@ -34,9 +34,9 @@ CONTENT, QUERY = "content/self", "query/self"
 class XLNetConfig(TransformerConfig):
     """The defaults are XLNet base (Yang et al. 2019, its code), whose memory is that of XLNet large (appendix A.4).
 
-    `memory`: the positions of earlier segments that every layer keeps and attends to. `kinds`: whether attention knows
-    which tokens are of one sentence (section 2.5), as that of the published models does; where no `types` are given,
-    all are of one kind, and it changes nothing.
+    `memory_length`: the positions of earlier segments that every layer keeps and attends to. `relative_segments`:
+    whether attention knows which tokens are of one sentence (section 2.5), as that of the published models does; where
+    no `types` are given, all are of one kind, and it changes nothing.
     """
 
     layers: Layers = 12
@@ -51,8 +51,8 @@ class XLNetConfig(TransformerConfig):
     attention_dropout: Rate = 0.1
     positions: Positions = FOR_SEGMENTS
     output_bias: bool = True
-    memory: Count = 384
-    kinds: bool = False
+    memory_length: Count = 384
+    relative_segments: bool = False
 
     def _check(self) -> None:
         super()._check()
@@ -62,10 +62,10 @@ class XLNetConfig(TransformerConfig):
                 f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "
                 "never by its embedding; say transformer_xl, or another within attention"
             )
-        if self.kinds and not self.positions.scheme.kinds:
+        if self.relative_segments and not self.positions.scheme.kinds:
             raise UserError(
-                f"config.model.kinds=True needs positions that know of kinds, and positions={self.positions.value} "
-                "know none: say transformer_xl"
+                f"config.model.relative_segments=True needs positions with relative segment encodings, which "
+                f"positions={self.positions.value} has not: use transformer_xl"
             )
         if self.positions.scheme.shared:
             raise UserError(
@@ -94,7 +94,9 @@ class XLNet(TokenModel):
         builder = builder.with_rule(Initialize(config.initialization, 2 * config.layers, config.depth, deep.beta))
         super().__init__(config, config.rows(interface.vocabularies["tokens"]), builder=builder)
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
-        self.layers = builder.stack(lambda builder: block_of(config, config.kinds, alpha, builder), config.layers)
+        self.layers = builder.stack(
+            lambda builder: block_of(config, config.relative_segments, alpha, builder), config.layers
+        )
         self.norm = self.make_final_norm(builder)
         # g^(0), the same for every position: the query stream begins without any content (section 2.3).
         rule = builder.rule(Role.EMBEDDING, 1, config.width)
@@ -146,7 +148,7 @@ class XLNet(TokenModel):
             streams, maps, attended = two_streams(
                 block, streams, layer, held, masks=seen, predicted_BxP=predicted_BxP, table=table, asked=asked
             )
-            return streams, (maps, remembered(attended, config.memory))
+            return streams, (maps, remembered(attended, config.memory_length))
 
         keys = dict(zip(("content", "query"), split_key(key if train else None), strict=True))
         ends, layers_key = split_key(keys["content"])
@@ -165,7 +167,7 @@ class XLNet(TokenModel):
             inputs=of_layers(memory, len(config.period)),
         )
         maps, kept = zip(*outputs, strict=True)
-        extras = {"memory": by_example(kept)} if config.memory else {}
+        extras = {"memory": by_example(kept)} if config.memory_length else {}
         return self._closed(streams), Aux(_maps_of(maps), extras, None)
 
     def _masks(self, inputs: Inputs, predicted_BxP: Array | None) -> Masks:
@@ -182,7 +184,7 @@ class XLNet(TokenModel):
 
     def _kinds(self, inputs: Inputs) -> Kinds | None:
         """Whether query and key are of two kinds; a memory is of kind 0."""
-        if not self.config.kinds:
+        if not self.config.relative_segments:
             return None
         types_BxT = jnp.asarray(inputs.get("types", jnp.zeros_like(jnp.asarray(inputs["tokens"]))))
         of_keys = jnp.pad(types_BxT, ((0, 0), (_slots(inputs), 0)))
@@ -209,7 +211,7 @@ def _maps_of(maps: tuple[Asked, ...]) -> dict[str, Captured]:
 def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -> Model:
     """The model of this config for a task; its positions are distances, so that no text is too long for it."""
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
-    keys = key_axis(config.memory)
+    keys = key_axis(config.memory_length)
     return Model(
         functional=Functional(lambda builder: XLNet(config, interface, builder), precision),
         sites=tuple(Site(name, TOKENS, keys, layers, heads) for name in (CONTENT, QUERY)),

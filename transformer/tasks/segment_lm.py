@@ -72,7 +72,8 @@ class SegmentLanguageModeling(LanguageModeling):
         if not first:
             raise UserError(
                 "the task segment_lm hands a memory on, and the model has none: say "
-                "config.model.family=transformer_xl with config.model.memory above 0, or the task language_modeling"
+                "config.model.family=transformer_xl with config.model.memory_length above 0, or the task "
+                "language_modeling"
             )
         return first
 

@@ -22,7 +22,7 @@ from experiments.attention_probes.configs import single_probe
 # All that a model which reads the past alone can answer.
 DATASETS = ("coreference", "agreement", "two_offset_copy", "retrieval", "sorting", "brackets", "motifs")
 LSTM = {"family": "recurrent_decoder", "width": 64, "embedding": 64, "layers": 2}
-CONVOLUTION = {"family": "bytenet_decoder", "width": 32, "sets": 2, "largest_dilation": 8}
+CONVOLUTION = {"family": "bytenet_decoder", "width": 32, "sets": 2, "max_dilation": 8}
 
 
 def get_config() -> ConfigDict:

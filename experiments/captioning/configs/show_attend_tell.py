@@ -50,6 +50,6 @@ def get_config(attention: str = "soft") -> ConfigDict:
     else:
         config.model.attention = attention
     if attention == "hard":
-        config.model.soft_share = 0.5
+        config.model.soft_attention_probability = 0.5
         config.task.reinforce_weight = 0.2
     return config

@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, object]] = {
         "shots": (1, 2, 3, 4, 5),
     },
 }
-REDUCED = {"channels": (32,) * 4, "keys": (32, 64, 64), "values": (32, 32, 64), "filters": (64, 64)}
+REDUCED = {"channels": (32,) * 4, "key_sizes": (32, 64, 64), "value_sizes": (32, 32, 64), "filters": (64, 64)}
 
 
 def get_config(setting: Literal["5x1", "5x5", "20x1", "20x5", "alphabets", "paper"] = "5x1") -> ConfigDict:

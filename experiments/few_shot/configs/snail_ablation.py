@@ -33,8 +33,8 @@ def get_ablation(ablation):
         question="What do convolutions and attention each do for learning from one drawing?",
         arms={
             "both": {},
-            "without convolutions": {"model.parts": "attention"},
-            "without attention": {"model.parts": "convolutions"},
+            "without convolutions": {"model.enabled_blocks": "attention"},
+            "without attention": {"model.enabled_blocks": "convolutions"},
         },
         reference="both",
         chosen_by="validation/accuracy_1_shot",

@@ -37,12 +37,12 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
     models = {
         "vit": {
             "family": "vit",
-            "patch": 4,
+            "patch_size": 4,
             "layers": 6,
             "width": 128,
             "heads": 4,
             "feed_forward": 256,
-            "readout": "mean",
+            "pooling": "mean",
             "dropout": 0.0,
             "scan_unroll": 6,
         },

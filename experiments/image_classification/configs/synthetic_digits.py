@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
             "task": {"name": "image_classification", "augmentation": {"crop": 2}},
             "model": {
                 "family": "vit",
-                "patch": 4,
+                "patch_size": 4,
                 "layers": 4,
                 "width": 64,
                 "heads": 4,

@@ -25,6 +25,12 @@ def get_config(memory: Literal["tape", "state"] = "tape") -> ConfigDict:
     config = shakespeare.get_config()
     config.name = f"shakespeare_{memory}"
     config.model = ConfigDict(
-        {"family": "recurrent_decoder", "memory": memory, "width": WIDTHS[memory], "embedding": 128, "hidden": 64}
+        {
+            "family": "recurrent_decoder",
+            "memory": memory,
+            "width": WIDTHS[memory],
+            "embedding": 128,
+            "attention_hidden_width": 64,
+        }
     )
     return config

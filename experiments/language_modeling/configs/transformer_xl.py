@@ -18,5 +18,5 @@ def get_config() -> ConfigDict:
     config = xlnet.get_config()
     config.name = "segments"
     config.task.update({"name": "segment_lm", "context": 32, "prompts": ("The ",)})
-    config.model.update({"family": "transformer_xl", "memory": 128})
+    config.model.update({"family": "transformer_xl", "memory_length": 128})
     return config

@@ -43,7 +43,7 @@ def get_config() -> ConfigDict:
                 "attention_dropout": 0.0,
                 "norm_placement": "pre",
                 "initialization": "gpt2",
-                "memory": 64,
+                "memory_length": 64,
             },
             "optimizer": {
                 "algorithm": "adamw",

@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
                 "norm_placement": "pre",
                 "positions": "rotary",
                 "max_length": 64,
-                "types": 0,
+                "token_types": 0,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "scan_unroll": 4,

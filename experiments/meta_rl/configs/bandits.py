@@ -19,8 +19,8 @@ SNAIL = {
     "family": "snail",
     "embedding": 32,
     "blocks": ("convolutions", "convolutions", "attention"),
-    "keys": (32,),
-    "values": (32,),
+    "key_sizes": (32,),
+    "value_sizes": (32,),
     "filters": (32, 32),
 }
 MODELS = {

@@ -35,7 +35,7 @@ def get_ablation(ablation):
     }
     return ablation(
         question="How many of the encoder's states must a recurrent decoder probe, and does length matter?",
-        arms={"all": {}, **windows, "last": {"model.context": "last"}},
+        arms={"all": {}, **windows, "last": {"model.context_vector": "last"}},
         reference="all",
         reported="test/bleu",
         chosen_by="validation/bleu",

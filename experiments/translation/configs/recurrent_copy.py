@@ -36,5 +36,5 @@ def get_config(context: str = "attention") -> ConfigDict:
         }
     )
     if context != "attention":
-        config.model.context = context
+        config.model.context_vector = context
     return config

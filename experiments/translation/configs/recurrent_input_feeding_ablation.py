@@ -29,7 +29,7 @@ def get_ablation(ablation):
     """Two orders against Bahdanau's, eight seeds."""
     return ablation(
         question="Which state should ask a recurrent decoder's attention?",
-        arms={order: {"model.order": order} for order in ("previous", "current", "input_feeding")},
+        arms={order: {"model.attention_query": order} for order in ("previous", "current", "input_feeding")},
         reference="previous",
         reported="test/cross_entropy",
         seeds=base.EIGHT,

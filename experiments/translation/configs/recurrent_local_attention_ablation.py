@@ -35,7 +35,7 @@ def get_ablation(ablation):
             "local_m": {"model.attention_span": "monotonic", "model.half_width": 4},
             "local_p": {"model.attention_span": "predictive", "model.half_width": 4},
             "straight_through": {"model.normalizer": "straight_through"},
-            "hard": {"model.normalizer": "hard", "model.soft_share": 0.5},
+            "hard": {"model.normalizer": "hard", "model.soft_attention_probability": 0.5},
         },
         reference="soft",
         reported="test/cross_entropy",

@@ -42,7 +42,9 @@ SOFT = CaptionerConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width
 CASES = {
     "soft": SOFT,
     "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic=0.0),
-    "hard": dataclasses.replace(SOFT, attention=CaptionerAttention.HARD, doubly_stochastic=0.0, soft_share=0.5),
+    "hard": dataclasses.replace(
+        SOFT, attention=CaptionerAttention.HARD, doubly_stochastic=0.0, soft_attention_probability=0.5
+    ),
     "none": dataclasses.replace(SOFT, attention=CaptionerAttention.NONE, doubly_stochastic=0.0),
 }
 
@@ -142,7 +144,7 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 
 # Two places and two words: four ways to look.
 TINY = dataclasses.replace(
-    CASES["hard"], encoder=GridEncoderConfig(channels=(3,), strides=(3,)), width=3, soft_share=0.0
+    CASES["hard"], encoder=GridEncoderConfig(channels=(3,), strides=(3,)), width=3, soft_attention_probability=0.0
 )
 SAID, LABELS, WAYS = np.int32([1, 4]), np.int32([4, 2]), tuple(itertools.product(range(2), repeat=2))
 
@@ -211,7 +213,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
 
 
 def test_an_example_that_is_read_softly_is_read_as_by_soft_attention() -> None:
-    hard = model_of(dataclasses.replace(CASES["hard"], soft_share=0.999999), "float32")
+    hard = model_of(dataclasses.replace(CASES["hard"], soft_attention_probability=0.999999), "float32")
     soft = model_of(dataclasses.replace(SOFT, doubly_stochastic=0.0), "float32")
     variables, key = random_variables(hard), jax.random.key(0)
     read, aux = jax.jit(lambda: hard.apply(variables, INPUTS, train=True, key=key))()
@@ -241,7 +243,10 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     ("wrong", "said"),
     [
         ({"width": 0}, "width=0 must be at least 1"),
-        ({"soft_share": 0.5}, "soft_share=0.5 is for an attention that draws: say attention=hard"),
+        (
+            {"soft_attention_probability": 0.5},
+            "soft_attention_probability=0.5 is for an attention that draws: say attention=hard",
+        ),
         ({"attention": CaptionerAttention.HARD}, "doubly_stochastic=0.3 is for soft attention"),
         ({"doubly_stochastic": -1.0}, "doubly_stochastic=-1.0 must be at least 0"),
     ],
