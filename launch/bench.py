@@ -29,9 +29,9 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Run the benchmark and print its table."""
-    from transformer.benchmarks.catalog import BENCHMARKS, OF_A_CONFIG
-    from transformer.benchmarks.in_turn import run_in_turn
-    from transformer.benchmarks.report import record, table
+    from transformer.benchmarks.alternating_runs import run_alternating
+    from transformer.benchmarks.catalog import BENCHMARKS, EXPERIMENT_BENCHMARKS
+    from transformer.benchmarks.report import results_table, write_record
     from transformer.config import UserError, nearest
 
     root = checkout()
@@ -45,16 +45,18 @@ def main(arguments: Arguments) -> None:
         if arguments.data_dir is not None:
             raise UserError(f"--data_dir has no effect on --name={arguments.name}, whose data is generated: omit it")
         name, benchmark = arguments.name, BENCHMARKS[arguments.name]
-    elif arguments.name in OF_A_CONFIG:
+    elif arguments.name in EXPERIMENT_BENCHMARKS:
         config = with_data(load_config(arguments.experiment).to_dict(), arguments.data_dir)
-        name, benchmark = f"{arguments.name}_{config['name']}", OF_A_CONFIG[arguments.name](config)
+        name, benchmark = f"{arguments.name}_{config['name']}", EXPERIMENT_BENCHMARKS[arguments.name](config)
     else:
-        raise UserError(f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *OF_A_CONFIG])}")
-    result = run_in_turn(benchmark, arguments.rounds, arguments.peer_python, lambda line: print(line, flush=True))
-    print(table(benchmark, result))
+        raise UserError(
+            f"unknown --name={arguments.name}: {nearest(arguments.name, [*BENCHMARKS, *EXPERIMENT_BENCHMARKS])}"
+        )
+    result = run_alternating(benchmark, arguments.rounds, arguments.peer_python, lambda line: print(line, flush=True))
+    print(results_table(benchmark, result))
     if arguments.record and root is not None:
         results = root / "experiments" / "benchmarks" / "results"
-        print(f"written to {record(name, benchmark, result, results).relative_to(root)}")
+        print(f"written to {write_record(name, benchmark, result, results).relative_to(root)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prove that a config fits its pod, before the pod is booked."""
+"""Compile a config's training step for a TPU, GPU or CPU topology that you need not have."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
 
 if TYPE_CHECKING:
-    from transformer.costs.pods.aot import Proof
-    from transformer.costs.pods.mesh_search import Suggestion, Tried
+    from transformer.costs.pods.aot_compile import AotReport
+    from transformer.costs.pods.mesh_search import CompiledCandidate, Suggestion
     from transformer.training.config import Experiment
 
 
@@ -22,9 +22,9 @@ def _prepare_compiler(arguments: Arguments) -> None:
     topology = arguments.topology or arguments.overrides.get("pod") or arguments.base.get("pod")
     if not topology:
         return
-    from transformer.costs.compiler import environment
+    from transformer.costs.topologies import compile_environment
 
-    os.environ.update(environment(topology))
+    os.environ.update(compile_environment(topology))
 
 
 COMMAND = Command(
@@ -51,80 +51,84 @@ SHOWN = 6
 
 
 def main(arguments: Arguments) -> None:
-    """Compile, print, and leave with 1 where it does not fit."""
+    """Compile and print; exit with 1 if the step does not fit."""
     if arguments.max_candidates < 1:
         raise UserError(f"--max_candidates={arguments.max_candidates} must be at least 1")
-    from transformer.costs.pods.aot import prove, topology_of
+    from transformer.costs.pods.aot_compile import compile_ahead_of_time, topology_of
     from transformer.training.config import resolve
 
     experiment = resolve(arguments.config)
     topology = topology_of(experiment, arguments.topology)
     if arguments.search_mesh:
         tried = _search(experiment, topology, arguments.max_candidates)
-        print(json.dumps([entry(each.proof) for each in tried], indent=1) if arguments.json else searched(tried))
-        fits = any(each.proof.fits for each in tried)
+        print(
+            json.dumps([report_entry(each.report) for each in tried], indent=1)
+            if arguments.json
+            else search_table(tried)
+        )
+        fits = any(each.report.fits for each in tried)
     else:
-        proof = prove(experiment, topology)
-        print(json.dumps(entry(proof), indent=1) if arguments.json else page(proof))
-        fits = proof.fits
+        report = compile_ahead_of_time(experiment, topology)
+        print(json.dumps(report_entry(report), indent=1) if arguments.json else report_text(report))
+        fits = report.fits
     if not fits:
         sys.exit(1)
 
 
-def _search(experiment: Any, topology: str, tries: int) -> list["Tried"]:
-    from transformer.costs.pods.mesh_search import search
+def _search(experiment: Any, topology: str, tries: int) -> list["CompiledCandidate"]:
+    from transformer.costs.pods.mesh_search import search_meshes
 
     results = []
-    for tried in search(experiment, topology, tries):
-        print(f"compiled {' '.join(tried.candidate.flags)}: {_verdict(tried.proof)}", file=sys.stderr, flush=True)
+    for tried in search_meshes(experiment, topology, tries):
+        print(f"compiled {' '.join(tried.candidate.flags)}: {_verdict(tried.report)}", file=sys.stderr, flush=True)
         results.append(tried)
     return results
 
 
-def entry(proof: "Proof") -> dict[str, Any]:
-    """A proof as plain values: bytes of one device, seconds, operations of all devices."""
+def report_entry(report: "AotReport") -> dict[str, Any]:
+    """A report as plain values: bytes of one device, seconds, operations of all devices."""
     import jax
 
-    from transformer.costs.pods.mesh_search import advise
-    from transformer.costs.program import totals
+    from transformer.costs.compiled_program import collective_totals
+    from transformer.costs.pods.mesh_search import suggest_smaller_step
 
-    program, expected, experiment = proof.program, proof.estimate, proof.experiment
+    program, expected, experiment = report.program, report.step_estimate, report.experiment
     return {
         "name": experiment.run.name,
-        "topology": proof.topology,
-        "device": proof.device,
-        "mesh": {axis: size for axis, size in proof.mesh.items() if size > 1},
+        "topology": report.topology,
+        "device": report.device,
+        "mesh": {axis: size for axis, size in report.mesh.items() if size > 1},
         "rules": experiment.sharding.rules,
-        "accumulate": experiment.run.num_microbatches,
+        "num_microbatches": experiment.run.num_microbatches,
         "remat": _remat(experiment),
-        "rows": proof.rows,
-        "parameters": proof.parameters,
-        "fits": proof.fits,
-        "memory": proof.memory,
-        "needed": proof.needed,
-        "held": dict(proof.held),
-        "temporaries": None if program is None else program.temporaries,
-        "code": None if program is None else program.code,
-        "flops": proof.flops,
+        "batch_size": report.batch_size,
+        "parameters": report.parameters,
+        "fits": report.fits,
+        "device_memory": report.device_memory,
+        "peak_bytes": report.peak_bytes,
+        "resident_bytes": dict(report.resident_bytes),
+        "temp_bytes": None if program is None else program.temporaries,
+        "code_bytes": None if program is None else program.code,
+        "flops": report.flops,
         "collectives": []
         if program is None
         else [
-            {"kind": kind, "axes": list(axes), "times": total.times, "bytes": total.bytes}
-            for (kind, axes), total in totals(program.collectives).items()
+            {"kind": kind, "axes": list(axes), "executions": total.executions, "bytes": total.bytes}
+            for (kind, axes), total in collective_totals(program.collectives).items()
         ],
-        "loops_without_count": [] if program is None else list(program.endless),
+        "loops_without_trip_count": [] if program is None else list(program.loops_without_trip_count),
         "step_seconds": None if expected is None else expected.step,
         "compute_seconds": None if expected is None else expected.compute,
         "memory_seconds": None if expected is None else expected.memory,
-        "link_seconds": None if expected is None else expected.links,
-        "utilization": None if expected is None else expected.utilization,
-        "collective_share": None if expected is None else expected.collective_share,
-        "waiting_share": None if expected is None else expected.waiting_share,
-        "compile_seconds": None if program is None else round(proof.seconds, 1),
+        "communication_seconds": None if expected is None else expected.communication,
+        "mfu": None if expected is None else expected.mfu,
+        "communication_share": None if expected is None else expected.communication_share,
+        "exposed_share": None if expected is None else expected.exposed_share,
+        "compile_seconds": None if program is None else round(report.compile_seconds, 1),
         "fingerprint": None if program is None else program.fingerprint,
-        "largest": [each._asdict() for each in proof.buffers[:SHOWN]],
-        "suggestions": [{"flags": list(each.flags), "reason": each.reason} for each in advise(proof)],
-        "versions": {"jax": jax.__version__, "libtpu": _libtpu() if proof.topology[0] == "v" else None},
+        "largest_arrays": [each._asdict() for each in report.largest_arrays[:SHOWN]],
+        "suggestions": [{"flags": list(each.flags), "reason": each.reason} for each in suggest_smaller_step(report)],
+        "versions": {"jax": jax.__version__, "libtpu": _libtpu() if report.topology[0] == "v" else None},
     }
 
 
@@ -141,82 +145,83 @@ def _remat(experiment: "Experiment") -> str | None:
     return getattr(getattr(experiment.model, "remat", None), "value", None)
 
 
-def page(proof: "Proof") -> str:
-    """A proof as text."""
-    from transformer.costs.pods.mesh_search import advise
+def report_text(report: "AotReport") -> str:
+    """A report as text."""
+    from transformer.costs.pods.mesh_search import suggest_smaller_step
 
-    experiment = proof.experiment
+    experiment = report.experiment
     lines = [
-        f"{experiment.run.name} on {proof.topology} ({proof.device}): {_verdict(proof)}",
-        f"  parameters    {proof.parameters:,}",
-        f"  mesh          {mesh_text(proof.mesh)}, rules {experiment.sharding.rules}",
-        f"  batch         {proof.rows:,} rows in {experiment.run.num_microbatches} microbatches, remat "
+        f"{experiment.run.name} on {report.topology} ({report.device}): {_verdict(report)}",
+        f"  parameters    {report.parameters:,}",
+        f"  mesh          {mesh_text(report.mesh)}, rules {experiment.sharding.rules}",
+        f"  batch         {report.batch_size:,} rows in {experiment.run.num_microbatches} microbatches, remat "
         f"{_remat(experiment)}",
-        *_bytes(proof),
-        *_speed(proof),
+        *_bytes(report),
+        *_speed(report),
     ]
-    if proof.program is not None:
-        lines += [f"  compiled in   {proof.seconds:.1f} s, program {proof.program.fingerprint}"]
-    if not proof.fits:
-        lines += ["largest arrays, bytes a device:"]
-        lines += [f"  {each.bytes / GB:9.3f} GB  {each.shape}  {each.source}" for each in proof.buffers[:SHOWN]]
-        lines += ["what would help:", *_advice(advise(proof))]
+    if report.program is not None:
+        lines += [f"  compiled in   {report.compile_seconds:.1f} s, program {report.program.fingerprint}"]
+    if not report.fits:
+        lines += ["largest arrays, bytes per device:"]
+        lines += [f"  {each.bytes / GB:9.3f} GB  {each.shape}  {each.source}" for each in report.largest_arrays[:SHOWN]]
+        lines += ["suggestions:", *_advice(suggest_smaller_step(report))]
     return "\n".join(lines)
 
 
-def _verdict(proof: "Proof") -> str:
-    if proof.memory is None:
-        return f"needs {(proof.needed or 0) / GB:,.2f} GB a device, whose memory is not known"
-    of = f"of {proof.memory / GB:,.2f} GB a device"
-    if proof.needed is None:
-        return f"does not fit: the compiler refused it, {of}"
-    return f"{'fits' if proof.fits else 'does not fit'}: {proof.needed / GB:,.2f} {of}"
+def _verdict(report: "AotReport") -> str:
+    if report.device_memory is None:
+        return f"needs {(report.peak_bytes or 0) / GB:,.2f} GB per device, whose memory is unknown"
+    of = f"of {report.device_memory / GB:,.2f} GB per device"
+    if report.peak_bytes is None:
+        return f"does not fit, by the compiler, {of}"
+    return f"{'fits' if report.fits else 'does not fit'}: {report.peak_bytes / GB:,.2f} {of}"
 
 
-def _bytes(proof: "Proof") -> list[str]:
-    kinds = {kind: size for kind, size in proof.held.items() if size}
-    program = proof.program
+def _bytes(report: "AotReport") -> list[str]:
+    kinds = {kind: size for kind, size in report.resident_bytes.items() if size}
+    program = report.program
     if program is not None:
-        # Padding of the arrays: innermost sizes are filled up to whole tiles.
-        kinds["filling of tiles"] = max(program.arguments - sum(proof.held.values()), 0)
+        # The innermost sizes are padded to whole tiles.
+        kinds["tile padding"] = max(program.arguments - sum(report.resident_bytes.values()), 0)
         kinds["activations and temporaries"] = program.temporaries
         kinds["outputs, program"] = program.outputs - program.aliased + program.code
-    elif proof.needed is not None:
-        kinds["activations and temporaries"] = proof.needed - sum(proof.held.values())
-    lines = ["  bytes a device:"]
+    elif report.peak_bytes is not None:
+        kinds["activations and temporaries"] = report.peak_bytes - sum(report.resident_bytes.values())
+    lines = ["  bytes per device:"]
     for kind, size in kinds.items():
-        share = "" if proof.memory is None else f"{100 * size / proof.memory:6.1f} %"
+        share = "" if report.device_memory is None else f"{100 * size / report.device_memory:6.1f} %"
         lines.append(f"    {kind:<28}{size / GB:10.4f} GB {share}")
     return lines
 
 
-def _speed(proof: "Proof") -> list[str]:
-    from transformer.costs.program import totals
+def _speed(report: "AotReport") -> list[str]:
+    from transformer.costs.compiled_program import collective_totals
 
-    lines = [] if proof.flops is None else [f"  operations    {proof.flops:.3e} a step"]
-    if proof.program is None:
+    lines = [] if report.flops is None else [f"  FLOPs         {report.flops:.3e} per step"]
+    if report.program is None:
         return lines
-    lines += ["  collectives of a step, bytes a device:"]
-    expected = proof.estimate
-    for key, total in totals(proof.program.collectives).items():
+    lines += ["  collectives per step, bytes per device:"]
+    expected = report.step_estimate
+    for key, total in collective_totals(report.program.collectives).items():
         kind, axes = key
         seconds = "" if expected is None else f"  {expected.by_kind.get(key, 0.0):.4f} s"
         lines.append(
-            f"    {kind:<20}{'+'.join(axes) or '-':<16}{total.times:8,} times {total.bytes / GB:10.4f} GB{seconds}"
+            f"    {kind:<20}{'+'.join(axes) or '-':<16}{total.executions:8,} x {total.bytes / GB:10.4f} GB{seconds}"
         )
-    if proof.program.endless:
-        lines.append(f"    loops without a known count, taken once: {', '.join(proof.program.endless)}")
+    if report.program.loops_without_trip_count:
+        loops = ", ".join(report.program.loops_without_trip_count)
+        lines.append(f"    loops without a known trip count, counted once: {loops}")
     if expected is not None:
-        if expected.again:
+        if expected.recomputed_flops:
             lines.append(
-                f"  computed again {expected.again:.3e} operations, by remat: in the step, not in the utilization"
+                f"  recomputed    {expected.recomputed_flops:.3e} FLOPs by remat: in the step time, not in the MFU"
             )
         lines += [
-            f"  a step        {expected.step:.4f} s by the roofline: compute {expected.compute:.4f}, "
-            f"memory {expected.memory:.4f}, links {expected.links:.4f}",
-            f"  utilization   {100 * expected.utilization:.1f} % of the operations that the chips could do",
-            f"  collectives   {100 * expected.collective_share:.1f} % of the step, of it waited for "
-            f"{100 * expected.waiting_share:.1f} %",
+            f"  step time     {expected.step:.4f} s by the roofline: compute {expected.compute:.4f}, "
+            f"memory {expected.memory:.4f}, communication {expected.communication:.4f}",
+            f"  MFU           {100 * expected.mfu:.1f} %",
+            f"  communication {100 * expected.communication_share:.1f} % of the step, not overlapped "
+            f"{100 * expected.exposed_share:.1f} %",
         ]
     return lines
 
@@ -227,45 +232,45 @@ def _advice(suggestions: Sequence["Suggestion"]) -> list[str]:
         if each.flags:
             lines.append(f"  {' '.join(each.flags)}")
         lines += textwrap.wrap(each.reason, 110, initial_indent="    ", subsequent_indent="    ")
-    return lines or ["  no known remedy"]
+    return lines or ["  none"]
 
 
-def searched(candidates: Sequence["Tried"]) -> str:
-    """The table of a search, the quickest that fits first, and the flags that select it."""
+def search_table(candidates: Sequence["CompiledCandidate"]) -> str:
+    """Return the table of a search, the fastest that fits first, and the flags that select it."""
     unlimited = float("inf")
 
-    def order(tried: "Tried") -> tuple[bool, float]:
-        expected = tried.proof.estimate
-        return not tried.proof.fits, unlimited if expected is None else expected.step
+    def order(tried: "CompiledCandidate") -> tuple[bool, float]:
+        expected = tried.report.step_estimate
+        return not tried.report.fits, unlimited if expected is None else expected.step
 
-    rows = [("mesh", "remat", "GB a device", "step", "utilization", "collectives", "")]
+    rows = [("mesh", "remat", "GB per device", "step", "MFU", "communication", "")]
     for tried in sorted(candidates, key=order):
-        proof, expected = tried.proof, tried.proof.estimate
+        report, expected = tried.report, tried.report.step_estimate
         speed = ("-", "-", "-")
         if expected is not None:
             speed = (
                 f"{expected.step:.4f} s",
-                f"{100 * expected.utilization:.1f} %",
-                f"{100 * expected.collective_share:.1f} %",
+                f"{100 * expected.mfu:.1f} %",
+                f"{100 * expected.communication_share:.1f} %",
             )
-        needed = "-" if proof.needed is None else f"{proof.needed / GB:.2f}"
-        fits = "fits" if proof.fits else "does not fit"
-        rows.append((mesh_text(proof.mesh), tried.candidate.remat.value, needed, *speed, fits))
+        needed = "-" if report.peak_bytes is None else f"{report.peak_bytes / GB:.2f}"
+        fits = "fits" if report.fits else "does not fit"
+        rows.append((mesh_text(report.mesh), tried.candidate.remat.value, needed, *speed, fits))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     best = min(candidates, key=order, default=None)
-    if best is not None and best.proof.fits:
-        lines += ["", "the best: " + " ".join(best.candidate.flags)]
+    if best is not None and best.report.fits:
+        lines += ["", "best: " + " ".join(best.candidate.flags)]
     else:
         lines += [
             "",
-            "none of them fits: allow more --max_candidates, raise config.num_microbatches, or take a larger topology",
+            "none fits: raise --max_candidates or config.num_microbatches, or take a larger topology",
         ]
     return "\n".join(lines)
 
 
 def mesh_text(mesh: Mapping[str, int]) -> str:
-    """The axes of a mesh that are larger than one."""
+    """Return the axes of a mesh that are larger than one."""
     return " x ".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1) or "one device"
 
 

@@ -27,9 +27,9 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Measure and print both tables."""
-    from transformer.benchmarks.gradient_reach import reaches
-    from transformer.benchmarks.layer_costs import crossover, slope, time_layers
-    from transformer.benchmarks.layer_kinds import KINDS
+    from transformer.benchmarks.gradient_by_distance import gradient_norms_by_distance
+    from transformer.benchmarks.layer_costs import crossover_length, growth_exponent, time_layers
+    from transformer.benchmarks.layer_types import LAYER_TYPES
     from transformer.config import UserError
 
     for name in ("width", "batch_size", "repeats", "num_seeds"):
@@ -41,24 +41,24 @@ def main(arguments: Arguments) -> None:
     costs = []
     for n in lengths:
         for cost in time_layers(n, d, rows=arguments.batch_size, repeats=arguments.repeats):
-            kind = KINDS[cost.kind]
+            kind = LAYER_TYPES[cost.kind]
             print(
-                f"{cost.kind:<12}{n:>7}{arguments.batch_size * kind.flops(n, d):>12.2e}{kind.waits(n):>7}"
-                f"{kind.path(n):>7}{1e3 * cost.seconds:>10.1f}{cost.temporaries / 1e6:>11.1f}",
+                f"{cost.kind:<12}{n:>7}{arguments.batch_size * kind.flops(n, d):>12.2e}{kind.sequential_steps(n):>7}"
+                f"{kind.path_length(n):>7}{1e3 * cost.seconds:>10.1f}{cost.temp_bytes / 1e6:>11.1f}",
                 flush=True,
             )
             costs.append(cost)
     if len(lengths) > 1:
         print(f"\nfrom n={lengths[-2]} to n={lengths[-1]}")
-        for name in KINDS:
-            time, memory = slope(costs, name, "seconds"), slope(costs, name, "temporaries")
+        for name in LAYER_TYPES:
+            time, memory = growth_exponent(costs, name, "seconds"), growth_exponent(costs, name, "temp_bytes")
             print(f"{name:<12}time grows as n^{time:.2f}, memory as n^{memory:.2f}")
-        met = crossover(costs, "attention", "lstm")
+        met = crossover_length(costs, "attention", "lstm")
         crossing = "at no measured length" if met is None else f"from about n={met:.0f}"
         print(f"self-attention takes longer than the LSTM at d={d}: {crossing}")
     print("\ngradient of the last output with respect to the first input, relative to the first distance")
     print(f"{'kind':<14}" + "".join(f"{distance:>10}" for distance in distances))
-    for name, norms in reaches(distances, d, seeds=arguments.num_seeds).items():
+    for name, norms in gradient_norms_by_distance(distances, d, seeds=arguments.num_seeds).items():
         print(f"{name:<14}" + "".join(f"{norm / norms[0]:>10.1e}" for norm in norms), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The gate: every experiment's step, compiled for the pod that its config names, and recorded."""
+"""Compile the training step of every experiment for the pod that its config names, and record the results."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ Bytes = Annotated[int, Range(0, 2**63 - 1)]
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """What compiled a record's program."""
+    """The versions of the compilers."""
 
     jax: str
     libtpu: str | None
@@ -49,38 +49,38 @@ class Versions:
 
 @dataclasses.dataclass(frozen=True)
 class PodRecord:
-    """What is recorded of a config's proof: apart from the seconds, what a second run on the same machine repeats."""
+    """The record of a config; all but the seconds is the same in a second run on the same machine."""
 
     name: str
     topology: str
     mesh: Mapping[str, Positive]
     rules: str
-    accumulate: Positive
+    num_microbatches: Positive
     remat: str | None
-    rows: Positive
+    batch_size: Positive
     parameters: Bytes
     fits: bool
-    memory: Bytes | None
-    needed: Bytes | None
-    held: Mapping[str, Bytes]
-    temporaries: Bytes | None
+    device_memory: Bytes | None
+    peak_bytes: Bytes | None
+    resident_bytes: Mapping[str, Bytes]
+    temp_bytes: Bytes | None
     flops: Amount
     collectives: tuple[Mapping[str, Any], ...]
     step_seconds: Amount | None
     compute_seconds: Amount | None
     memory_seconds: Amount | None
-    link_seconds: Amount | None
-    utilization: Amount | None
-    collective_share: Amount | None
-    waiting_share: Amount | None
+    communication_seconds: Amount | None
+    mfu: Amount | None
+    communication_share: Amount | None
+    exposed_share: Amount | None
     compile_seconds: Amount | None
     fingerprint: str | None
     versions: Versions
     commit: str | None
 
 
-KEPT = tuple(field.name for field in dataclasses.fields(PodRecord) if field.name != "commit")
-WEAK_SCALING = """
+RECORDED_KEYS = tuple(field.name for field in dataclasses.fields(PodRecord) if field.name != "commit")
+WEAK_SCALING_TEXT = """
 ## Weak scaling
 
 The 1.3 billion parameters of GPT-3 XL on TPU v5p, eight rows of 2,048 tokens a chip, every parameter and its moments
@@ -90,43 +90,44 @@ around, so that chips hardly wait. By our model every turn reads and writes its 
 takes longer than the products: only a measurement can say whether chips are that slow.
 
 """
-WATCHED = ("mesh", "fits", "needed", "collectives", "fingerprint")
+COMPARED_KEYS = ("mesh", "fits", "peak_bytes", "collectives", "fingerprint")
 
 
 def main(arguments: Arguments) -> None:
-    """Compile them all, record, and leave with 1 where one does not fit."""
+    """Compile all configs and record the results; exit with 1 if one does not fit."""
     root = checkout()
     if root is None:
         raise UserError(
-            "pods compiles the configs in experiments/ of a checkout, and this is none: clone the repository"
+            "pods compiles the configs in experiments/ of a checkout, and this is an installed package: clone the "
+            "repository"
         )
     known = configs(root / "experiments")
     chosen = [name for name in known if not arguments.filter or arguments.filter in name]
     if not chosen:
-        raise UserError(f"--filter={arguments.filter} is in no config's name; known: {', '.join(known)}")
+        raise UserError(f"--filter={arguments.filter} matches no config; there are {', '.join(known)}")
     path = Path(arguments.results_file)
-    records = recorded(path)
+    records = read_records(path)
     failed = []
     for name in chosen:
-        proof = proven(root, name)
-        if isinstance(proof, str):
+        report = compile_config(root, name)
+        if isinstance(report, str):
             failed.append(name)
-            print(f"{name}: {proof}", flush=True)
+            print(f"{name}: {report}", flush=True)
             continue
-        if not proof["fits"]:
+        if not report["fits"]:
             failed.append(name)
-        changed = changes(records.get(name), proof)
-        print(f"{name}: {_line(proof)}" + "".join(f"\n  {change}" for change in changed), flush=True)
-        records[name] = proof
+        changed = changes(records.get(name), report)
+        print(f"{name}: {_line(report)}" + "".join(f"\n  {change}" for change in changed), flush=True)
+        records[name] = report
         # At once, so that an error in the next loses nothing.
-        record(path, records)
+        write_records(path, records)
     print(f"{len(chosen) - len(failed)} of {len(chosen)} fit" + (f"; not {', '.join(failed)}" if failed else ""))
     if failed:
         sys.exit(1)
 
 
 def configs(folder: Path) -> list[str]:
-    """Every config file with its arguments, as `--config` takes them, by their path from the root."""
+    """List every config file with its arguments, as `--config` takes them."""
     names = [path.relative_to(folder.parent).as_posix() for path in config_files_under(folder)]
     return [f"{name}{argument}" for name in names for argument in _arguments(name)]
 
@@ -135,10 +136,10 @@ def _arguments(name: str) -> Sequence[str]:
     return tuple(f":{argument}" for argument in ARGUMENTS[name]) if name in ARGUMENTS else ("",)
 
 
-def proven(root: Path, name: str) -> dict[str, Any] | str:
-    """The proof of a config of the checkout by `launch.compile`, or its error as a line."""
+def compile_config(root: Path, name: str) -> dict[str, Any] | str:
+    """Compile a config of the checkout with `launch.compile`; return its report, or an error in one line."""
     if not load_config(str(root / name)).get("pod"):
-        return "its config names no pod: give it a key pod, such as pod='v5e:2x2'"
+        return "its config names no pod: set the key pod, such as pod='v5e:2x2'"
     done = subprocess.run(
         [*process_words("compile"), f"--config={name}", "--json"],
         cwd=root,
@@ -148,25 +149,25 @@ def proven(root: Path, name: str) -> dict[str, Any] | str:
     )
     if not done.stdout.startswith("{"):
         return (done.stderr.strip() or f"compile ended with {done.returncode}").splitlines()[-1]
-    proof = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     from transformer.runs.run_directory import current_commit
 
-    return {**{key: proof[key] for key in KEPT}, "commit": current_commit()}
+    return {**{key: report[key] for key in RECORDED_KEYS}, "commit": current_commit()}
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str]:
-    """The differences from the old record, in keys that stay equal under the same versions."""
+    """List the differences from the previous record, in keys that are equal under the same versions."""
     if before is None:
         return []
     versions = "" if before["versions"] == after["versions"] else f" (versions {before['versions']} before)"
-    return [f"{key} was {before[key]}, is {after[key]}{versions}" for key in WATCHED if before[key] != after[key]]
+    return [f"{key} was {before[key]}, is {after[key]}{versions}" for key in COMPARED_KEYS if before[key] != after[key]]
 
 
-def recorded(path: Path) -> dict[str, Any]:
-    """The record before, by the names of the configs; empty where there is none.
+def read_records(path: Path) -> dict[str, Any]:
+    """Read the previous records by config name; empty if there are none.
 
     Raises:
-        UserError: for another file than `record` writes.
+        UserError: If the file is not one that `write_records` writes.
     """
     from transformer.json_files import checked, read_object
 
@@ -178,8 +179,8 @@ def recorded(path: Path) -> dict[str, Any]:
     return records
 
 
-def record(path: Path, records: Mapping[str, Any]) -> None:
-    """Write the record, and its tables beside it."""
+def write_records(path: Path, records: Mapping[str, Any]) -> None:
+    """Write the records as JSON, and as a page of tables next to it."""
     ordered = {name: records[name] for name in sorted(records, key=_order)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
@@ -187,13 +188,13 @@ def record(path: Path, records: Mapping[str, Any]) -> None:
 
 
 def _order(name: str) -> tuple[str, int]:
-    """The order of records: by file, then in the order of its arguments."""
+    """Sort records by file, then in the order of its arguments."""
     file, _, argument = name.partition(":")
     return file, list(ARGUMENTS.get(file, ("",))).index(argument) if argument in ARGUMENTS.get(file, ("",)) else 0
 
 
 def tables(records: Mapping[str, Any]) -> str:
-    """The page: every config on its pod, and weak scaling."""
+    """Return the page of tables: every config on its pod, and weak scaling."""
     weak = {name: entry for name, entry in records.items() if name.startswith(WEAK)}
     versions = {json.dumps(entry["versions"], sort_keys=True): entry["versions"] for entry in records.values()}
     said = "; ".join(f"jax {each['jax']}, libtpu {each['libtpu'] or 'not used'}" for each in versions.values())
@@ -212,46 +213,46 @@ Compiled with {said}; {commits}.
 
 """
     page += _table(
-        "config, pod, parameters, mesh, micro-batches, remat, GB of, a device, step, utilization, in collectives, "
-        "compiled in",
+        "config, pod, parameters, mesh, microbatches, remat, GB needed, GB of a device, step, MFU, communication, "
+        "compile time",
         ((_short(name), *_cells(entry)) for name, entry in records.items() if name not in weak),
     )
     if weak:
-        page += WEAK_SCALING + _table(
-            "pod, chips, rows, GB a device, compute, memory, links, step, in collectives, waited, utilization",
+        page += WEAK_SCALING_TEXT + _table(
+            "pod, chips, batch size, GB per device, compute, memory, communication, step, communicating, exposed, MFU",
             (_scaled(entry) for entry in weak.values()),
         )
     return page
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    memory = "-" if entry["memory"] is None else f"{entry['memory'] / GB:,.1f}"
+    memory = "-" if entry["device_memory"] is None else f"{entry['device_memory'] / GB:,.1f}"
     return (
         entry["topology"],
         f"{entry['parameters']:,}",
         mesh_text(entry["mesh"]),
-        str(entry["accumulate"]),
+        str(entry["num_microbatches"]),
         entry["remat"] or "-",
-        "-" if entry["needed"] is None else f"{entry['needed'] / GB:,.2f}",
+        "-" if entry["peak_bytes"] is None else f"{entry['peak_bytes'] / GB:,.2f}",
         memory + ("" if entry["fits"] else ": does not fit"),
         _seconds(entry["step_seconds"]),
-        _percent(entry["utilization"]),
-        _percent(entry["collective_share"]),
+        _percent(entry["mfu"]),
+        _percent(entry["communication_share"]),
         "-" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:,.0f} s",
     )
 
 
 def _scaled(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    seconds = (entry[f"{kind}_seconds"] for kind in ("compute", "memory", "link", "step"))
+    seconds = (entry[f"{kind}_seconds"] for kind in ("compute", "memory", "communication", "step"))
     return (
         entry["topology"],
         str(math.prod(entry["mesh"].values())),
-        f"{entry['rows']:,}",
-        "-" if entry["needed"] is None else f"{entry['needed'] / GB:,.2f}",
+        f"{entry['batch_size']:,}",
+        "-" if entry["peak_bytes"] is None else f"{entry['peak_bytes'] / GB:,.2f}",
         *map(_seconds, seconds),
-        _percent(entry["collective_share"]),
-        _percent(entry["waiting_share"]),
-        _percent(entry["utilization"]),
+        _percent(entry["communication_share"]),
+        _percent(entry["exposed_share"]),
+        _percent(entry["mfu"]),
     )
 
 
@@ -270,7 +271,7 @@ def _percent(value: float | None) -> str:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    needed = "" if entry["needed"] is None else f" {entry['needed'] / GB:,.2f} GB a device"
+    needed = "" if entry["peak_bytes"] is None else f" {entry['peak_bytes'] / GB:,.2f} GB a device"
     verdict = "fits" if entry["fits"] else "DOES NOT FIT"
     return f"{verdict} {entry['topology']}:{needed}, step {_seconds(entry['step_seconds'])}"
 

@@ -1,4 +1,4 @@
-"""Fit how the loss of runs falls with their parameters, tokens and operations."""
+"""Fit scaling laws: how the loss falls with parameters, tokens and FLOPs."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Read, fit, print and write."""
+    """Fit, print and write the scaling laws."""
     if arguments.workdir is not None and arguments.runs is not None:
         raise UserError(f"--workdir={arguments.workdir} and --runs={arguments.runs}: pass only one of them")
     if arguments.bootstrap_samples < 0 or arguments.seed < 0:
@@ -53,14 +53,16 @@ def main(arguments: Arguments) -> None:
     for line in read.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if len(read.runs) < 2:
-        raise UserError(f"{len(read.runs)} finished runs report {arguments.metric}: a fit needs two of different sizes")
-    found, monotone = (
+        raise UserError(
+            f"only {len(read.runs)} finished runs report {arguments.metric}: a fit needs at least two sizes"
+        )
+    fits, monotone = (
         fit_scaling_laws(read.runs, draws=arguments.bootstrap_samples, seed=arguments.seed),
         loss_falls_with_size(read.runs),
     )
-    print(table(read.runs, found, monotone, arguments.metric))
+    print(table(read.runs, fits, monotone, arguments.metric))
     if (path := _target(arguments)) is not None:
-        result = result_of(read.runs, found, monotone, arguments.metric)
+        result = result_of(read.runs, fits, monotone, arguments.metric)
         storage_of(path).replace(path, (json.dumps(result, indent=2) + "\n").encode())
         print(f"written: {path}")
 
@@ -76,7 +78,7 @@ def _target(arguments: Arguments) -> Path | None:
 def result_of(
     runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str
 ) -> dict[str, Any]:
-    """The runs and the fits as plain values."""
+    """Return the runs and the fits as plain values."""
     return {
         "metric": metric,
         "runs": [run._asdict() for run in runs],
@@ -93,17 +95,17 @@ def result_of(
 
 
 def table(runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool | None, metric: str) -> str:
-    """The runs from the smallest to the greatest, and each form with its values and their intervals."""
+    """Return the runs by size, and each form with its values and intervals."""
     width = max(len("run"), *(len(run.name) for run in runs))
-    lines = [f"{'run':<{width}}  {'parameters':>14}  {'tokens':>10}  {'operations':>10}  {metric:>16}"]
+    lines = [f"{'run':<{width}}  {'parameters':>14}  {'tokens':>10}  {'FLOPs':>10}  {metric:>16}"]
     lines += [
-        f"{name:<{width}}  {parameters:>14,.0f}  {tokens:>10.3g}  {operations:>10.3g}  {loss:>16.4f}"
-        for name, parameters, tokens, operations, loss in sorted(runs, key=lambda run: run[1:])
+        f"{name:<{width}}  {parameters:>14,.0f}  {tokens:>10.3g}  {flops:>10.3g}  {loss:>16.4f}"
+        for name, parameters, tokens, flops, loss in sorted(runs, key=lambda run: run[1:])
     ]
-    said = {True: "yes", False: "no", None: "no two sizes were trained on as many tokens"}[monotone]
-    lines += ["", f"the loss falls with every greater size: {said}"]
-    if fits.keys() <= {"operations"}:
-        lines.append("parameters and tokens: both vary, and a law of both needs three numbers of each and six pairs")
+    said = {True: "yes", False: "no", None: "unknown, no two sizes have the same number of tokens"}[monotone]
+    lines += ["", f"the loss falls with every larger size: {said}"]
+    if fits.keys() <= {"flops"}:
+        lines.append("parameters and tokens both vary: a joint law needs three values of each and six pairs")
     for name, fit in fits.items():
         lines.append(f"{name}: {fit.form}")
         lines += [f"  {key} = {value:.4g}{_interval(fit, key)}" for key, value in fit.values.items()]
@@ -111,7 +113,7 @@ def table(runs: "Sequence[ScaledRun]", fits: "Mapping[str, Fit]", monotone: bool
             from transformer.studies.scaling_laws import compute_optimal_exponents
 
             a, b = compute_optimal_exponents(fit)
-            lines.append(f"  at the least loss for so many operations: N ~ C^{a:.2f}, D ~ C^{b:.2f}")
+            lines.append(f"  compute-optimal: N ~ C^{a:.2f}, D ~ C^{b:.2f}")
     return "\n".join(lines)
 
 

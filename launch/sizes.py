@@ -1,4 +1,4 @@
-"""List the published models by name, or the size of a trained run."""
+"""List published model sizes and training costs, or the parameters of a trained run."""
 
 import json
 import sys
@@ -58,10 +58,9 @@ COLUMNS = (
 COST_FLAGS = ("training_tokens", "flops_per_second", "dollars_per_device_hour")
 LEFT = ("name", "family", "citation")
 FLOPS_NOTE = (
-    "FLOPs/token: training, 3 x the matrix products that one more row of the context adds to a forward pass, divided "
-    "by its length: 6 for every weight that the token meets, and 12 L H D T for attention over T positions. The whole "
-    "square of queries and keys is counted, also where causality or a window hides a part. A token of an "
-    "encoder-decoder is a source and a target token."
+    "FLOPs/token: training, 3 x the forward FLOPs that one more row of the context adds, divided by its length: 6 for "
+    "every weight of the token, and 12 L H D T for attention over T positions. The whole query-key matrix is counted, "
+    "masked or not. A token of an encoder-decoder is a source and a target token."
 )
 
 
@@ -100,7 +99,7 @@ def main(arguments: Arguments) -> None:
             name for name in ("name", "training_tokens", "flops_per_second") if getattr(arguments, name) is not None
         ]:
             raise UserError(f"--{unread[0]} is for estimates: omit --published_trainings")
-        published = trained_entries(
+        published = published_entries(
             1.0 if arguments.dollars_per_device_hour is None else arguments.dollars_per_device_hour
         )
         print(json.dumps(published, indent=2) if arguments.json else columns(published))
@@ -123,27 +122,38 @@ def main(arguments: Arguments) -> None:
     print(json.dumps(entries, indent=2) if arguments.json else table(entries))
 
 
-def cost_entry(each: dict[str, Any], tokens: float | None, rate: float | None, price: float | None) -> dict[str, Any]:
-    """What training a model size would cost, beside the operations that its source prints."""
-    from transformer.costs.training_cost import estimate
+def cost_entry(
+    each: dict[str, Any],
+    tokens: float | None,
+    flops_per_second: float | None,
+    dollars_per_device_hour: float | None,
+) -> dict[str, Any]:
+    """Return the estimated cost of training a model size, with the published FLOPs."""
+    from transformer.costs.training_cost import estimate_training_cost
 
     tokens = each["training_tokens"] if tokens is None else tokens
     entry = {"name": each["name"], "parameters": each["parameters"], "tokens": tokens}
     if tokens is None:
         return entry
-    found = estimate(each["parameters"], tokens, each["flops_a_token"], rate=rate, price=price)
+    found = estimate_training_cost(
+        each["parameters"],
+        tokens,
+        each["flops_per_token"],
+        flops_per_second=flops_per_second,
+        dollars_per_device_hour=dollars_per_device_hour,
+    )
     return entry | {
-        "6 N D": found.simple,
-        "exact": found.exact,
+        "6 N D": found.approximate_flops,
+        "counted": found.counted_flops,
         "published": each["training_flops"],
         "device-days": found.device_days,
         "dollars": found.dollars,
     }
 
 
-def trained_entries(price: float) -> list[dict[str, Any]]:
-    """Published trainings: the operations of their devices and hours, those that are printed, and their rent."""
-    from transformer.costs.training_cost import TRAINED
+def published_entries(dollars_per_device_hour: float) -> list[dict[str, Any]]:
+    """Return published training runs: FLOPs from devices and hours, published FLOPs, and rental cost."""
+    from transformer.costs.training_cost import PUBLISHED_TRAININGS
 
     return [
         {
@@ -151,24 +161,24 @@ def trained_entries(price: float) -> list[dict[str, Any]]:
             "devices": each.devices,
             "device": each.device,
             "hours": each.hours,
-            "operations": each.operations,
-            "printed": each.printed,
-            "dollars": each.dollars(price),
+            "FLOPs": each.flops,
+            "published FLOPs": each.published_flops,
+            "dollars": each.dollars(dollars_per_device_hour),
             "source": each.source,
         }
-        for each in TRAINED
+        for each in PUBLISHED_TRAININGS
     ]
 
 
 def columns(entries: list[dict[str, Any]]) -> str:
-    """Entries with the same keys as aligned columns: texts to the left, numbers to the right."""
+    """Format entries with the same keys as aligned columns: text to the left, numbers to the right."""
     left = {name for name, value in entries[0].items() if isinstance(value, str)}
     heading = dict(zip(entries[0], entries[0], strict=True))
     return aligned([heading, *({name: _shown(value) for name, value in each.items()} for each in entries)], left)
 
 
 def aligned(rows: list[dict[str, str]], left: Collection[str]) -> str:
-    """Rows of one width a column; those named `left` begin where their heading begins, others end where it ends."""
+    """Align rows in columns; those named `left` to the left, others to the right."""
     widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
     return "\n".join(
         "  ".join(f"{row[name]:{'<' if name in left else '>'}{width}}" for name, width in widths.items()).rstrip()
@@ -177,7 +187,7 @@ def aligned(rows: list[dict[str, str]], left: Collection[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A whole number with its thousands, a great one by its power of ten."""
+    """Format a number: integers with thousands separators, large ones in scientific notation."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -188,12 +198,12 @@ def _shown(value: Any) -> str:
 
 
 def entry(name: str) -> dict[str, Any]:
-    """A model size as plain values."""
+    """Return a model size as plain values."""
     from transformer.config import to_config
-    from transformer.costs.sizes import count
+    from transformer.costs.model_sizes import model_size
     from transformer.models.registry import published_sizes
 
-    size, counted = published_sizes()[name], count(name)
+    size, counted = published_sizes()[name], model_size(name)
     values = size.values
     layers = [values[key] for key in ("layers", "encoder_layers", "decoder_layers") if key in values]
     return {
@@ -208,7 +218,7 @@ def entry(name: str) -> dict[str, Any]:
         "parameters": counted.parameters,
         "parameters_without_norms_and_biases": counted.matrices,
         "published_parameters": size.published,
-        "flops_a_token": counted.flops_a_token,
+        "flops_per_token": counted.flops_per_token,
         "training_flops": size.training_flops,
         "training_tokens": size.training_tokens,
         "citation": size.citation,
@@ -218,7 +228,7 @@ def entry(name: str) -> dict[str, Any]:
 
 
 def table(entries: list[dict[str, Any]]) -> str:
-    """The entries as aligned columns, with their notes beneath."""
+    """Return the entries as aligned columns, with their notes below."""
     lines = [aligned([dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_row, entries)], LEFT)]
     lines += ["", *textwrap.wrap(FLOPS_NOTE, 116)]
     names_of_note: dict[str, list[str]] = {}
@@ -231,7 +241,7 @@ def table(entries: list[dict[str, Any]]) -> str:
 
 
 def run_entry(sizes: "RunSizes") -> dict[str, Any]:
-    """The sizes of a run as plain values."""
+    """Return the sizes of a run as plain values."""
     return {
         "family": sizes.family,
         "task": sizes.task,
@@ -240,12 +250,12 @@ def run_entry(sizes: "RunSizes") -> dict[str, Any]:
         "active_parameters": sizes.active,
         "parts": dict(sizes.parts),
         "state": sizes.state,
-        "operations_a_step": sizes.flops,
+        "flops_per_step": sizes.flops,
     }
 
 
 def run_table(sizes: "RunSizes") -> str:
-    """The parts of a run's model as aligned columns, the total, and the operations of a step."""
+    """Return the parts of a run's model as aligned columns, the total, and the FLOPs of a step."""
     parts = {**sizes.parts, "total": sizes.parameters}
     name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{sizes.parameters:,}"))
     lines = [f"{sizes.family} on {sizes.task}, checkpoint of step {sizes.step}"]
@@ -255,13 +265,13 @@ def run_table(sizes: "RunSizes") -> str:
         for part, size in parts.items()
     ]
     if sizes.active != sizes.parameters:
-        lines += [f"of which one position meets {sizes.active:,}, by its choice among experts"]
+        lines += [f"of which {sizes.active:,} are active for a token, by its selected experts"]
     if sizes.state:
-        lines += [f"and {sizes.state:,} numbers of state, which is carried and not trained"]
-    computed = "unknown, for they cannot be counted before it runs"
+        lines += [f"and {sizes.state:,} numbers of state, which is not trained"]
+    computed = "unknown: they cannot be counted before it runs"
     if sizes.flops is not None:
         computed = f"{sizes.flops:.3e} over the config's largest batch"
-    return "\n".join([*lines, f"operations of a training step: {computed}"])
+    return "\n".join([*lines, f"FLOPs of a training step: {computed}"])
 
 
 def _row(each: dict[str, Any]) -> dict[str, str]:
@@ -276,14 +286,14 @@ def _row(each: dict[str, Any]) -> dict[str, str]:
         "parameters": f"{parameters:,}",
         "published": "-" if published is None else _rounded(published),
         "off": "-" if published is None else f"{100 * (parameters / published - 1):+.1f} %",
-        "FLOPs/token": _scientific(each["flops_a_token"]),
+        "FLOPs/token": _scientific(each["flops_per_token"]),
         "training FLOPs": _scientific(each["training_flops"]),
         "citation": each["citation"],
     }
 
 
 def _rounded(count: float) -> str:
-    """As papers print it: 1542M, but 1.3B."""
+    """Format a count as papers do: 1542M, but 1.3B."""
     return f"{count / 1e6:g}M" if count < 1e9 or count % 1e8 else f"{count / 1e9:g}B"
 
 

@@ -14,9 +14,9 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Print the page."""
-    from transformer.costs.support import page
+    from transformer.costs.backend_support import support_page
 
-    print(page(), end="")
+    print(support_page(), end="")
 
 
 if __name__ == "__main__":

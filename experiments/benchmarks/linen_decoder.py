@@ -80,14 +80,14 @@ def main(settings):
 
     step = jax.jit(step, donate_argnums=0)
     began, state, seconds = time.perf_counter(), begin(key), []
-    for _ in range(settings["warmup"] + settings["steps"]):
+    for _ in range(settings["warmup_steps"] + settings["steps"]):
         start = time.perf_counter()
         state, loss = jax.block_until_ready(step(state))
         seconds.append(time.perf_counter() - start)
     print(
         json.dumps(
             {
-                "seconds": seconds[settings["warmup"] :],
+                "seconds": seconds[settings["warmup_steps"] :],
                 "first": seconds[0],
                 "all": time.perf_counter() - began,
                 "loss": float(loss),

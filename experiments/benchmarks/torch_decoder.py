@@ -1,7 +1,7 @@
 """The training step of a decoder-only Transformer in PyTorch, timed: `python torch_decoder.py SETTINGS` prints JSON.
 
 It runs in an environment of its own, where torch is; nothing imports it. SETTINGS is a JSON object of `layers`,
-`width`, `heads`, `feed_forward`, `context`, `rows`, `vocabulary`, `warmup` and `steps` (those that are timed), `seed`,
+`width`, `heads`, `feed_forward`, `context`, `rows`, `vocabulary`, `warmup_steps`, `steps` (the timed ones), `seed`,
 `threads` (0: PyTorch chooses), `compile`, `device` and `dtype`. Pre-norm blocks with biases, learned positions,
 tanh-GELU, the embedding tied to the head, AdamW with its fused update; on an NVIDIA GPU cuDNN's attention alone.
 """
@@ -85,14 +85,14 @@ def main(settings):
         return loss.item()
 
     began, seconds = time.perf_counter(), []
-    for _ in range(settings["warmup"] + settings["steps"]):
+    for _ in range(settings["warmup_steps"] + settings["steps"]):
         start = time.perf_counter()
         loss = step()
         seconds.append(time.perf_counter() - start)
     print(
         json.dumps(
             {
-                "seconds": seconds[settings["warmup"] :],
+                "seconds": seconds[settings["warmup_steps"] :],
                 "first": seconds[0],
                 "all": time.perf_counter() - began,
                 "loss": loss,

@@ -49,7 +49,7 @@ def main(settings):
     source, text = torch.randint(3, settings["vocabulary"], (2, settings["rows"], settings["context"]))
     target = torch.cat([torch.ones_like(text[:, :1]), text[:, :-1]], dim=1)
     loss_of, seconds = torch.compile(model) if settings["compile"] else model, []
-    for _ in range(settings["warmup"] + settings["steps"]):
+    for _ in range(settings["warmup_steps"] + settings["steps"]):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(source, target, text)
@@ -60,7 +60,7 @@ def main(settings):
         seconds.append(time.perf_counter() - start)
     facts = {"parameters": sum(parameter.numel() for parameter in model.parameters()), "loss": last}
     versions = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    timed = {"seconds": seconds[settings["warmup"] :], "first": seconds[0]}
+    timed = {"seconds": seconds[settings["warmup_steps"] :], "first": seconds[0]}
     print(json.dumps({**timed, **facts, "versions": versions}))
 
 

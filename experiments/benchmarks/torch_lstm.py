@@ -1,7 +1,7 @@
 """The gradient of an LSTM layer in PyTorch, timed: `python torch_lstm.py SETTINGS` prints JSON.
 
 It runs in an environment of its own, where torch is; nothing imports it. SETTINGS is a JSON object of `width`, `rows`,
-`length`, `warmup`, `steps`, `seed` and `threads`.
+`length`, `warmup_steps`, `steps`, `seed` and `threads`.
 """
 
 import json
@@ -18,7 +18,7 @@ def main(settings):
     layer = torch.nn.LSTM(settings["width"], settings["width"], batch_first=True)
     x = torch.randn(settings["rows"], settings["length"], settings["width"], requires_grad=True)
     seconds = []
-    for _ in range(settings["warmup"] + settings["steps"]):
+    for _ in range(settings["warmup_steps"] + settings["steps"]):
         layer.zero_grad(set_to_none=True)
         x.grad = None
         began = time.perf_counter()
@@ -26,7 +26,7 @@ def main(settings):
         outputs.square().mean().backward()
         seconds.append(time.perf_counter() - began)
     versions = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    print(json.dumps({"seconds": seconds[settings["warmup"] :], "first": seconds[0], "versions": versions}))
+    print(json.dumps({"seconds": seconds[settings["warmup_steps"] :], "first": seconds[0], "versions": versions}))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from transformer.attention.positions import SCHEMES, Position
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.spec import AttentionSpec, Backend, Parameters
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
-from transformer.costs.support import combinations, masks_of_the_table
+from transformer.costs.backend_support import all_variants, table_masks
 
 LONGEST = 5
 # A multiple of the 1 / 65,536 to which a rate is realized.
@@ -59,7 +59,7 @@ def sizes_of(backend: Backend) -> Sizes:
 @functools.cache
 def supported() -> tuple[Cell, ...]:
     """Every cell that some backend takes."""
-    every = ((backend, one) for one in combinations() for backend in BACKENDS)
+    every = ((backend, one) for one in all_variants() for backend in BACKENDS)
     return tuple(Cell(*pair) for pair in every if unsupported(*pair) is None)
 
 
@@ -175,7 +175,7 @@ def kind_of(combination: Variant) -> algebra.Kind:
 def spec_of(cell: Cell) -> AttentionSpec:
     """Every second mask goes with a scale and a temperature that are not the defaults."""
     combination = cell.combination
-    plain = masks_of_the_table().index(combination.facts) % 2 == 0
+    plain = table_masks().index(combination.facts) % 2 == 0
     return AttentionSpec(
         combination.score,
         combination.normalizer,

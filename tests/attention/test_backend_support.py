@@ -34,7 +34,7 @@ from transformer.attention.normalizers import SAMPLERS, Normalizer, normalize
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.costs.support import combinations
+from transformer.costs.backend_support import all_variants
 
 KEY = jax.random.key(3)
 # To compile a program costs far more than to run it once. So operations run one by one, and Python runs their loops;
@@ -285,9 +285,9 @@ def test_a_sample_has_the_gradient_that_its_kind_promises(normalizer: Normalizer
 # 11 divides the number of choices of nothing: in every eleventh combination any two choices meet that meet anywhere.
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_unsupported_cell_is_refused_with_its_name_and_the_nearest_that_is_not(every: int) -> None:
-    refused, chosen = 0, list(combinations())[::every]
+    refused, chosen = 0, list(all_variants())[::every]
     met, of_all = (
-        set().union(*(choices_of(Cell(Backend.EINSUM, one), 2) for one in some)) for some in (chosen, combinations())
+        set().union(*(choices_of(Cell(Backend.EINSUM, one), 2) for one in some)) for some in (chosen, all_variants())
     )
     assert met == of_all
     for combination in chosen:
@@ -318,7 +318,7 @@ def test_every_unsupported_cell_is_refused_with_its_name_and_the_nearest_that_is
 
 
 def test_attend_itself_refuses_a_sample_of_the_unsupported_cells() -> None:
-    every = [Cell(*pair) for pair in itertools.product(BACKENDS, combinations()) if unsupported(*pair) is not None]
+    every = [Cell(*pair) for pair in itertools.product(BACKENDS, all_variants()) if unsupported(*pair) is not None]
     for cell in every[::211]:
         arrays, facts = (make(cell.combination, support.TINY) for make in (support.arrays_of, support.facts_of))
         with pytest.raises(ValueError, match=r"has no meaning: |does not take ") as caught:
@@ -341,7 +341,7 @@ AUTO = AttentionSpec()
 
 @functools.cache
 def meaningful() -> list[Variant]:
-    return [combination for combination in combinations() if meaningless(combination) is None]
+    return [combination for combination in all_variants() if meaningless(combination) is None]
 
 
 @pytest.mark.parametrize("at", MACHINES.values(), ids=MACHINES)

@@ -26,7 +26,7 @@ from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import Position
 from transformer.attention.scores import Score
 from transformer.attention.spec import AttentionSpec, Backend
-from transformer.costs.support import MODES, in_words, masks_of_the_table
+from transformer.costs.backend_support import DIFFERENTIATION_MODES, describe_values, table_masks
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")
@@ -189,7 +189,7 @@ def chosen(words: str, names: list[str]) -> set[str]:
 
 def published(page: str) -> set[tuple[str, ...]]:
     """Every (score, normalizer, re-weighting, position, backend, mask) that the tables of the backends take."""
-    masks = ["+".join(sorted(facts)) or "none" for facts in masks_of_the_table()]
+    masks = ["+".join(sorted(facts)) or "none" for facts in table_masks()]
     taken: set[tuple[str, ...]] = set()
     for backend, section in re.findall(r"^## (\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL):
         notes = dict(re.findall(r"^- ([a-z]): (.*)$", section, re.MULTILINE))
@@ -212,7 +212,7 @@ def published(page: str) -> set[tuple[str, ...]]:
 def test_the_table_read_back_is_what_the_backends_take(pages: dict[str, str]) -> None:
     taken = {
         (*(part.value for part in parts), backend.value, "+".join(sorted(facts)) or "none")
-        for *parts, facts in itertools.product(*FAMILIES, masks_of_the_table())
+        for *parts, facts in itertools.product(*FAMILIES, table_masks())
         for backend in BACKENDS
         if unsupported(backend, Variant(*parts, facts)) is None
     }
@@ -239,7 +239,7 @@ def test_the_modes_of_the_gradient_are_those_of_the_page(backend: Backend) -> No
     reverse = jax.jit(jax.grad(lambda x: attention(x).sum()))
     forward = jax.jit(lambda x: jax.jvp(attention, (x,), (x,)))
     reverse.trace(x).lower()
-    if "forward" in MODES.get(backend, "reverse mode"):
+    if "forward" in DIFFERENTIATION_MODES.get(backend, "reverse mode"):
         forward.trace(x).lower()
     else:
         with pytest.raises(TypeError, match="custom_vjp"):
@@ -247,8 +247,8 @@ def test_the_modes_of_the_gradient_are_those_of_the_page(backend: Backend) -> No
 
 
 def test_a_limit_in_words_is_the_limit() -> None:
-    assert in_words([8, 16, 24], 64) == "multiples of 8 to 24"
-    assert in_words([8, 16, 24], 30) == "multiples of 8"
-    assert in_words([8, 24], 30) == "8, 24"
-    assert in_words(["cpu", "tpu"], "tpu") == "cpu, tpu"
-    assert in_words([], 64) == "none"
+    assert describe_values([8, 16, 24], 64) == "multiples of 8 to 24"
+    assert describe_values([8, 16, 24], 30) == "multiples of 8"
+    assert describe_values([8, 24], 30) == "8, 24"
+    assert describe_values(["cpu", "tpu"], "tpu") == "cpu, tpu"
+    assert describe_values([], 64) == "none"

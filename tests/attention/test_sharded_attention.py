@@ -26,7 +26,7 @@ from transformer.attention.scores import Score
 from transformer.attention.sharded_attention import shards_of
 from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction
-from transformer.costs.support import masks_of_the_table
+from transformer.costs.backend_support import table_masks
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, placed
 
 RING, GATHER = SequenceParallel.RING, SequenceParallel.GATHER
@@ -105,7 +105,7 @@ OTHERS = (
             (2, 1, 2, 2), EVERYTHING, backend, tuple(facts), Sizes(2, 8, 12, 4, 2), how
         )
         for how, backend in ((RING, BLOCKWISE), (GATHER, BLOCKWISE), (GATHER, Backend.XLA), (GATHER, EINSUM))
-        for facts in masks_of_the_table()
+        for facts in table_masks()
         if unsupported(backend, Variant(facts=facts)) is None
     }
     | {

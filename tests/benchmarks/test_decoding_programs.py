@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.programs import beam, decode
-from transformer.benchmarks.programs.decoder_step import decoder_of
+from transformer.benchmarks.programs import beam_search, greedy_decoding
+from transformer.benchmarks.programs.decoder_step import build_decoder
 
 TINY = {"layers": 2, "width": 8, "heads": 2, "feed_forward": 16, "context": 32, "vocabulary": 11}
 TINY |= {"prompt": 3, "tokens": 9, "repeats": 2}
@@ -23,9 +23,9 @@ def settings(name: str, program: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.slow
 def test_tokens_are_the_same_with_and_without_a_cache() -> None:
     found: list[Mapping[str, Any]] = [
-        decode.measure(settings("decode", "headwise", rows=2)),
+        greedy_decoding.measure(settings("decode", "headwise", rows=2)),
         # Four widths, of which the last is cut off at the text's end.
-        decode.measure(settings("decode", "without a cache", rows=2, padded=3)),
+        greedy_decoding.measure(settings("decode", "without a cache", rows=2, padded=3)),
     ]
     cached, uncached = found
     assert cached["tokens"] == uncached["tokens"]
@@ -40,7 +40,7 @@ def test_tokens_are_the_same_with_and_without_a_cache() -> None:
 def test_each_token_is_read_from_all_before_it() -> None:
     """By weights of which a token's place and past decide it: a tied head and initial ones repeat one token."""
     given = settings("decode", "without a cache", rows=2, padded=3, model={"tie_embeddings": False})
-    model, task = decoder_of(given)
+    model, task = build_decoder(given)
     draws = np.random.default_rng(2)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     variables = jax.tree.map(lambda leaf: jnp.asarray(draws.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
@@ -50,13 +50,13 @@ def test_each_token_is_read_from_all_before_it() -> None:
         logits, _ = model.apply(variables, {"tokens": text}, train=False)
         text = np.concatenate([text, np.argmax(logits[:, -1:], axis=-1)], axis=1)
     assert min(len(set(row)) for row in text[:, 3:].tolist()) > 2
-    np.testing.assert_array_equal(decode.uncached(model, given)(variables, prompt), text[:, 3:])
-    np.testing.assert_array_equal(decode.cached(model, given)(variables, prompt), text[:, 3:])
+    np.testing.assert_array_equal(greedy_decoding.decode_without_cache(model, given)(variables, prompt), text[:, 3:])
+    np.testing.assert_array_equal(greedy_decoding.decode_with_cache(model, given)(variables, prompt), text[:, 3:])
 
 
 @pytest.mark.slow
 def test_both_ways_take_every_step_with_as_many_rows() -> None:
-    found = beam.measure(settings("beam", "beam", rows=6, beams=3))
+    found = beam_search.measure(settings("beam", "beam", rows=6, beams=3))
     greedy, beams = found["seconds"]
     assert (greedy, beams) == ("greedy, 6 rows", "3 beams, 6 rows")
     assert [len(times) for times in found["seconds"].values()] == [2, 2]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.programs import head
+from transformer.benchmarks.programs import vocabulary_head
 from transformer.benchmarks.programs.decoder_step import measure
-from transformer.benchmarks.programs.encoder_decoder_step import encoder_decoder_of
+from transformer.benchmarks.programs.encoder_decoder_step import build_encoder_decoder
 
 
 def settings(name: str, program: str, **changes: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def settings(name: str, program: str, **changes: Any) -> dict[str, Any]:
 
 def test_a_pairs_target_is_what_it_predicts_behind_a_begin_token() -> None:
     tiny = settings("encoder_decoder_base", "headwise", layers=1, width=8, heads=2, feed_forward=16, vocabulary=20)
-    _, task = encoder_decoder_of(tiny)
+    _, task = build_encoder_decoder(tiny)
     batch = task.source(0)[3]
     assert {name: value.shape for name, value in batch.items()} == dict.fromkeys(
         ("source", "target", "labels"), (8, 32)
@@ -31,7 +31,9 @@ def test_a_pairs_target_is_what_it_predicts_behind_a_begin_token() -> None:
 @pytest.mark.slow
 def test_an_encoder_decoder_of_random_pairs_trains() -> None:
     sizes = {"layers": 1, "width": 8, "heads": 2, "feed_forward": 16, "vocabulary": 20, "rows": 2, "context": 4}
-    found = measure(settings("encoder_decoder_base", "headwise", warmup=1, steps=2, **sizes), encoder_decoder_of)
+    found = measure(
+        settings("encoder_decoder_base", "headwise", warmup_steps=1, steps=2, **sizes), build_encoder_decoder
+    )
     assert len(found["seconds"]) == 2
     assert 1 < found["loss"] < 6
     # Section 3.1 of Vaswani et al. (2017): attention once and twice, a network of two matrices a layer, norms behind.
@@ -40,7 +42,7 @@ def test_an_encoder_decoder_of_random_pairs_trains() -> None:
 
 
 def test_the_loss_of_a_vocabulary_is_the_same_in_chunks_which_hold_less() -> None:
-    found = head.measure(
+    found = vocabulary_head.measure(
         settings("vocabulary_head", "head", rows=2, length=64, width=16, vocabulary=300, at_once=2 * 8 * 300)
     )
     whole, chunks = found["losses"].values()

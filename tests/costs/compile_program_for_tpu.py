@@ -3,7 +3,7 @@
 import json
 import os
 
-from transformer.costs.compiler import compile_lowered, environment, topology_devices
+from transformer.costs.topologies import compile_environment, compile_lowered, topology_devices
 
 TOPOLOGY = "v5e:2x2"
 WIDTH, ROWS = 512, 1024
@@ -12,14 +12,14 @@ LAYERS = (3, 6)
 
 def main() -> None:
     """A stack of layers, their weights gathered one by one, as ZeRO does; of 3 layers and of 6."""
-    os.environ.update(environment(TOPOLOGY))
+    os.environ.update(compile_environment(TOPOLOGY))
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     from transformer.costs.chips import chip_of
-    from transformer.costs.program import read_program
-    from transformer.costs.roofline import estimate
+    from transformer.costs.compiled_program import analyze_program
+    from transformer.costs.roofline import estimate_step
 
     devices = topology_devices(TOPOLOGY)
     chip = chip_of(devices[0])
@@ -48,15 +48,15 @@ def main() -> None:
             ),
         ]
         compiled, _ = compile_lowered(jax.jit(stack).lower(*shapes))
-        program = read_program(compiled, mesh)
-        found = estimate(program, 2.0 * layers * ROWS * WIDTH**2, chip, mesh)
+        program = analyze_program(compiled, mesh)
+        found = estimate_step(program, 2.0 * layers * ROWS * WIDTH**2, chip, mesh)
         print(
             json.dumps(
                 {
                     "chip": chip.name,
                     "layers": layers,
                     **program._asdict(),
-                    "peak": program.peak,
+                    "peak": program.peak_bytes,
                     "collectives": [each._asdict() for each in program.collectives],
                     "seconds": [found.compute, found.memory, found.links, found.step],
                 }

@@ -40,7 +40,7 @@ def measure(case: str) -> dict[str, float]:
     import jax.numpy as jnp
 
     from tests.costs.small_decoder import training
-    from transformer.costs.program import read_program
+    from transformer.costs.compiled_program import analyze_program
     from transformer.layers.transformer_config import Remat
     from transformer.models.decoder import DecoderConfig
     from transformer.training.partitioning import ShardingConfig
@@ -52,7 +52,7 @@ def measure(case: str) -> dict[str, float]:
     )  # fmt: skip
     made = training(config, ShardingConfig(), jax.devices()[:1], rows=chosen["rows"])
     compiled = made.lowered().compile()
-    program = read_program(compiled, made.placement.mesh)
+    program = analyze_program(compiled, made.placement.mesh)
     state = jax.block_until_ready(made.make(jax.random.key(0)))
     batch = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in made.batch.items()}
     jax.block_until_ready(batch)
@@ -61,7 +61,7 @@ def measure(case: str) -> dict[str, float]:
     before = resident("VmRSS")
     state, metrics = compiled(state, batch)
     jax.block_until_ready((state, metrics))
-    return {"predicted": program.peak, "measured": resident("VmHWM") - before + program.arguments}
+    return {"predicted": program.peak_bytes, "measured": resident("VmHWM") - before + program.arguments}
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from transformer.costs import chips
-from transformer.costs.chips import TOPOLOGIES, chip_of, peak_flops
+from transformer.costs.chips import TPU_CHIPS, chip_of, peak_flops
 
 
 class Device(NamedTuple):
@@ -45,14 +45,14 @@ def test_a_device_without_published_figures_has_none() -> None:
 
 
 def test_fake_devices_share_one_measured_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chips, "measured_matmul", lambda device: 5e9)
+    monkeypatch.setattr(chips, "measure_matmul_flops", lambda device: 5e9)
     assert peak_flops(jax.devices("cpu")[:4]) == 5e9
 
 
 # Bytes a second of a chip's links together, both directions, and of all-reduce over the whole pod, as published.
 @pytest.mark.parametrize(("name", "both_ways"), [("v5e", 400e9), ("v5p", 1200e9), ("v6e", 800e9)])
 def test_links_add_up_to_what_is_published(name: str, both_ways: float) -> None:
-    chip = TOPOLOGIES[name]
+    chip = TPU_CHIPS[name]
     assert 2 * chip.links * chip.link == both_ways
 
 
@@ -60,7 +60,7 @@ def test_links_add_up_to_what_is_published(name: str, both_ways: float) -> None:
     ("name", "pod", "all_reduce"), [("v4", 4096, 1.1e15), ("v5e", 256, 51.2e12), ("v6e", 256, 102.4e12)]
 )
 def test_a_pods_all_reduce_is_its_links(name: str, pod: int, all_reduce: float) -> None:
-    chip = TOPOLOGIES[name]
+    chip = TPU_CHIPS[name]
     assert pod * chip.links * chip.link == pytest.approx(all_reduce, rel=0.01)
 
 
@@ -69,11 +69,11 @@ def test_the_table_of_the_docs_is_the_codes(root: Path) -> None:
     rows: dict[str, list[float]] = {}
     for line in (root / "docs" / "guides" / "ahead_of_time_compilation.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip().replace(",", "") for cell in line.strip("|").split("|")]
-        if cells[0] in TOPOLOGIES:
+        if cells[0] in TPU_CHIPS:
             # The first of its two tables, then the second, whose last column is the network.
             figures = cells[1:4] if cells[0] not in rows else cells[1:3]
             rows[cells[0]] = [*rows.get(cells[0], []), *(float(cell.split()[0]) for cell in figures)]
     assert rows == {
         name: [chip.memory / 2**30, chip.flops / 1e12, chip.bandwidth / 1e9, chip.link / 1e9, chip.links]
-        for name, chip in TOPOLOGIES.items()
+        for name, chip in TPU_CHIPS.items()
     }

@@ -22,11 +22,11 @@ from transformer.attention.spec import Backend
 from transformer.costs import flops
 from transformer.costs.flops import (
     UncountableError,
-    count_products,
+    count_matmul_flops,
     forward_flops,
     recomputed_flops,
     training_flops,
-    training_flops_a_token,
+    training_flops_per_token,
 )
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Precision
@@ -54,7 +54,7 @@ Batch = dict[str, jax.ShapeDtypeStruct]
 
 def counted(program: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
     given = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
-    return count_products(jax.make_jaxpr(program)(*given).jaxpr)
+    return count_matmul_flops(jax.make_jaxpr(program)(*given).jaxpr)
 
 
 def square(x: Any) -> Any:
@@ -375,20 +375,20 @@ A_TOKEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", A_TOKEN)
 def test_a_token_of_a_published_size_costs_what_its_formula_says(name: str) -> None:
-    assert training_flops_a_token(model_config({"size": name}), published_sizes()[name]) == A_TOKEN[name]
+    assert training_flops_per_token(model_config({"size": name}), published_sizes()[name]) == A_TOKEN[name]
 
 
 def test_a_token_of_gpt2_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
     """6 N + 12 L H Q T, Chowdhery et al. 2022, appendix B; positions are looked up and cost no product."""
     for name, layers, width in (("gpt2", 12, 768), ("gpt2-xl", 48, 1600)):
         matrices = 12 * layers * width**2 + 50_257 * width
-        found = training_flops_a_token(model_config({"size": name}), SIZES[name])
+        found = training_flops_per_token(model_config({"size": name}), SIZES[name])
         assert found == 6 * matrices + 12 * layers * width * 1024
 
 
 def test_a_patch_of_vit_costs_six_a_weight_and_twelve_a_layer_width_and_position() -> None:
     """196 patches and a class token meet every block; patches alone are embedded, the class token alone is scored."""
-    found = training_flops_a_token(model_config({"size": "vit-b16"}), published_sizes()["vit-b16"])
+    found = training_flops_per_token(model_config({"size": "vit-b16"}), published_sizes()["vit-b16"])
     blocks = 197 * (6 * 12 * 12 * 768**2 + 12 * 12 * 768 * 197)
     assert found == pytest.approx((blocks + 6 * 768 * (196 * 3 * 16**2 + 1000)) / 197)
 
@@ -399,7 +399,7 @@ def test_published_training_costs_are_met(name: str, extra: float) -> None:
     size = SIZES[name]
     assert size.training_flops is not None
     assert size.training_tokens is not None
-    a_token = training_flops_a_token(model_config({"size": name}), size)
+    a_token = training_flops_per_token(model_config({"size": name}), size)
     assert extra * a_token * size.training_tokens == pytest.approx(size.training_flops, rel=0.08)
 
 
@@ -516,7 +516,7 @@ def test_what_cannot_be_counted_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
     def refuse(jaxpr: Any) -> int:
         raise UncountableError("for a reason")
 
-    monkeypatch.setattr(flops, "count_products", refuse)
+    monkeypatch.setattr(flops, "count_matmul_flops", refuse)
     count, batch = flops_counter(assembly), assembly.task.source(0)[0]
     with caplog.at_level(logging.WARNING):
         assert count(batch) is None

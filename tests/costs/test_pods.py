@@ -11,11 +11,24 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.config import UserError
-from transformer.costs.chips import TOPOLOGIES
+from transformer.costs.chips import TPU_CHIPS
+from transformer.costs.compiled_program import CollectiveTotal, collective_totals
 from transformer.costs.pods import mesh_search
-from transformer.costs.pods.aot import Proof, largest_of, prove, said_to_need, topology_of
-from transformer.costs.pods.mesh_search import Candidate, Tried, advise, candidates, meshes, search
-from transformer.costs.program import Total, totals
+from transformer.costs.pods.aot_compile import (
+    AotReport,
+    compile_ahead_of_time,
+    largest_traced_arrays,
+    parse_needed_bytes,
+    topology_of,
+)
+from transformer.costs.pods.mesh_search import (
+    Candidate,
+    CompiledCandidate,
+    fitting_candidates,
+    possible_meshes,
+    search_meshes,
+    suggest_smaller_step,
+)
 from transformer.tasks import registry
 from transformer.training.build import assemble
 from transformer.training.config import Experiment, resolve
@@ -54,43 +67,43 @@ def experiment(**sections: Any) -> Experiment:
 @pytest.fixture(autouse=True)
 def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def build(*_: Any) -> None:
-        raise AssertionError("a proof reads no data")
+        raise AssertionError("a report reads no data")
 
     monkeypatch.setattr(registry, "build", build)
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def divided() -> Proof:
-    return prove(experiment(averages={"ema": {"kind": "exponential", "decay": 0.9}}), "cpu:4")
+def divided() -> AotReport:
+    return compile_ahead_of_time(experiment(averages={"ema": {"kind": "exponential", "decay": 0.9}}), "cpu:4")
 
 
 @pytest.mark.slow
-def test_bytes_a_device_are_those_counted_by_hand(divided: Proof) -> None:
+def test_bytes_a_device_are_those_counted_by_hand(divided: AotReport) -> None:
     share = 4 * ((PARAMETERS - VECTORS) // 4 + VECTORS)
     assert divided.parameters == PARAMETERS
     assert divided.mesh == {"data": 1, "fsdp": 4, "expert": 1, "tensor": 1, "sequence": 1}
-    assert divided.held["parameters"] == share
-    assert divided.held["averages"] >= share
+    assert divided.resident_bytes["parameters"] == share
+    assert divided.resident_bytes["averages"] >= share
     # Two moments a parameter and their counter.
-    assert 2 * share <= divided.held["optimizer"] <= 2 * share + 16
+    assert 2 * share <= divided.resident_bytes["optimizer"] <= 2 * share + 16
     # Four arrays of numbers and one of truth values, a quarter of the rows each, and the rows' own numbers.
-    assert divided.held["batch"] == ROWS // 4 * (CONTEXT * (4 * 4 + 1) + 4)
+    assert divided.resident_bytes["batch"] == ROWS // 4 * (CONTEXT * (4 * 4 + 1) + 4)
     assert divided.program is not None
     # The rows' numbers are for evaluations: no training step reads them.
-    assert divided.program.arguments == sum(divided.held.values()) - ROWS // 4 * 4
-    assert divided.needed == divided.program.peak
-    assert divided.rows == ROWS
+    assert divided.program.arguments == sum(divided.resident_bytes.values()) - ROWS // 4 * 4
+    assert divided.peak_bytes == divided.program.peak_bytes
+    assert divided.batch_size == ROWS
 
 
-def test_a_cpu_has_no_memory_of_its_own_to_judge_by(divided: Proof) -> None:
-    assert divided.memory is None
-    assert divided.estimate is None
+def test_a_cpu_has_no_memory_of_its_own_to_judge_by(divided: AotReport) -> None:
+    assert divided.device_memory is None
+    assert divided.step_estimate is None
     assert divided.fits
-    assert advise(divided) == []
+    assert suggest_smaller_step(divided) == []
 
 
-def test_the_operations_are_six_a_weight_and_token_and_those_of_attention(divided: Proof) -> None:
+def test_the_operations_are_six_a_weight_and_token_and_those_of_attention(divided: AotReport) -> None:
     weights = LAYERS * (4 * WIDTH * WIDTH + 2 * WIDTH * HIDDEN) + VOCABULARY * WIDTH
     tokens = ROWS * CONTEXT
     assert divided.flops == 6 * weights * tokens + 12 * LAYERS * WIDTH * CONTEXT * tokens
@@ -99,7 +112,7 @@ def test_the_operations_are_six_a_weight_and_token_and_those_of_attention(divide
 def test_the_topology_is_the_flag_else_the_configs() -> None:
     assert topology_of(experiment(), "v5e:2x2") == "v5e:2x2"
     assert topology_of(experiment(), None) == "cpu:4"
-    with pytest.raises(UserError, match=r"--topology=v5p:8x8x4, or name one in the config as config\.pod"):
+    with pytest.raises(UserError, match=r"--topology=v5p:8x8x4, or set config\.pod"):
         topology_of(experiment(pod=""), None)
 
 
@@ -112,7 +125,7 @@ def test_the_topology_is_the_flag_else_the_configs() -> None:
     ],
 )
 def test_what_the_compiler_said_is_read(message: str, needed: int | None) -> None:
-    assert said_to_need(message, 1000) == needed
+    assert parse_needed_bytes(message, 1000) == needed
 
 
 def test_the_largest_arrays_of_a_refused_program_are_those_of_its_loops_and_products() -> None:
@@ -123,14 +136,14 @@ def test_the_largest_arrays_of_a_refused_program_are_those_of_its_loops_and_prod
         _, kept = jax.lax.scan(body, x, length=6)
         return jnp.broadcast_to(kept, (50, *kept.shape)).sum()
 
-    found = largest_of(jax.make_jaxpr(traced)(jnp.zeros((8, 8), jnp.float32)).jaxpr, devices=2)
+    found = largest_traced_arrays(jax.make_jaxpr(traced)(jnp.zeros((8, 8), jnp.float32)).jaxpr, devices=2)
     assert [(each.bytes, each.shape) for each in found] == [(6 * 64 * 4 // 2, "float32[6,8,8]"), (128, "float32[8,8]")]
 
 
-def judged(memory: float, held: dict[str, int], needed: int | None, **sections: Any) -> Proof:
-    """A proof that did not fit, as the compiler of a device with `memory` bytes would have left it."""
+def judged(memory: float, held: dict[str, int], needed: int | None, **sections: Any) -> AotReport:
+    """A report that did not fit, as the compiler of a device with `memory` bytes would have left it."""
     sizes = {"data": 1, "fsdp": 1, "expert": 1, "tensor": 1, "sequence": 1} | sections.pop("mesh", {})
-    return Proof(
+    return AotReport(
         experiment(**sections),
         *("v5e:2x2", "TPU v5 lite", sizes, PARAMETERS, ROWS, held, int(memory), math.nan, 1e9, None, None, needed, ()),
     )
@@ -138,7 +151,9 @@ def judged(memory: float, held: dict[str, int], needed: int | None, **sections: 
 
 def test_a_state_that_is_too_large_is_to_be_divided_or_given_more_devices() -> None:
     held = {"parameters": 4000, "optimizer": 8000, "batch": 10**9}
-    (one,) = advise(judged(10_000, held, None, mesh={"data": 4}, sharding={"fsdp": 1, "data": -1, "rules": "dp"}))
+    (one,) = suggest_smaller_step(
+        judged(10_000, held, None, mesh={"data": 4}, sharding={"fsdp": 1, "data": -1, "rules": "dp"})
+    )
     assert set(one.flags) == {
         "--config.sharding.data=1",
         "--config.sharding.fsdp=-1",
@@ -146,10 +161,12 @@ def test_a_state_that_is_too_large_is_to_be_divided_or_given_more_devices() -> N
         "--config.sharding.rules=fsdp",
     }
     # 16,000 bytes with the gradients; nine tenths of 1,000 are free for them.
-    both = advise(judged(1000, held, None, mesh={"data": 4}, sharding={"fsdp": 1, "data": -1, "rules": "dp"}))
+    both = suggest_smaller_step(
+        judged(1000, held, None, mesh={"data": 4}, sharding={"fsdp": 1, "data": -1, "rules": "dp"})
+    )
     assert [bool(each.flags) for each in both] == [True, False]
     assert "at least 18 devices" in both[1].reason
-    (only,) = advise(judged(2000, held, None, mesh={"fsdp": 4}))
+    (only,) = suggest_smaller_step(judged(2000, held, None, mesh={"fsdp": 4}))
     assert only.flags == ()
     assert "at least 36 devices" in only.reason
 
@@ -163,17 +180,17 @@ def test_a_state_that_is_too_large_is_to_be_divided_or_given_more_devices() -> N
     ],
 )
 def test_activations_that_are_too_large_are_computed_again_or_cut(remat: str, needed: int, flags: list[str]) -> None:
-    proof = judged(10_000, {"parameters": 500, "optimizer": 1000, "batch": 10}, needed, model={"remat": remat})
-    assert [flag for each in advise(proof) for flag in each.flags] == flags
+    report = judged(10_000, {"parameters": 500, "optimizer": 1000, "batch": 10}, needed, model={"remat": remat})
+    assert [flag for each in suggest_smaller_step(report) for flag in each.flags] == flags
 
 
 def test_one_row_that_is_too_large_is_to_be_divided_itself() -> None:
     held = {"parameters": 500, "optimizer": 1000, "batch": 10}
-    proof = judged(10_000, held, 30_000, model={"remat": "full"}, num_microbatches=16)
-    (only,) = advise(proof)
+    report = judged(10_000, held, 30_000, model={"remat": "full"}, num_microbatches=16)
+    (only,) = suggest_smaller_step(report)
     assert only.flags == ()  # one device has no other to divide with
-    proof = judged(10_000, held, 30_000, mesh={"fsdp": 4}, model={"remat": "full"}, num_microbatches=4)
-    (only,) = advise(proof)
+    report = judged(10_000, held, 30_000, mesh={"fsdp": 4}, model={"remat": "full"}, num_microbatches=4)
+    (only,) = suggest_smaller_step(report)
     # Two devices a row, and as many microbatches again: still one row at once.
     assert only.flags == (
         "--config.sharding.rules=fsdp+tp",
@@ -185,10 +202,10 @@ def test_one_row_that_is_too_large_is_to_be_divided_itself() -> None:
 def test_advice_for_divided_positions_keeps_them_divided() -> None:
     held = {"parameters": 4000, "optimizer": 8000, "batch": 10**9}
     sharding = {"fsdp": 1, "data": -1, "sequence": 2, "rules": "sp"}
-    (one,) = advise(judged(10_000, held, None, mesh={"data": 4, "sequence": 2}, sharding=sharding))
+    (one,) = suggest_smaller_step(judged(10_000, held, None, mesh={"data": 4, "sequence": 2}, sharding=sharding))
     assert "--config.sharding.rules=sp" in one.flags
-    assert "divided 4 times" in one.reason
-    (only,) = advise(judged(10_000, held, None, mesh={"fsdp": 4, "sequence": 2}, sharding=sharding))
+    assert "sharded over 4 devices" in one.reason
+    (only,) = suggest_smaller_step(judged(10_000, held, None, mesh={"fsdp": 4, "sequence": 2}, sharding=sharding))
     assert only.flags == ()  # nothing is left to divide them over
     assert "at least 16 devices" in only.reason
 
@@ -196,28 +213,28 @@ def test_advice_for_divided_positions_keeps_them_divided() -> None:
 def test_advice_for_divided_experts_keeps_them_divided() -> None:
     held = {"parameters": 4000, "optimizer": 8000, "batch": 10**9}
     sharding = {"fsdp": 1, "data": -1, "expert": 2, "rules": "dp"}
-    (one,) = advise(judged(10_000, held, None, mesh={"data": 4, "expert": 2}, sharding=sharding))
+    (one,) = suggest_smaller_step(judged(10_000, held, None, mesh={"data": 4, "expert": 2}, sharding=sharding))
     assert "--config.sharding.rules=fsdp" in one.flags
-    assert "divided 4 times" in one.reason
-    (only,) = advise(judged(9000, held, None, mesh={"fsdp": 1, "expert": 2}, sharding=sharding))
+    assert "sharded over 4 devices" in one.reason
+    (only,) = suggest_smaller_step(judged(9000, held, None, mesh={"fsdp": 1, "expert": 2}, sharding=sharding))
     assert only.flags == ()  # all that is left divides experts
     assert "at least 4 devices" in only.reason
     # Two rows a device are 32 on 16 devices, half of which divide experts.
     held = {"parameters": 500, "optimizer": 1000, "batch": 10}
     mesh = {"data": 4, "expert": 2}
-    (only,) = advise(judged(10_000, held, 12_000, mesh=mesh, model={"remat": "full"}, sharding=sharding))
-    assert "1 rows a device instead of 2" in only.reason
+    (only,) = suggest_smaller_step(judged(10_000, held, 12_000, mesh=mesh, model={"remat": "full"}, sharding=sharding))
+    assert "1 rows per device instead of 2" in only.reason
 
 
 def test_a_mesh_divides_the_experts_part_of_the_state_by_their_axis() -> None:
     model = experiment().model
-    formulas = mesh_search._Formulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
+    formulas = mesh_search._StepFormulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
     sharding = ShardingConfig(data=1, fsdp=2, expert=3, rules="fsdp")
     assert formulas.least_bytes(sharding, mesh_search.Remat.FULL) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
 
 
 def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
-    found = meshes(experiment(), 8)
+    found = possible_meshes(experiment(), 8)
     sizes = {(mesh.data, mesh.fsdp, mesh.tensor): mesh.rules for mesh in found}
     # Two heads: tensor is 1 or 2.
     assert sizes == {
@@ -229,7 +246,7 @@ def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
         (2, 2, 2): "fsdp+tp",
         (1, 4, 2): "fsdp+tp",
     }
-    divided = meshes(experiment(sharding={"sequence": 2, "rules": "sp"}), 8)
+    divided = possible_meshes(experiment(sharding={"sequence": 2, "rules": "sp"}), 8)
     assert {(mesh.data, mesh.fsdp, mesh.tensor, mesh.sequence) for mesh in divided} == {
         (4, 1, 1, 2),
         (2, 2, 1, 2),
@@ -238,40 +255,42 @@ def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:
         (1, 2, 2, 2),
     }
     assert {mesh.rules for mesh in divided if mesh.tensor == 2} == {"sp+tp"}
-    apart = meshes(experiment(sharding={"expert": 2}), 8)
+    apart = possible_meshes(experiment(sharding={"expert": 2}), 8)
     assert {mesh.data * mesh.fsdp * mesh.tensor * mesh.expert for mesh in apart} == {8}
     assert {mesh.expert for mesh in apart} == {2}
 
 
 @needs_libtpu
 def test_candidates_leave_out_what_cannot_fit_by_formula() -> None:
-    small = candidates(experiment(), "v5e:2x2")
+    small = fitting_candidates(experiment(), "v5e:2x2")
     assert {each.remat.value for each in small} == {"none", "dots", "attention", "full"}
     assert [each.seconds for each in small] == sorted(each.seconds for each in small)
     # 1.6 billion parameters: 19 GB with their moments, 26 with their gradients, on chips of 17.
-    large = candidates(experiment(model={"width": 8192, "feed_forward": 32768}, task={"vocabulary": 512}), "v5e:2x2")
+    large = fitting_candidates(
+        experiment(model={"width": 8192, "feed_forward": 32768}, task={"vocabulary": 512}), "v5e:2x2"
+    )
     assert large
     assert all(each.sharding.fsdp * each.sharding.tensor > 1 for each in large)
-    with pytest.raises(UserError, match=r"no mesh of topology=v5e:2x2 can hold config\.name=small by formula"):
-        next(search(experiment(model={"width": 32768, "feed_forward": 131072}), "v5e:2x2", 1))
+    with pytest.raises(UserError, match=r"no mesh of topology=v5e:2x2 fits config\.name=small by the estimate"):
+        next(search_meshes(experiment(model={"width": 32768, "feed_forward": 131072}), "v5e:2x2", 1))
 
 
 def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
 
-    def proven(experiment: Experiment, topology: str) -> Proof:
+    def proven(experiment: Experiment, topology: str) -> AotReport:
         policy = experiment.model.remat.value
         asked.append((experiment.sharding.fsdp, policy))
         if experiment.sharding.tensor > 1:
             raise UserError("cannot be divided so")
-        proof = judged(1000, {"parameters": 1, "optimizer": 2, "batch": 1}, 2000)
+        report = judged(1000, {"parameters": 1, "optimizer": 2, "batch": 1}, 2000)
         fits = policy == "attention" or experiment.sharding.fsdp == 1
-        return proof._replace(memory=None, program=object()) if fits else proof  # type: ignore[arg-type]
+        return report._replace(device_memory=None, program=object()) if fits else report  # type: ignore[arg-type]
 
-    monkeypatch.setattr(mesh_search, "prove", proven)
-    found = list(search(experiment(), "cpu:2", 10))
-    assert all(isinstance(each, Tried) for each in found)
-    assert [(each.candidate.sharding.fsdp, each.candidate.remat.value) for each in found if each.proof.fits] == [
+    monkeypatch.setattr(mesh_search, "compile_ahead_of_time", proven)
+    found = list(search_meshes(experiment(), "cpu:2", 10))
+    assert all(isinstance(each, CompiledCandidate) for each in found)
+    assert [(each.candidate.sharding.fsdp, each.candidate.remat.value) for each in found if each.report.fits] == [
         (1, "none"),
         (2, "attention"),
     ]
@@ -286,24 +305,24 @@ def test_a_search_settles_a_mesh_by_the_first_policy_that_fits(monkeypatch: pyte
     )
     assert candidate.of(experiment()).to_config()["sharding"] == again.to_config()["sharding"]
     assert candidate.of(experiment()).model == again.model
-    assert len(list(search(experiment(), "cpu:2", 2))) == 2
+    assert len(list(search_meshes(experiment(), "cpu:2", 2))) == 2
 
 
 @pytest.mark.slow
 @needs_libtpu
 def test_the_collectives_of_a_step_on_a_tpu_slice_are_those_recorded() -> None:
-    proof = prove(experiment(precision={"compute": "bfloat16"}), "v5e:2x2")
-    assert proof.fits
-    assert proof.memory == TOPOLOGIES["v5e"].memory
-    assert proof.program is not None
-    assert proof.estimate is not None
-    assert proof.program.endless == ()
+    report = compile_ahead_of_time(experiment(precision={"compute": "bfloat16"}), "v5e:2x2")
+    assert report.fits
+    assert report.device_memory == TPU_CHIPS["v5e"].memory
+    assert report.program is not None
+    assert report.step_estimate is not None
+    assert report.program.loops_without_trip_count == ()
     # A change here is a change of what every step on a pod sends: look at why, then record it anew.
-    assert dict(totals(proof.program.collectives)) == {
-        ("all-gather", ("fsdp",)): Total(times=27, bytes=301_056),
-        ("reduce-scatter", ("fsdp",)): Total(times=3, bytes=196_608),
-        ("all-to-all", ("fsdp",)): Total(times=2, bytes=49_152),
-        ("all-reduce", ("fsdp",)): Total(times=4, bytes=12_624),
+    assert dict(collective_totals(report.program.collectives)) == {
+        ("all-gather", ("fsdp",)): CollectiveTotal(executions=27, bytes=301_056),
+        ("reduce-scatter", ("fsdp",)): CollectiveTotal(executions=3, bytes=196_608),
+        ("all-to-all", ("fsdp",)): CollectiveTotal(executions=2, bytes=49_152),
+        ("all-reduce", ("fsdp",)): CollectiveTotal(executions=4, bytes=12_624),
     }
 
 
@@ -316,18 +335,18 @@ def test_a_step_that_the_tpu_cannot_hold_is_refused_and_what_is_advised_helps() 
         sharding={"fsdp": 1, "data": -1, "rules": "dp"},
         precision={"compute": "bfloat16"},
     )
-    proof = prove(planted, "v5e:2x2")
-    assert not proof.fits
-    assert proof.needed is not None
-    assert proof.needed > 19e9
+    report = compile_ahead_of_time(planted, "v5e:2x2")
+    assert not report.fits
+    assert report.peak_bytes is not None
+    assert report.peak_bytes > 19e9
     # The hidden layer of every position, kept for the backward pass of all layers.
-    assert "8192" in proof.buffers[0].shape
-    (suggestion,) = advise(proof)
+    assert "8192" in report.largest_arrays[0].shape
+    (suggestion,) = suggest_smaller_step(report)
     helped = dataclasses.replace(
         planted, sharding=dataclasses.replace(planted.sharding, rules="fsdp", data=1, fsdp=-1, tensor=1)
     )
     assert "--config.sharding.rules=fsdp" in suggestion.flags
-    assert prove(helped, "v5e:2x2").fits
+    assert compile_ahead_of_time(helped, "v5e:2x2").fits
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from transformer.costs.chips import Chip
-from transformer.costs.program import Collective, Program
-from transformer.costs.roofline import estimate, link_seconds
+from transformer.costs.compiled_program import Collective, CompiledProgram
+from transformer.costs.roofline import collective_seconds, estimate_step
 
 TORUS = Chip("t", 10**9, 1e12, 1e9, link=1e6, links=6, wraps=4, network=1e4)
 FLAT = TORUS._replace(links=4, wraps=16)
@@ -26,12 +26,14 @@ def slice_of(*sides: int) -> list[Device]:
     return [Device(place) for place in itertools.product(*map(range, sides))]
 
 
-def collective(kind: str, size: int, group: Sequence[int], *, times: int = 1, beside: bool = False) -> Collective:
-    return Collective(kind, size, len(group), ("data",), tuple(group), times, beside, "")
+def collective(
+    kind: str, size: int, group: Sequence[int], *, executions: int = 1, overlapped: bool = False
+) -> Collective:
+    return Collective(kind, size, len(group), ("data",), tuple(group), executions, overlapped, "")
 
 
 def seconds(kind: str, group: Sequence[int], sides: tuple[int, ...], chip: Chip = TORUS) -> float:
-    return link_seconds(collective(kind, 8_000_000, group), chip, slice_of(*sides))
+    return collective_seconds(collective(kind, 8_000_000, group), chip, slice_of(*sides))
 
 
 RING = range(0, 64, 16)  # Four in a row along the first side of 4 x 4 x 4.
@@ -78,13 +80,15 @@ def test_a_side_of_a_flat_slice_closes_at_the_pods_own(side: int, expected: floa
 
 def test_seconds_through_a_switch_and_beyond_the_host() -> None:
     inside = [Device((), 0)] * 8
-    assert link_seconds(collective("all-gather", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.7)
-    assert link_seconds(collective("all-to-all", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.7)
-    assert link_seconds(collective("collective-permute", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.8)
+    assert collective_seconds(collective("all-gather", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.7)
+    assert collective_seconds(collective("all-to-all", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(0.7)
+    assert collective_seconds(collective("collective-permute", 8_000_000, range(8)), SWITCHED, inside) == pytest.approx(
+        0.8
+    )
     hosts = [Device((), number // 4) for number in range(8)]
-    assert link_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0)
-    with pytest.raises(ValueError, match="no figure is published for the network of t"):
-        link_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED._replace(network=None), hosts)
+    assert collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0)
+    with pytest.raises(ValueError, match="the network bandwidth of t is not published"):
+        collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED._replace(network=None), hosts)
 
 
 def test_an_unknown_collective_is_refused() -> None:
@@ -102,13 +106,13 @@ def mesh_of(devices: Sequence[Any]) -> Any:
     return FakeMesh(array)
 
 
-def program(*collectives: Collective, moved: int = 0) -> Program:
-    return Program(1, 1, 0, 0, 0, moved, collectives, (), (), "")
+def program(*collectives: Collective, moved: int = 0) -> CompiledProgram:
+    return CompiledProgram(1, 1, 0, 0, 0, moved, collectives, (), (), "")
 
 
 MESH = mesh_of(slice_of(4, 4, 4))
-GATHER = collective("all-gather", 8_000_000, RING, times=2)  # 6 s
-HIDDEN = collective("all-reduce", 8_000_000, RING, beside=True)  # 6 s
+GATHER = collective("all-gather", 8_000_000, RING, executions=2)  # 6 s
+HIDDEN = collective("all-reduce", 8_000_000, RING, overlapped=True)  # 6 s
 
 
 @pytest.mark.parametrize(
@@ -126,20 +130,20 @@ HIDDEN = collective("all-reduce", 8_000_000, RING, beside=True)  # 6 s
 def test_the_step(
     collectives: tuple[Collective, ...], compute: float, memory: float, step: float, waiting: float
 ) -> None:
-    found = estimate(program(*collectives, moved=int(memory * 1e9)), compute * 64 * 1e12, TORUS, MESH)
+    found = estimate_step(program(*collectives, moved=int(memory * 1e9)), compute * 64 * 1e12, TORUS, MESH)
     links = 6 * len(collectives)
-    assert (found.compute, found.memory, found.links) == pytest.approx((compute, memory, links))
+    assert (found.compute, found.memory, found.communication) == pytest.approx((compute, memory, links))
     assert found.step == pytest.approx(step)
-    assert found.waiting_share == pytest.approx(waiting)
-    assert found.collective_share == pytest.approx(links / step)
-    assert found.utilization == pytest.approx(compute / step)
-    assert found.hidden == pytest.approx(max(compute, memory, links))
-    assert found.exposed == pytest.approx(max(compute, memory) + links)
-    assert found.hidden <= found.step <= found.exposed
+    assert found.exposed_share == pytest.approx(waiting)
+    assert found.communication_share == pytest.approx(links / step)
+    assert found.mfu == pytest.approx(compute / step)
+    assert found.fully_overlapped_step == pytest.approx(max(compute, memory, links))
+    assert found.fully_exposed_step == pytest.approx(max(compute, memory) + links)
+    assert found.fully_overlapped_step <= found.step <= found.fully_exposed_step
 
 
 def test_seconds_by_kind() -> None:
-    found = estimate(program(GATHER, HIDDEN, GATHER), 1e12, TORUS, MESH)
+    found = estimate_step(program(GATHER, HIDDEN, GATHER), 1e12, TORUS, MESH)
     assert found.by_kind == {
         ("all-gather", ("data",)): pytest.approx(12),
         ("all-reduce", ("data",)): pytest.approx(6),
@@ -150,18 +154,18 @@ def test_permutations_of_both_ways_around_a_ring_share_the_time() -> None:
     chips = slice_of(4, 4, 4)
     there = [chips.index(Device((x, 0, 0))) for x in range(4)]
     ways = [
-        collective("collective-permute", size, chain, beside=True)
+        collective("collective-permute", size, chain, overlapped=True)
         for size, chain in ((3_000_000, there), (2_000_000, [there[0], *there[:0:-1]]))
     ]
-    found = estimate(program(*ways), 1e12, TORUS, MESH)
-    assert found.beside == pytest.approx(3.0)
-    assert estimate(program(*ways[:1] * 2), 1e12, TORUS, MESH).beside == pytest.approx(6.0)
+    found = estimate_step(program(*ways), 1e12, TORUS, MESH)
+    assert found.overlapped == pytest.approx(3.0)
+    assert estimate_step(program(*ways[:1] * 2), 1e12, TORUS, MESH).overlapped == pytest.approx(6.0)
     # Two chips send to each other: both permutations take both ways of their link.
-    pair = [collective("collective-permute", 1_000_000, there[:2], beside=True)] * 2
-    assert estimate(program(*pair), 1e12, TORUS, MESH).beside == pytest.approx(2.0)
+    pair = [collective("collective-permute", 1_000_000, there[:2], overlapped=True)] * 2
+    assert estimate_step(program(*pair), 1e12, TORUS, MESH).overlapped == pytest.approx(2.0)
 
 
 def test_what_is_computed_again_takes_time_and_is_no_use() -> None:
-    found = estimate(program(moved=0), 3e14, TORUS, MESH, again=1e14)
-    assert found.utilization == pytest.approx(0.75)
+    found = estimate_step(program(moved=0), 3e14, TORUS, MESH, recomputed_flops=1e14)
+    assert found.mfu == pytest.approx(0.75)
     assert found.step == pytest.approx(4e14 / (64 * 1e12))

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from launch import bench, cli
-from transformer.benchmarks import in_turn
-from transformer.benchmarks.contract import Benchmark
-from transformer.benchmarks.in_turn import Result, Row
+from transformer.benchmarks import alternating_runs
+from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
+from transformer.benchmarks.benchmark import Benchmark
 
 
 def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
@@ -16,12 +16,12 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
 ) -> None:
     measured: list[Benchmark] = []
 
-    def fake(benchmark: Benchmark, *others: Any) -> Result:
+    def fake(benchmark: Benchmark, *others: Any) -> BenchmarkResult:
         measured.append(benchmark)
         facts: dict[str, Any] = {name: {} for name in benchmark.programs}
-        return Result((Row("bare step", (0.5,), 0.5, 1.0, 1.0, 1.0),), facts, ())
+        return BenchmarkResult((ResultRow("bare step", (0.5,), 0.5, 1.0, 1.0, 1.0),), facts, ())
 
-    monkeypatch.setattr(in_turn, "run_in_turn", fake)
+    monkeypatch.setattr(alternating_runs, "run_alternating", fake)
     monkeypatch.setattr(bench, "checkout", lambda: tmp_path)
     words = (
         "--name=loop",

@@ -10,8 +10,8 @@ import pytest
 
 from launch import cli, compile, pods
 from launch.config_files import load_config
-from transformer.costs.compiler import parse_topology
-from transformer.costs.pods import aot, mesh_search
+from transformer.costs.pods import aot_compile, mesh_search
+from transformer.costs.topologies import parse_topology
 from transformer.training.config import resolve
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -56,8 +56,13 @@ def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: py
         assert line in page
     assert cli.run(compile.COMMAND, compile.main, [config, "--json", "--config.num_microbatches=2"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(pods.KEPT) <= set(found)
-    assert (found["accumulate"], found["fits"], found["memory"], found["largest"] != []) == (2, True, None, True)
+    assert set(pods.RECORDED_KEYS) <= set(found)
+    assert (found["num_microbatches"], found["fits"], found["device_memory"], found["largest_arrays"] != []) == (
+        2,
+        True,
+        None,
+        True,
+    )
     assert found["fingerprint"] not in page
 
 
@@ -74,12 +79,12 @@ def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--topology=v7:2x2",), "topology='v7:2x2' is none"),
+        (("--topology=v7:2x2",), "topology='v7:2x2' is not a topology"),
         (("--topology=gpu:1",), "needs a GPU"),
         (("--config.sharding.tensor=3",), "config.sharding.tensor=3 divides nothing"),
         (("--config.sharding.data=3",), "does not make 2 cpu devices"),
         (("--config.task.batch_size=7",), "config.task.batch_size=7 cannot be"),
-        (("--config.pod=",), "say --topology=v5p:8x8x4, or name one in the config as config.pod"),
+        (("--config.pod=",), "pass --topology=v5p:8x8x4, or set config.pod"),
         (("--max_candidates=0",), "--max_candidates=0 must be at least 1"),
     ],
 )
@@ -92,18 +97,18 @@ def test_a_users_mistake_is_told_before_anything_compiles(
 def test_what_does_not_fit_ends_with_1_and_says_what_would_help(
     config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def on_a_smaller_device(*given: Any) -> aot.Proof:
+    def on_a_smaller_device(*given: Any) -> aot_compile.AotReport:
         found = real(*given)
-        return found._replace(memory=(found.needed or 0) - 1)
+        return found._replace(device_memory=(found.peak_bytes or 0) - 1)
 
-    real = aot.prove
-    monkeypatch.setattr(aot, "prove", on_a_smaller_device)
+    real = aot_compile.compile_ahead_of_time
+    monkeypatch.setattr(aot_compile, "compile_ahead_of_time", on_a_smaller_device)
     with pytest.raises(SystemExit) as left:
         cli.run(compile.COMMAND, compile.main, [config])
     assert left.value.code == 1
     page = capsys.readouterr().out
     assert "does not fit: " in page.splitlines()[0]
-    assert "largest arrays, bytes a device:" in page
+    assert "largest arrays, bytes per device:" in page
     assert "--config.model.remat=dots" in page
 
 
@@ -114,10 +119,10 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
     head, *rows, _, best = said.out.splitlines()
     assert head.split()[:2] == ["mesh", "remat"]
     assert [row.endswith("fits") for row in rows] == [True, True]
-    assert best.startswith("the best: --config.sharding.rules=")
+    assert best.startswith("best: --config.sharding.rules=")
     assert said.err.count("compiled ") == 2
-    assert len(mesh_search.meshes(resolve(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
-    words = best.removeprefix("the best: ").split()
+    assert len(mesh_search.possible_meshes(resolve(load_config(config.partition("=")[2]).to_dict()), 2)) == 3
+    words = best.removeprefix("best: ").split()
     assert cli.run(compile.COMMAND, compile.main, [config, *words]) == 0
 
 
@@ -143,10 +148,10 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 ) -> None:
     assert cli.run(compile.COMMAND, compile.main, [config, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
-    found = {key: whole[key] for key in pods.KEPT} | {"commit": "0123456789abcdef"}
-    found |= {"memory": 2 * 10**10, "step_seconds": 1.5, "utilization": 0.5, "collective_share": 0.25}
-    found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "link")} | {"waiting_share": 0.125}
-    monkeypatch.setattr(pods, "proven", lambda root, name: "no pod" if "demo" in name else found)
+    found = {key: whole[key] for key in pods.RECORDED_KEYS} | {"commit": "0123456789abcdef"}
+    found |= {"device_memory": 2 * 10**10, "step_seconds": 1.5, "mfu": 0.5, "communication_share": 0.25}
+    found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "communication")} | {"exposed_share": 0.125}
+    monkeypatch.setattr(pods, "compile_config", lambda root, name: "no pod" if "demo" in name else found)
     results = tmp_path / "pods.json"
     words = [f"--results_file={results}", "--filter=weak_scaling"]
     assert cli.run(pods.COMMAND, pods.main, words) == 0
@@ -176,13 +181,13 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
         ({"mesh": {"data": "x"}}, r"mesh\['data'\]='x'"),
         ({"versions": {}}, r"versions\.jax is missing"),
         ({"step_seconds": "1"}, "step_seconds='1'"),
-        ({"needed": -1}, "needed=-1"),
+        ({"peak_bytes": -1}, "peak_bytes=-1"),
     ],
 )
 def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     change: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pods, "proven", lambda root, name: pytest.fail("it compiles"))
+    monkeypatch.setattr(pods, "compile_config", lambda root, name: pytest.fail("it compiles"))
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
@@ -196,11 +201,11 @@ def test_a_record_of_pods_that_is_none_is_told_in_a_line(
 
 
 def test_the_record_of_pods_is_as_its_schema_says() -> None:
-    assert pods.recorded(CHECKOUT / "experiments" / "pods" / "results" / "pods.json")
+    assert pods.read_records(CHECKOUT / "experiments" / "pods" / "results" / "pods.json")
 
 
 def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text(CONFIG.replace(", pod=pod", ""), encoding="utf-8")
-    assert "names no pod" in str(pods.proven(CHECKOUT, str(tmp_path / "none.py")))
+    assert "names no pod" in str(pods.compile_config(CHECKOUT, str(tmp_path / "none.py")))
     (tmp_path / "wrong.py").write_text(CONFIG.replace("cpu:2", "v5p:3x3x3"), encoding="utf-8")
-    assert "is no slice of v5p" in str(pods.proven(CHECKOUT, str(tmp_path / "wrong.py")))
+    assert "is not a slice of v5p" in str(pods.compile_config(CHECKOUT, str(tmp_path / "wrong.py")))

@@ -93,8 +93,7 @@ def test_commands_are_named_in_one_place(root: Path) -> None:
     allowed = {
         "transformer/installation.py",
         "transformer/module_registry.py",  # the advice to work in a clone
-        "transformer/costs/support.py",  # pages of the documentation
-        "launch/projects.py",
+        "transformer/costs/backend_support.py",  # pages of the documentation
         "launch/clusters/training.py",  # of another machine, which may have a checkout
     }
     named = set()

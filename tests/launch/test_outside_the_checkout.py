@@ -161,7 +161,7 @@ def test_sizes_counts_the_run(sorting: str, capsys: pytest.CaptureFixture[str]) 
     letter = 2 * 3 * width * 2 * width + width * 2 * width
     answer = width * width + 3 * width * 4 * width + 4 * width * 2 * width + width * vocabulary
     pairs = 8 * 9 * (width + 2 * width)
-    assert found["operations_a_step"] == 3 * 8 * 2 * (8 * letter + 9 * answer + pairs + width * width)
+    assert found["flops_per_step"] == 3 * 8 * 2 * (8 * letter + 9 * answer + pairs + width * width)
 
 
 def test_compile_fits_it_to_a_topology(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,13 +43,13 @@ def test_the_planted_exponent_of_a_sweep_is_printed_and_written(
 ) -> None:
     said = call(capsys, f"--workdir={sweep}").out
     assert "L = A / N^alpha\n  A = 20  (too few runs for an interval)\n  alpha = 0.2  (" in said
-    assert "the loss falls with every greater size: yes" in said
+    assert "the loss falls with every larger size: yes" in said
     found = json.loads((sweep / "scaling.json").read_text())
     assert found["fits"]["parameters"]["values"] == pytest.approx({"A": 20.0, "alpha": 0.2})
-    assert found["fits"]["operations"]["values"]["gamma"] == pytest.approx(0.2)
+    assert found["fits"]["flops"]["values"]["gamma"] == pytest.approx(0.2)
     run = found["runs"][0]
     assert (run["parameters"], run["tokens"]) == (100_000, 2_000_000)
-    assert run["operations"] == pytest.approx(7 * 100_000 * 2_000_000)
+    assert run["flops"] == pytest.approx(7 * 100_000 * 2_000_000)
 
 
 def test_seeds_give_intervals_and_unfinished_runs_are_left_out_and_named(
@@ -81,8 +81,8 @@ def test_runs_that_differ_in_both_and_are_few_are_not_said_to_fall_or_to_fit(
     for number, n in enumerate((100_000, 200_000)):
         make_run(tmp_path / "trials" / f"{number}", n, int(2e11 / n), 20 / n**0.2)
     said = call(capsys, f"--workdir={tmp_path}").out
-    assert "every greater size: no two sizes were trained on as many tokens" in said
-    assert "both vary, and a law of both needs three numbers of each and six pairs" in said
+    assert "every larger size: unknown, no two sizes have the same number of tokens" in said
+    assert "both vary: a joint law needs three values of each and six pairs" in said
     found = json.loads((tmp_path / "scaling.json").read_text())
     assert (found["falls_with_parameters"], found["fits"]) == (None, {})
 

@@ -68,7 +68,7 @@ def test_json_has_an_object_for_every_size(capsys: pytest.CaptureFixture[str]) -
     assert (xlnet["parameters"], xlnet["published_parameters"]) == (360_268_800, None)
     assert by_name["bert-base"]["parameters"] == 109_482_240
     assert by_name["roberta-large"]["parameters"] == 355_359_744
-    assert by_name["gpt2"]["flops_a_token"] == 6 * (12 * 12 * 768**2 + 50_257 * 768) + 12 * 12 * 768 * 1024
+    assert by_name["gpt2"]["flops_per_token"] == 6 * (12 * 12 * 768**2 + 50_257 * 768) + 12 * 12 * 768 * 1024
     assert by_name["transformer-big"]["layers"] == 12
 
 
@@ -125,8 +125,8 @@ def test_a_runs_parameters_are_those_of_its_checkpoint(run: Path, capsys: pytest
         "encoder          16    40 %",
         "output           24    60 %",
         "total            40   100 %",
-        "and 10 numbers of state, which is carried and not trained",
-        "operations of a training step: 6.667e+07 over the config's largest batch",
+        "and 10 numbers of state, which is not trained",
+        "FLOPs of a training step: 6.667e+07 over the config's largest batch",
     ]
     found = json.loads(printed(capsys, f"--workdir={run}", f"--trust={family}", "--json"))
     assert found == {
@@ -137,7 +137,7 @@ def test_a_runs_parameters_are_those_of_its_checkpoint(run: Path, capsys: pytest
         "active_parameters": 40,
         "parts": {"encoder": 16, "output": 24},
         "state": 10,
-        "operations_a_step": 66_674_688,
+        "flops_per_step": 66_674_688,
     }
 
 
@@ -146,7 +146,7 @@ def test_of_experts_those_are_counted_that_a_position_meets(tmp_path: Path, caps
     experts = {"router": {"kernel": np.zeros((1, 3, 4))}, "networks": {"expand": kernel, "contract": kernel}}
     params = {"layers": {"last": {"experts": experts}}}
     left_behind(tmp_path, "language_modeling x decoder with experts", params, {})
-    assert "of which one position meets 72, by its choice among experts" in printed(capsys, f"--workdir={tmp_path}")
+    assert "of which 72 are active for a token, by its selected experts" in printed(capsys, f"--workdir={tmp_path}")
     found = json.loads(printed(capsys, f"--workdir={tmp_path}", "--json"))
     assert (found["parameters"], found["active_parameters"]) == (12 + 2 * 60, 12 + 60)
 
@@ -184,12 +184,12 @@ def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
 def test_published_trainings_cost_what_their_tables_print(capsys: pytest.CaptureFixture[str]) -> None:
     found = {each["name"]: each for each in json.loads(printed(capsys, "--published_trainings", "--json"))}
     # Vaswani et al. 2017, table 2 and footnote 5: devices x seconds x sustained rate.
-    assert found["transformer-base"]["operations"] == 8 * 12 * 3600 * 9.5e12 == pytest.approx(3.2832e18)
-    assert found["transformer-big"]["operations"] == pytest.approx(2.29824e19)
+    assert found["transformer-base"]["FLOPs"] == 8 * 12 * 3600 * 9.5e12 == pytest.approx(3.2832e18)
+    assert found["transformer-big"]["FLOPs"] == pytest.approx(2.29824e19)
     for name, each in found.items():
-        if each["printed"] is not None:
+        if each["published FLOPs"] is not None:
             # To the two figures that the table prints; 1.39e20 and 2.05e19 are rounded as they stand there.
-            assert each["operations"] == pytest.approx(each["printed"], rel=0.025), name
+            assert each["FLOPs"] == pytest.approx(each["published FLOPs"], rel=0.025), name
     # Vaswani et al. 2017 print no hours of others: those are Shazeer et al.'s of both and Gehring et al.'s own.
     assert {name: each["source"].split(",")[0] for name, each in found.items() if "en-" in name} == {
         f"{name} {pair}": f"{source} et al. 2017"
@@ -210,8 +210,8 @@ def test_the_cost_of_training_is_six_n_d_and_exact_in_days_and_dollars(capsys: p
     (found,) = json.loads(printed(capsys, *words))
     assert found["6 N D"] == 6 * 174_604_259_328 * 300e9 == pytest.approx(found["published"], rel=2e-3)
     attention = 12 * 96 * 12288 * 2048
-    assert found["exact"] == pytest.approx(found["6 N D"] + attention * 300e9, rel=1e-3)
-    assert found["device-days"] == pytest.approx(found["exact"] / 1e14 / 86400)
+    assert found["counted"] == pytest.approx(found["6 N D"] + attention * 300e9, rel=1e-3)
+    assert found["device-days"] == pytest.approx(found["counted"] / 1e14 / 86400)
     assert found["dollars"] == pytest.approx(found["device-days"] * 24 * 2)
     (fewer,) = json.loads(printed(capsys, "--name=gpt2", "--training_tokens=1e9", "--json"))
     assert fewer["6 N D"] == 6 * 124_439_808 * 1e9

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from transformer.attention import AttentionSpec, Backend, attend
-from transformer.benchmarks.layer_kinds import KINDS
-from transformer.costs.flops import count_products
+from transformer.benchmarks.layer_types import LAYER_TYPES
+from transformer.costs.flops import count_matmul_flops
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.functional_module import Functional
 
@@ -29,7 +29,7 @@ def shape(*sizes: int) -> jax.ShapeDtypeStruct:
 
 def of_kind(name: str) -> Layer:
     def made(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        functional, run = KINDS[name].layer(d)
+        functional, run = LAYER_TYPES[name].layer(d)
         return run, (functional.shapes(), shape(1, n, d))
 
     return made
@@ -48,15 +48,15 @@ def core(n: int, d: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 def flops(layer: Layer, n: int, d: int) -> int:
     run, given = layer(n, d)
-    return count_products(jax.make_jaxpr(run)(*given).jaxpr)
+    return count_matmul_flops(jax.make_jaxpr(run)(*given).jaxpr)
 
 
 COUNTS = {"vanilla": 4e9, "gru": 12e9, "lstm": 16e9, "convolution": 6e9, "attention": 12e9}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAYER_TYPES)
 def test_a_layer_of_a_thousand_by_a_thousand(kind: str) -> None:
-    assert flops(of_kind(kind), 1000, 1000) == COUNTS[kind] == KINDS[kind].flops(1000, 1000)
+    assert flops(of_kind(kind), 1000, 1000) == COUNTS[kind] == LAYER_TYPES[kind].flops(1000, 1000)
 
 
 def test_attention_without_projections() -> None:
@@ -93,11 +93,11 @@ def waits(jaxpr: Any) -> int:
     return max(lengths)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAYER_TYPES)
 def test_only_recurrence_waits_for_every_position(kind: str) -> None:
     run, given = of_kind(kind)(50, 8)
-    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == KINDS[kind].waits(50)
-    assert KINDS[kind].waits(50) == (1 if kind in ("attention", "convolution") else 50)
+    assert waits(jax.make_jaxpr(run)(*given).jaxpr) == LAYER_TYPES[kind].waits(50)
+    assert LAYER_TYPES[kind].waits(50) == (1 if kind in ("attention", "convolution") else 50)
 
 
 def depth(layers: Callable[[int], Layer], n: int) -> int:
@@ -122,7 +122,7 @@ def depth(layers: Callable[[int], Layer], n: int) -> int:
 def test_how_many_layers_join_the_two_ends() -> None:
     n = 17
     assert depth(lambda _: of_kind("gru"), n) == 1  # but n steps, one after another
-    assert depth(lambda _: of_kind("convolution"), n) == KINDS["convolution"].path(n) == math.ceil((n - 1) / 2)
-    assert depth(lambda _: of_kind("attention"), n) == KINDS["attention"].path(n) == 1
+    assert depth(lambda _: of_kind("convolution"), n) == LAYER_TYPES["convolution"].path(n) == math.ceil((n - 1) / 2)
+    assert depth(lambda _: of_kind("attention"), n) == LAYER_TYPES["attention"].path(n) == 1
     layers = depth(lambda number: lambda n, d: dilated(n, d, 3**number), n)
     assert layers == math.ceil(math.log(n, 3))

@@ -8,7 +8,7 @@ import pytest
 from tests import programs
 from transformer.attention import AxisKind
 from transformer.config import UserError
-from transformer.costs.flops import count_products
+from transformer.costs.flops import count_matmul_flops
 from transformer.layers.functional_module import Functional
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 
@@ -58,7 +58,7 @@ def test_axis_and_flops() -> None:
     functional = Functional(lambda builder: GridEncoder(CONFIG, 3, builder=builder))
     image = jax.ShapeDtypeStruct((1, 12, 18, 3), jnp.float32)
     program = jax.make_jaxpr(lambda params, image: functional.bind(params)(image))(functional.shapes(), image)
-    assert count_products(program.jaxpr) == first + second
+    assert count_matmul_flops(program.jaxpr) == first + second
     with pytest.raises(UserError, match="are not divided by 6"):
         CONFIG.axis("grid", 12, 16)
 

@@ -14,7 +14,7 @@ from tests.oracles import experts as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
-from transformer.costs.sizes import active_parameters
+from transformer.costs.model_sizes import active_parameters
 from transformer.huggingface.convert import find_conversion
 from transformer.layers.mixture_of_experts import ExpertsConfig
 from transformer.layers.residual import NormPlacement

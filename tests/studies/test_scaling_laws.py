@@ -54,13 +54,13 @@ def test_the_planted_law_of_parameters_comes_back_with_its_limit_and_one_bad_run
 def test_of_three_sizes_a_power_alone_is_told_by_the_normal_equations() -> None:
     made = runs(SIZES[:3], TEXTS[:1], seeds=2, noise=0.02)
     found = fit_scaling_laws(made)
-    assert list(found) == ["parameters", "operations"]
+    assert list(found) == ["parameters", "flops"]
     x, y = np.log([run.parameters for run in made]), np.log([run.loss for run in made])
     slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
     assert found["parameters"].form == "L = A / N^alpha"
     assert found["parameters"].values["alpha"] == pytest.approx(-slope, rel=1e-9)
     # At equal tokens operations grow as parameters do: one slope.
-    assert found["operations"].values["gamma"] == pytest.approx(-slope, rel=1e-9)
+    assert found["flops"].values["gamma"] == pytest.approx(-slope, rel=1e-9)
     assert fit_power_law(np.exp(x), np.exp(y))[1] == pytest.approx(-slope, rel=1e-9)
 
 
@@ -94,7 +94,7 @@ def test_intervals_of_runs_without_seeds_hold_it_too() -> None:
             for n in SIZES[:3]
             for d in TEXTS[:2]
         ]
-        low, high = fit_scaling_laws(made, seed=seed)["operations"].intervals["gamma"]
+        low, high = fit_scaling_laws(made, seed=seed)["flops"].intervals["gamma"]
         held += low <= 0.1 <= high
     assert held >= 34
 

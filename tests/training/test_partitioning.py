@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from tests.golden import make_specs
 from transformer.config import UserError, from_config
-from transformer.costs.compiler import topology_devices
+from transformer.costs.topologies import topology_devices
 from transformer.layers.functional_module import Precision
 from transformer.logical_axes import Placement
 from transformer.models import decoder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.training.test_heads import THREE_SITES
-from transformer.costs.program import Collective, read_program
+from transformer.costs.compiled_program import Collective, analyze_program
 from transformer.maps.store import MapStore
 from transformer.training import build
 from transformer.training import config as experiment
@@ -68,7 +68,7 @@ def look_on(
     kept = compiled(state)
     store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
     store.write(0, kept)
-    return Looked(state, store, kept, read_program(compiled, placement.mesh).collectives)
+    return Looked(state, store, kept, analyze_program(compiled, placement.mesh).collectives)
 
 
 @pytest.fixture(scope="module")

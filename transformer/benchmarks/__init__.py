@@ -1,1 +1,1 @@
-"""Benchmarks: the loop against its bare step, the cost of maps, and the backends of attention."""
+"""Benchmarks: training steps, decoding, overhead of the loop and of maps, attention backends, layer types."""

@@ -1,4 +1,4 @@
-"""How long each backend takes for one attention, forward and backward, measured in turn on the same arrays."""
+"""Time one attention, forward and backward, on every backend, in alternation on the same arrays."""
 
 import statistics
 import time
@@ -16,10 +16,10 @@ from transformer.attention.spec import AttentionSpec, Backend
 from transformer.attention.statistics import STATISTICS
 
 
-class Timing(NamedTuple):
-    """Median seconds of one forward and backward pass by backend, and with all head statistics captured beside it.
+class BackendTimings(NamedTuple):
+    """Median seconds of a forward and backward pass by backend, plain and with all head statistics captured.
 
-    `auto` is the backend that would have been chosen.
+    `auto` is the backend that would be selected.
     """
 
     length: int
@@ -30,8 +30,8 @@ class Timing(NamedTuple):
 
 def time_backends(
     *, length: int, batch_size: int, num_heads: int, head_dim: int, dtype: str, causal: bool, repeats: int
-) -> Timing:
-    """Time self-attention of random arrays on every backend that takes it on this machine."""
+) -> BackendTimings:
+    """Time self-attention of random arrays on every backend that supports it on this machine."""
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(key, (batch_size, length, num_heads, head_dim), dtype) for key in keys)
     mask, shape = Mask(causal=causal), CallShape.of(q, k, v)
@@ -53,7 +53,7 @@ def time_backends(
             if repeat:  # the first compiles
                 times[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-    return Timing(
+    return BackendTimings(
         length,
         choose(AttentionSpec(), variant, shape),
         {backend: medians[backend, None] for backend in able},

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformer.benchmarks.contract import Benchmark, Interpreter, Program
+from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 
-OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead")
+OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead_of_run")
 DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
 DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("decode", "beam"))
 ENCODER_DECODER_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_step")
@@ -25,10 +25,10 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
     return Benchmark(
         description,
         {
-            "headwise": Program(DECODER_STEP, settings),
-            "plain Linen": Program(LINEN, settings),
-            "PyTorch eager": Program(TORCH, of_torch, Interpreter.PEERS),
-            "PyTorch compiled": Program(TORCH, {**of_torch, "compile": True}, Interpreter.PEERS),
+            "headwise": BenchmarkProgram(DECODER_STEP, settings),
+            "plain Linen": BenchmarkProgram(LINEN, settings),
+            "PyTorch eager": BenchmarkProgram(TORCH, of_torch, PythonInterpreter.PEERS),
+            "PyTorch compiled": BenchmarkProgram(TORCH, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
         },
         units=settings["rows"] * settings["context"],
         unit="tokens",
@@ -43,9 +43,9 @@ def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
     return Benchmark(
         description,
         {
-            "headwise": Program(ENCODER_DECODER_STEP, settings),
-            "PyTorch eager": Program(peer, of_torch, Interpreter.PEERS),
-            "PyTorch compiled": Program(peer, {**of_torch, "compile": True}, Interpreter.PEERS),
+            "headwise": BenchmarkProgram(ENCODER_DECODER_STEP, settings),
+            "PyTorch eager": BenchmarkProgram(peer, of_torch, PythonInterpreter.PEERS),
+            "PyTorch compiled": BenchmarkProgram(peer, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
         },
         units=2 * settings["rows"] * settings["context"],
         unit="tokens",
@@ -55,7 +55,7 @@ def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
 def _head(description: str, **sizes: Any) -> Benchmark:
     """The loss of a vocabulary's logits with its gradients."""
     settings = {"at_once": 0, "dtype": "float32", "repeats": 3, "seed": 0, **sizes}
-    head = Program(("-m", "transformer.benchmarks.programs.head"), settings)
+    head = BenchmarkProgram(("-m", "transformer.benchmarks.programs.vocabulary_head"), settings)
     return Benchmark(description, {"head": head}, settings["rows"] * settings["length"], "tokens")
 
 
@@ -65,9 +65,9 @@ def _lstm(width: int, rows: int, length: int) -> Benchmark:
     return Benchmark(
         f"forward and backward pass of an LSTM of {width} over {rows} rows of {length} steps",
         {
-            "headwise": Program(("-m", "transformer.benchmarks.programs.lstm_step"), settings),
-            "PyTorch eager": Program(
-                ("experiments/benchmarks/torch_lstm.py",), {**settings, "threads": 2}, Interpreter.PEERS
+            "headwise": BenchmarkProgram(("-m", "transformer.benchmarks.programs.lstm_step"), settings),
+            "PyTorch eager": BenchmarkProgram(
+                ("experiments/benchmarks/torch_lstm.py",), {**settings, "threads": 2}, PythonInterpreter.PEERS
             ),
         },
         units=rows * length,
@@ -81,9 +81,11 @@ def _decode(description: str, **sizes: Any) -> Benchmark:
     return Benchmark(
         description,
         {
-            "headwise": Program(DECODE, {**settings, "cache": True}),
-            "without a cache": Program(DECODE, {**settings, "cache": False, "padded": 32, "repeats": 1}),
-            "Hugging Face generate": Program(HUGGING_FACE, {**settings, "threads": 2, "repeats": 1}, Interpreter.PEERS),
+            "headwise": BenchmarkProgram(DECODE, {**settings, "cache": True}),
+            "without a cache": BenchmarkProgram(DECODE, {**settings, "cache": False, "padded": 32, "repeats": 1}),
+            "Hugging Face generate": BenchmarkProgram(
+                HUGGING_FACE, {**settings, "threads": 2, "repeats": 1}, PythonInterpreter.PEERS
+            ),
         },
         units=settings["rows"],
         unit="tokens",
@@ -95,7 +97,9 @@ def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Cal
 
     def of_config(config: Mapping[str, Any]) -> Benchmark:
         settings = {"part": part, "config": config, "steps": steps, "repeats": 3}
-        return Benchmark(f"{description}, {config['name']}", {part: Program(OVERHEAD, settings)}, units, "steps")
+        return Benchmark(
+            f"{description}, {config['name']}", {part: BenchmarkProgram(OVERHEAD, settings)}, units, "steps"
+        )
 
     return of_config
 
@@ -124,8 +128,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "parts": Benchmark(
         "the parts of the training step of decoder_10m, each compiled with its gradient, for all layers together",
         {
-            "parts": Program(
-                ("-m", "transformer.benchmarks.programs.parts"),
+            "parts": BenchmarkProgram(
+                ("-m", "transformer.benchmarks.programs.step_breakdown"),
                 {"dtype": "float32", "warmup_steps": 2, "steps": 5, "seed": 0, **DECODER_10M},
             )
         },
@@ -140,7 +144,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "beam": Benchmark(
         "a step of beam search, 4 beams of 2 examples, beside 8 greedy rows: 6 layers, width 384, vocabulary 8,192",
         {
-            "beam": Program(
+            "beam": BenchmarkProgram(
                 BEAM,
                 {"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 512, "rows": 8}
                 | {"vocabulary": 8192, "beams": 4, "prompt": 8, "tokens": 128, "repeats": 5}
@@ -154,7 +158,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "compile": Benchmark(
         "compiling the training step of a decoder of 24 layers, width 256",
         {
-            "compile": Program(
+            "compile": BenchmarkProgram(
                 ("-m", "transformer.benchmarks.programs.compile_step"),
                 {"layers": 24, "width": 256, "heads": 4, "feed_forward": 1024, "context": 128, "rows": 4}
                 | {"vocabulary": 1000, "dtype": "float32", "seed": 0},
@@ -184,20 +188,20 @@ BENCHMARKS: Mapping[str, Benchmark] = {
 
 
 def _first_step(config: Mapping[str, Any]) -> Benchmark:
-    program = Program(("-m", "transformer.benchmarks.programs.first_step"), {"config": config})
+    program = BenchmarkProgram(("-m", "transformer.benchmarks.programs.time_to_first_step"), {"config": config})
     description = f"from the start of a process to the end of the first step, {config['name']}"
     return Benchmark(description, {"first_step": program}, 1, "steps")
 
 
 def _first_page(config: Mapping[str, Any]) -> Benchmark:
-    program = Program(("-m", "transformer.benchmarks.programs.first_page"), {"config": config})
+    program = BenchmarkProgram(("-m", "transformer.benchmarks.programs.time_to_first_page"), {"config": config})
     return Benchmark(
         f"from the command to the first page of a run's maps, {config['name']}", {"first_page": program}, 1, "pages"
     )
 
 
 # Those of an experiment.
-OF_A_CONFIG: Mapping[str, Callable[[Mapping[str, Any]], Benchmark]] = {
+EXPERIMENT_BENCHMARKS: Mapping[str, Callable[[Mapping[str, Any]], Benchmark]] = {
     "first_step": _first_step,
     "first_page": _first_page,
     "loop": _overhead("loop", "the loop, and the making of its batches, beside bare steps", steps=30, units=30),

@@ -1,4 +1,4 @@
-"""What a layer of each kind takes on this machine, forward and backward, measured in turn on the same inputs."""
+"""Time and memory of a layer of each type on this machine, forward and backward, on the same inputs."""
 
 import itertools
 import statistics
@@ -10,24 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.benchmarks.layer_kinds import KINDS
+from transformer.benchmarks.layer_types import LAYER_TYPES
 
 
 class LayerCost(NamedTuple):
-    """Of one kind over n positions of d features: median seconds, and bytes that are held beside inputs and results."""
+    """The cost of a layer type over n positions of d features: median seconds, and bytes of temporary buffers."""
 
     kind: str
     n: int
     d: int
     seconds: float
-    temporaries: int
+    temp_bytes: int
 
 
 def time_layers(n: int, d: int, *, rows: int = 1, repeats: int = 5) -> list[LayerCost]:
-    """The cost of a gradient with respect to parameters and inputs, of every kind, one after another in each round."""
+    """Measure the cost of a gradient with respect to parameters and inputs, of every layer type in alternation."""
     x_BxTxF = jax.random.normal(jax.random.key(0), (rows, n, d))
-    programs = {name: _gradient(name, d, x_BxTxF) for name in KINDS}
-    seconds: dict[str, list[float]] = {name: [] for name in KINDS}
+    programs = {name: _gradient(name, d, x_BxTxF) for name in LAYER_TYPES}
+    seconds: dict[str, list[float]] = {name: [] for name in LAYER_TYPES}
     for repeat in range(repeats + 1):
         for name, (compiled, given) in programs.items():
             began = time.perf_counter()
@@ -35,29 +35,29 @@ def time_layers(n: int, d: int, *, rows: int = 1, repeats: int = 5) -> list[Laye
             if repeat:  # in the first round memory is taken from the system
                 seconds[name].append(time.perf_counter() - began)
     return [
-        LayerCost(name, n, d, statistics.median(seconds[name]), _temporaries(compiled))
+        LayerCost(name, n, d, statistics.median(seconds[name]), _temp_bytes(compiled))
         for name, (compiled, _) in programs.items()
     ]
 
 
-def _temporaries(compiled: jax.stages.Compiled) -> int:
+def _temp_bytes(compiled: jax.stages.Compiled) -> int:
     memory = compiled.memory_analysis()
     if memory is None:
-        raise ValueError("the backend does not say what its compiled programs need")
+        raise ValueError("the backend has no memory analysis of compiled programs")
     return memory.temp_size_in_bytes
 
 
 def _gradient(name: str, d: int, x_BxTxF: jax.Array) -> tuple[jax.stages.Compiled, tuple]:
-    made, run = KINDS[name].layer(d)
+    made, run = LAYER_TYPES[name].layer(d)
     params = made.init(jax.random.key(1))
     gradient = jax.jit(jax.grad(lambda params, x: jnp.sum(run(params, x) ** 2), (0, 1)))
     return gradient.lower(params, x_BxTxF).compile(), (params, x_BxTxF)
 
 
-def crossover(costs: Sequence[LayerCost], one: str, other: str) -> float | None:
-    """The length from which on `one` takes longer than `other`, between measured lengths along straight lines of logs.
+def crossover_length(costs: Sequence[LayerCost], one: str, other: str) -> float | None:
+    """Return the length from which `one` takes longer than `other`, by log-log interpolation.
 
-    None where the measured lengths have it on one side alone.
+    None if the order is the same at all measured lengths.
     """
     ratio = {
         cost.n: np.log(cost.seconds / next(each.seconds for each in costs if each.kind == other and each.n == cost.n))
@@ -72,7 +72,7 @@ def crossover(costs: Sequence[LayerCost], one: str, other: str) -> float | None:
     return None
 
 
-def slope(costs: Sequence[LayerCost], kind: str, what: Literal["seconds", "temporaries"]) -> float:
-    """The slope of the logarithm of time or memory against log(n), between the two largest lengths."""
+def growth_exponent(costs: Sequence[LayerCost], kind: str, what: Literal["seconds", "temp_bytes"]) -> float:
+    """Return the slope of log(time) or log(memory) against log(n), between the two largest lengths."""
     first, last = sorted((cost for cost in costs if cost.kind == kind), key=lambda cost: cost.n)[-2:]
     return float(np.log(getattr(last, what) / getattr(first, what)) / np.log(last.n / first.n))

@@ -1,4 +1,4 @@
-"""Next-token prediction over random tokens: tasks without data, for steps that are timed on a bare machine."""
+"""Next-token prediction over random tokens: tasks without data, to time training steps."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from transformer.tasks.losses import hidden_token_loss
 from transformer.tasks.task import Batch, LossAux, Objective, View
 
 
-class RandomTask(PlainTask):
-    """The mean cross-entropy of `labels`: what both tasks have in common of transformer.tasks.task.Task."""
+class RandomTokenTask(PlainTask):
+    """The common base of both tasks: the mean cross-entropy of `labels`."""
 
     @property
     def interface(self) -> TaskInterface:
-        """What a model is given, and what it predicts."""
+        """The inputs and outputs of a model."""
         raise NotImplementedError
 
     @property
@@ -30,11 +30,11 @@ class RandomTask(PlainTask):
         """The mean cross-entropy."""
         return (Objective("loss", self._loss),)
 
-    def source(self, seed: int) -> "Drawn":
+    def source(self, seed: int) -> "RandomBatches":
         """The batches of a seed."""
-        return Drawn(self, seed)
+        return RandomBatches(self, seed)
 
-    def draw(self, random: np.random.Generator) -> dict[str, Any]:
+    def sample_batch(self, random: np.random.Generator) -> dict[str, Any]:
         """One batch."""
         raise NotImplementedError
 
@@ -61,8 +61,8 @@ class RandomTask(PlainTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomTokens(RandomTask):
-    """Each token from those before it: every step has its own `rows` of `context` tokens, drawn by seed and step."""
+class RandomLanguageModeling(RandomTokenTask):
+    """Language modeling: each step has its own `rows` of `context` random tokens, sampled by seed and step."""
 
     rows: int
     context: int
@@ -77,15 +77,15 @@ class RandomTokens(RandomTask):
             output=LANGUAGE_MODELING.output,
         )
 
-    def draw(self, random: np.random.Generator) -> dict[str, Any]:
+    def sample_batch(self, random: np.random.Generator) -> dict[str, Any]:
         """One batch."""
         text = random.integers(0, self.vocabulary, (self.rows, self.context + 1), np.int32)
         return {"tokens": text[:, :-1], "labels": text[:, 1:]}
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomPairs(RandomTask):
-    """Each target token from a source and the targets before it; both have `context` tokens, none of them padding."""
+class RandomTranslation(RandomTokenTask):
+    """Translation: source and target have `context` random tokens each, without padding."""
 
     rows: int
     context: int
@@ -104,7 +104,7 @@ class RandomPairs(RandomTask):
             output=TRANSLATION.output,
         )
 
-    def draw(self, random: np.random.Generator) -> dict[str, Any]:
+    def sample_batch(self, random: np.random.Generator) -> dict[str, Any]:
         """One batch."""
         text = random.integers(3, self.vocabulary, (2, self.rows, self.context), np.int32)
         begin = np.ones((self.rows, 1), np.int32)
@@ -112,11 +112,11 @@ class RandomPairs(RandomTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class RandomBatches:
     """The batches of one seed: implements transformer.data.batches.Source."""
 
-    task: RandomTask
+    task: RandomTokenTask
     seed: int
 
     def __getitem__(self, step: int) -> dict[str, Any]:
-        return self.task.draw(np.random.default_rng((self.seed, step)))
+        return self.task.sample_batch(np.random.default_rng((self.seed, step)))

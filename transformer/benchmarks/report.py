@@ -1,4 +1,4 @@
-"""What a benchmark found, as a table to read and as a JSON file to keep."""
+"""The result of a benchmark as a table and as a JSON file."""
 
 import json
 import os
@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from transformer.benchmarks.contract import Benchmark
-from transformer.benchmarks.in_turn import Result, Row
+from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
+from transformer.benchmarks.benchmark import Benchmark
 
 
-def table(benchmark: Benchmark, result: Result) -> str:
-    """A row a program: its median time, how much it makes a second, and its time in ratio to the first row's.
+def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
+    """Return a table with a row per program: median time, throughput, and time relative to the first row.
 
-    Beside them the rates of the operations and bytes that a program says its rows take.
+    Rows whose program reports FLOPs and bytes also show their rates.
     """
     first = result.rows[0].name
     width = max(len(row.name) for row in result.rows)
     work = {name: each for facts in result.facts.values() for name, each in facts.get("work", {}).items()}
     lines = [
-        f"{benchmark.description} ({processor()})",
-        f"{'':<{width}}  {'ms':>9}  {benchmark.unit + ' a second':>18}  time over {first} (least to most, by round)",
+        f"{benchmark.description} ({processor_name()})",
+        f"{'':<{width}}  {'ms':>9}  {benchmark.unit + '/s':>18}  time over {first} (min to max over rounds)",
     ]
     for row in result.rows:
         lines.append(
@@ -33,22 +33,22 @@ def table(benchmark: Benchmark, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _rates(row: Row, work: Mapping[str, Mapping[str, float]]) -> str:
+def _rates(row: ResultRow, work: Mapping[str, Mapping[str, float]]) -> str:
     if row.name not in work:
         return ""
-    operations, moved = (work[row.name][kind] / row.seconds / 1e9 for kind in ("operations", "bytes"))
-    return f"  {operations:.0f} Gflop/s  {moved:.1f} GB/s"
+    flops, moved = (work[row.name][kind] / row.seconds / 1e9 for kind in ("flops", "bytes"))
+    return f"  {flops:.0f} GFLOP/s  {moved:.1f} GB/s"
 
 
-def record(name: str, benchmark: Benchmark, result: Result, folder: Path) -> Path:
-    """Write the result, with the machine, the settings and the versions, to `folder`/NAME.json."""
+def write_record(name: str, benchmark: Benchmark, result: BenchmarkResult, folder: Path) -> Path:
+    """Write the result with machine, settings and versions to `folder`/NAME.json."""
     file = folder / f"{name}.json"
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {
         "benchmark": name,
         "description": benchmark.description,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "system": platform.machine()},
+        "machine": {"processor": processor_name(), "cores": os.cpu_count(), "system": platform.machine()},
         "unit": benchmark.unit,
         "units": benchmark.units,
         "rows": [row._asdict() for row in result.rows],
@@ -68,15 +68,15 @@ def record(name: str, benchmark: Benchmark, result: Result, folder: Path) -> Pat
 
 
 def _without_folder(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without the folder of the data, which says something of one machine alone."""
+    """Return the settings without the folder of the data, which is specific to a machine."""
     config = settings.get("config", {})
     if config.get("task", {}).get("data_dir") is None:
         return dict(settings)
     return {**settings, "config": {**config, "task": {**config["task"], "data_dir": "DIR"}}}
 
 
-def processor() -> str:
-    """The processor's name, which every ratio of times belongs to."""
+def processor_name() -> str:
+    """Return the name and cores of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,1 +1,1 @@
-"""What a model costs before it runs: parameters, floating-point operations, bytes, time."""
+"""Cost models: parameters, FLOPs, memory, roofline step time, training cost."""

@@ -1,4 +1,4 @@
-"""What devices can do at best: published figures, or a measured one for processors that have none."""
+"""Published peak rates of accelerators, and a measured one for CPUs."""
 
 import time
 from typing import Any, NamedTuple
@@ -10,12 +10,17 @@ GIB = 2**30
 
 
 class Chip(NamedTuple):
-    """One accelerator as its vendor publishes it; None where no figure is published.
+    """An accelerator as its vendor publishes it.
 
-    `memory` in bytes and `bandwidth` its bytes a second; `flops` dense bfloat16 operations a second. `link` is what
-    one link carries in one direction, in bytes a second, and `links` how many a chip has: two for each dimension of
-    a TPU's torus, all of a GPU's together to its switch. `wraps`: the side of a slice from which a torus closes to
-    rings, 0 where a switch connects the chips. `network`: bytes a second of a chip's share of its host's network.
+    Attributes:
+        name: The name.
+        memory: Bytes of main memory.
+        flops: Dense bfloat16 FLOPs per second.
+        bandwidth: Bytes per second of main memory.
+        link: Bytes per second of one link in one direction.
+        links: Links of a chip: two for each dimension of a TPU's torus, all links of a GPU to its switch.
+        wraps: The side of a slice from which a torus closes to rings; 0 if a switch connects the chips.
+        network: Bytes per second of a chip's share of its host's network; None if not published.
     """
 
     name: str
@@ -33,7 +38,7 @@ class Chip(NamedTuple):
 # 1.1 PB/s over 4,096 chips, which on v5e and v6e is links x link x chips: 45 GB/s. The host networks of v4 and v6e are
 # not given. Slices of v4 and v5p are tori where their sides are multiples of 4; a side of v5e or v6e closes at the
 # pod's own 16. One v5p has 96 GiB, of which programs get 95.
-TOPOLOGIES = {
+TPU_CHIPS = {
     "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 45e9, 6, wraps=4, network=None),
     "v5e": Chip("TPU v5e", 16 * GIB, 197e12, 819e9, 50e9, 4, wraps=16, network=200e9 / 8 / 8),
     "v5p": Chip("TPU v5p", 95 * GIB, 459e12, 2765e9, 100e9, 6, wraps=4, network=50e9 / 8),
@@ -49,13 +54,13 @@ def _gpu(name: str, memory: float, flops: float, bandwidth: float, link: float, 
 # NVIDIA's data sheets of A100, H100 and H200; their operations "with sparsity" halved. NVLink: 12 links of 25 GB/s each
 # way on A100, 18 on H100 and H200. The PCIe card has NVLink by a bridge to one neighbor alone.
 _KINDS = {
-    "TPU v4": TOPOLOGIES["v4"],
-    "TPU v5 lite": TOPOLOGIES["v5e"],
-    "TPU v5e": TOPOLOGIES["v5e"],
-    "TPU v5": TOPOLOGIES["v5p"],
-    "TPU v5p": TOPOLOGIES["v5p"],
-    "TPU v6 lite": TOPOLOGIES["v6e"],
-    "TPU v6e": TOPOLOGIES["v6e"],
+    "TPU v4": TPU_CHIPS["v4"],
+    "TPU v5 lite": TPU_CHIPS["v5e"],
+    "TPU v5e": TPU_CHIPS["v5e"],
+    "TPU v5": TPU_CHIPS["v5p"],
+    "TPU v5p": TPU_CHIPS["v5p"],
+    "TPU v6 lite": TPU_CHIPS["v6e"],
+    "TPU v6e": TPU_CHIPS["v6e"],
     "NVIDIA A100-SXM4-40GB": _gpu("A100 40 GB", 40e9, 312e12, 1555e9, 25e9, 12),
     "NVIDIA A100-SXM4-80GB": _gpu("A100 80 GB", 80e9, 312e12, 2039e9, 25e9, 12),
     "NVIDIA H100 80GB HBM3": _gpu("H100 SXM", 80e9, 989.4e12, 3350e9, 25e9, 18),
@@ -65,24 +70,24 @@ _KINDS = {
 
 
 def chip_of(device: Any) -> Chip | None:
-    """The published figures of a device, by its kind; None for other kinds, such as every CPU."""
+    """Return the published figures of a device by its kind; None for unknown kinds and CPUs."""
     return _KINDS.get(device.device_kind)
 
 
 def peak_flops(devices: list[jax.Device]) -> float:
-    """Operations a second of all devices together: published for accelerators, measured on a CPU.
+    """Return the peak FLOPs per second of all devices together: published for accelerators, measured on a CPU.
 
-    Fake CPU devices share one processor, so that it counts once. Unknown accelerators give infinity: a
-    utilization of 0 shows that their figure is missing, where a guess would mislead.
+    Fake CPU devices share one processor, which counts once. Unknown accelerators give infinity, so that an MFU of 0
+    shows that the figure is missing.
     """
     if devices[0].platform == "cpu":
-        return measured_matmul(jax.local_devices()[0])  # the first of all may be another process's
+        return measure_matmul_flops(jax.local_devices()[0])  # the first of all may be another process's
     chip = chip_of(devices[0])
     return chip.flops * len(devices) if chip else float("inf")
 
 
-def measured_matmul(device: jax.Device, size: int = 1024, repeats: int = 5) -> float:
-    """The best rate of a float32 product of two square matrices."""
+def measure_matmul_flops(device: jax.Device, size: int = 1024, repeats: int = 5) -> float:
+    """Measure the FLOPs per second of a float32 product of two square matrices, the best of several."""
     matrix = jax.device_put(jnp.ones((size, size), jnp.float32), device)
     multiply = jax.jit(jnp.matmul)
     multiply(matrix, matrix).block_until_ready()

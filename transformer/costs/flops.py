@@ -1,4 +1,4 @@
-"""Floating-point operations of a model, counted in the trace of its forward pass over abstract shapes.
+"""FLOPs of a model, counted in the jaxpr of its forward pass over abstract shapes.
 
 Only products of matrices and convolutions are counted, a multiplication and an addition as two; norms, activations,
 softmax and sums are left out. The trace is that of the model's equations (`by_definition`), so that the count is the
@@ -21,8 +21,8 @@ from transformer.models.model import Model, Variables
 from transformer.models.model_family import PublishedSize
 from transformer.models.registry import build
 
-# By how much a training step exceeds a forward pass: backward costs twice as much as forward.
-TRAINING = 3
+# The backward pass costs twice as much as the forward pass.
+TRAINING_TO_FORWARD_RATIO = 3
 
 PyTree = Any
 # The shapes of what a model's methods read.
@@ -30,51 +30,51 @@ Shapes = Mapping[str, Any]
 
 
 class UncountableError(ValueError):
-    """A program whose products cannot be counted before it runs."""
+    """The FLOPs of a program cannot be counted before it runs."""
 
 
 def training_flops(model: Model, inputs: Shapes) -> int:
-    """One training step over inputs of these shapes, padding included.
+    """Return the FLOPs of a training step over inputs of these shapes, padding included.
 
-    What rematerialization computes again is no part of it (`recomputed_flops`).
+    Recomputation by rematerialization is not included (see `recomputed_flops`).
 
     Raises:
-        UncountableError: As `count_products`.
+        UncountableError: If a loop has an unknown trip count, or a foreign function is called.
     """
-    return TRAINING * forward_flops(model, inputs)
+    return TRAINING_TO_FORWARD_RATIO * forward_flops(model, inputs)
 
 
 def forward_flops(model: Model, inputs: Shapes) -> int:
-    """FLOPs of one forward pass over inputs of these shapes, of every method in `Model.forward_methods`.
+    """Return the FLOPs of a forward pass over inputs of these shapes, of every method in `Model.forward_methods`.
 
     Raises:
-        UncountableError: As `count_products`.
+        UncountableError: If a loop has an unknown trip count, or a foreign function is called.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
-    return sum(count_products(_traced(model, method, variables, inputs).jaxpr) for method in model.forward_methods)
+    return sum(count_matmul_flops(_traced(model, method, variables, inputs).jaxpr) for method in model.forward_methods)
 
 
 def recomputed_flops(model: Model, inputs: Shapes) -> int:
-    """What the backward pass computes a second time because of rematerialization.
+    """Return the FLOPs that the backward pass recomputes because of rematerialization.
 
     Counted as the products of the gradient less those of the gradient of the same trace with everything kept. What
     fused kernels of attention compute again by themselves is left out.
 
     Raises:
-        UncountableError: As `count_products`.
+        UncountableError: If a loop has an unknown trip count, or a foreign function is called.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
     total = 0
     for method in model.forward_methods:
         traced = _traced(model, method, variables, inputs)
         if _rematerializes(traced.jaxpr):
-            kept = _keeping_everything(traced)
+            kept = _without_rematerialization(traced)
             total += _of_gradient(traced, variables, inputs) - _of_gradient(kept, variables, inputs)
     return total
 
 
-def training_flops_a_token(config: Any, size: PublishedSize) -> float:
-    """What one more row of the size's context adds to a training step, divided by its length.
+def training_flops_per_token(config: Any, size: PublishedSize) -> float:
+    """Return the training FLOPs per token: those that one more row adds to a step, divided by the context length.
 
     6 N + 12 L H D T for N weights that meet every token, L layers, H heads of depth D and the context T (Chowdhery et
     al. 2022, appendix B). An encoder-decoder's row is a source and a target of that length, and its token a pair of
@@ -86,8 +86,8 @@ def training_flops_a_token(config: Any, size: PublishedSize) -> float:
     return (two - one) / size.context
 
 
-def count_products(jaxpr: Any) -> int:
-    """The operations of all products and convolutions of a jaxpr.
+def count_matmul_flops(jaxpr: Any) -> int:
+    """Count the FLOPs of all matrix products and convolutions of a jaxpr.
 
     2 x output size x contracted size of a product, 2 x output size x window x input channels of a group of a
     convolution. The body of a scan counts as often as it runs, that of a `shard_map` on every device, a Pallas kernel's
@@ -95,7 +95,7 @@ def count_products(jaxpr: Any) -> int:
     dense map of its operands.
 
     Raises:
-        UncountableError: For a loop of an unknown number of turns that computes products, and for foreign functions.
+        UncountableError: If a loop with an unknown trip count computes products, or a foreign function is called.
     """
     return sum(_of_equation(equation) for equation in jaxpr.eqns)
 
@@ -107,8 +107,8 @@ def _of_equation(equation: Any) -> int:
     if name in _FOREIGN:
         raise UncountableError(f"{name} calls a program that has no trace: its products cannot be counted")
     if name == "cond":
-        return max(count_products(branch.jaxpr) for branch in params["branches"])
-    inner = sum(map(count_products, _programs(params)))
+        return max(count_matmul_flops(branch.jaxpr) for branch in params["branches"])
+    inner = sum(map(count_matmul_flops, _programs(params)))
     if inner and name == "while":
         raise UncountableError(
             "a while loop computes products, and how often it turns is not known before it runs: use jax.lax.scan, or "
@@ -118,7 +118,7 @@ def _of_equation(equation: Any) -> int:
 
 
 def _times(name: str, params: Mapping[str, Any]) -> int:
-    """How often an equation runs its inner programs."""
+    """Return how often an equation runs its inner jaxprs."""
     match name:
         case "scan":
             return params["length"]
@@ -171,7 +171,7 @@ _FOREIGN = frozenset({"ffi_call", "pure_callback"})
 
 
 def _programs(value: Any) -> Iterator[Any]:
-    """The jaxprs within an equation's parameters."""
+    """Iterate over the jaxprs within an equation's parameters."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if hasattr(value, "eqns"):
@@ -200,13 +200,13 @@ def _traced(model: Model, method: str, variables: Variables, inputs: Shapes) -> 
 
 
 def _of_gradient(traced: Any, variables: Variables, inputs: Shapes) -> int:
-    """The products of the forward and backward pass of a trace, by the parameters."""
+    """Count the FLOPs of the forward and backward pass of a trace with respect to the parameters."""
 
     def loss(params: PyTree, state: PyTree, inputs: Shapes) -> jax.Array:
         outputs = jaxpr_as_fun(traced)(*jax.tree.leaves((Variables(params, state), inputs)))
         return sum((jnp.sum(each) for each in outputs if jnp.issubdtype(each.dtype, jnp.floating)), jnp.zeros(()))
 
-    return count_products(jax.make_jaxpr(jax.grad(loss))(*variables, dict(inputs)).jaxpr)
+    return count_matmul_flops(jax.make_jaxpr(jax.grad(loss))(*variables, dict(inputs)).jaxpr)
 
 
 def _rematerializes(jaxpr: Any) -> bool:
@@ -219,17 +219,17 @@ def _is_checkpoint(equation: Any) -> bool:
     return {"policy", "prevent_cse"} <= equation.params.keys()
 
 
-def _keeping_everything(program: Any) -> Any:
-    """A program whose checkpoints keep all that they compute, as if there were none."""
+def _without_rematerialization(program: Any) -> Any:
+    """Return the program with checkpoints that save everything."""
     if type(program) in (tuple, list):
-        return type(program)(map(_keeping_everything, program))
+        return type(program)(map(_without_rematerialization, program))
     if hasattr(program, "eqns"):
-        return program.replace(eqns=[_equation_keeping_everything(equation) for equation in program.eqns])
-    return program.replace(jaxpr=_keeping_everything(program.jaxpr)) if hasattr(program, "jaxpr") else program
+        return program.replace(eqns=[_equation_without_rematerialization(equation) for equation in program.eqns])
+    return program.replace(jaxpr=_without_rematerialization(program.jaxpr)) if hasattr(program, "jaxpr") else program
 
 
-def _equation_keeping_everything(equation: Any) -> Any:
-    params = {name: _keeping_everything(value) for name, value in equation.params.items()}
+def _equation_without_rematerialization(equation: Any) -> Any:
+    params = {name: _without_rematerialization(value) for name, value in equation.params.items()}
     if _is_checkpoint(equation):
         params["policy"] = jax.checkpoint_policies.everything_saveable
     return equation.replace(params=params)

@@ -1,17 +1,17 @@
-"""How long a step takes at best: our own estimate from counted operations, bytes and links, and published figures.
+"""A roofline model of the step time, from counted FLOPs, bytes and communication, and published hardware rates.
 
-    compute = (operations + those computed again) / (chips x operations a second)
-    memory  = bytes moved through a chip's main memory / its bytes a second
-    links   = sum over collectives of what a chip must send / what its links to the others carry
+    compute       = (FLOPs + recomputed FLOPs) / (chips x FLOPs per second)
+    memory        = bytes moved through a chip's main memory / its memory bandwidth
+    communication = sum over collectives of the bytes that a chip must send / the bandwidth of its links
 
-Compute and memory go on together. A collective that the compiler made to run beside other work is taken to hide behind
-them as far as they last; any other stops the chip:
+Compute and memory overlap. A collective that the compiler scheduled asynchronously overlaps with them; any other blocks
+the chip:
 
-    step = max(compute, memory, links beside) + links alone
+    step = max(compute, memory, overlapped communication) + blocking communication
 
-It is a bound and no forecast: products of matrices at their full rate, no time from a collective's start to its first
-byte, nothing lost between kernels. What rematerialization computes again takes time and is no use: it is in the step
-and not in the operations of the utilization.
+It is a bound, not a forecast: matrix products run at full rate, collectives have no latency, and nothing is lost
+between kernels. FLOPs that rematerialization recomputes take time and are not useful: they count in the step time and
+not in the MFU.
 """
 
 import itertools
@@ -22,98 +22,115 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from transformer.costs.chips import Chip
-from transformer.costs.program import Collective, Program
+from transformer.costs.compiled_program import Collective, CompiledProgram
 
 
-class Estimate(NamedTuple):
-    """Seconds of one step, and what follows from them.
+class StepEstimate(NamedTuple):
+    """The estimated seconds of one step.
 
-    `again` are the operations that rematerialization adds to `flops`.
-    `beside` and `alone` are the parts of `links` that run beside other work and that stop it. `by_kind` are the seconds
-    of each kind of collective over each set of axes of the mesh.
+    Attributes:
+        flops: FLOPs of the step over all chips.
+        recomputed_flops: FLOPs that rematerialization adds.
+        num_chips: The number of chips.
+        chip: The published figures of a chip.
+        compute: Seconds of compute.
+        memory: Seconds of main memory traffic.
+        overlapped: Seconds of communication that overlaps with other work.
+        blocking: Seconds of communication that does not.
+        by_kind: Seconds of each kind of collective over each set of axes of the mesh.
     """
 
     flops: float
-    again: float
-    chips: int
+    recomputed_flops: float
+    num_chips: int
     chip: Chip
     compute: float
     memory: float
-    beside: float
-    alone: float
+    overlapped: float
+    blocking: float
     by_kind: dict[tuple[str, tuple[str, ...]], float]
 
     @property
-    def links(self) -> float:
+    def communication(self) -> float:
         """Seconds in which links are busy."""
-        return self.beside + self.alone
+        return self.overlapped + self.blocking
 
     @property
     def step(self) -> float:
-        """The step by the rule above."""
-        return max(self.compute, self.memory, self.beside) + self.alone
+        """Seconds of the step, by the rule above."""
+        return max(self.compute, self.memory, self.overlapped) + self.blocking
 
     @property
-    def hidden(self) -> float:
-        """The step if every collective hid behind other work: no schedule is faster."""
-        return max(self.compute, self.memory, self.links)
+    def fully_overlapped_step(self) -> float:
+        """Seconds of the step if all communication overlapped: a lower bound of any schedule."""
+        return max(self.compute, self.memory, self.communication)
 
     @property
-    def exposed(self) -> float:
-        """The step if none did."""
-        return max(self.compute, self.memory) + self.links
+    def fully_exposed_step(self) -> float:
+        """Seconds of the step if no communication overlapped."""
+        return max(self.compute, self.memory) + self.communication
 
     @property
-    def utilization(self) -> float:
-        """Model FLOP utilization (Chowdhery et al. 2022): the operations over what the chips could have done."""
-        return self.flops / (self.step * self.chips * self.chip.flops)
+    def mfu(self) -> float:
+        """Model FLOPs utilization (Chowdhery et al. 2022): FLOPs / (step x chips x peak FLOPs per second)."""
+        return self.flops / (self.step * self.num_chips * self.chip.flops)
 
     @property
-    def collective_share(self) -> float:
-        """The share of the step in which links are busy, hidden or not."""
-        return self.links / self.step
+    def communication_share(self) -> float:
+        """The share of the step in which links are busy, overlapped or not."""
+        return self.communication / self.step
 
     @property
-    def waiting_share(self) -> float:
-        """The share of the step in which chips do nothing but wait for links."""
+    def exposed_share(self) -> float:
+        """The share of the step in which chips only wait for links."""
         return 1 - max(self.compute, self.memory) / self.step
 
 
-def estimate(program: Program, flops: float, chip: Chip, mesh: Mesh, again: float = 0.0) -> Estimate:
-    """The estimate of a step of `flops` operations, all chips together (transformer.costs.flops), on a mesh of `chip`.
+def estimate_step(
+    program: CompiledProgram, flops: float, chip: Chip, mesh: Mesh, recomputed_flops: float = 0.0
+) -> StepEstimate:
+    """Estimate the step time of a program on a mesh of `chip`.
 
-    `again`: the operations beside them that are computed a second time.
+    Args:
+        program: The compiled step.
+        flops: FLOPs of the step over all chips (transformer.costs.flops).
+        chip: The published figures of a chip.
+        mesh: The mesh of the program.
+        recomputed_flops: FLOPs that rematerialization adds.
 
     Raises:
-        ValueError: If a collective leaves the hosts of a chip whose network has no published figure.
+        ValueError: If a collective crosses hosts and the chip's network bandwidth is not published.
     """
     devices = list(mesh.devices.flat)
     by_kind: dict[tuple[str, tuple[str, ...]], float] = {}
     idle: dict[frozenset[tuple[int, int]], float] = {}
-    beside = alone = 0.0
+    overlapped = blocking = 0.0
     for collective in program.collectives:
-        seconds = collective.times * link_seconds(collective, chip, devices)
-        if collective.beside and collective.kind == "collective-permute" and chip.wraps:
+        seconds = collective.executions * collective_seconds(collective, chip, devices)
+        if collective.overlapped and collective.kind == "collective-permute" and chip.wraps:
             seconds = _with_the_other_way(seconds, collective.group, idle)
         key = collective.kind, collective.axes
         by_kind[key] = by_kind.get(key, 0.0) + seconds
-        beside, alone = (beside + seconds, alone) if collective.beside else (beside, alone + seconds)
-    compute = (flops + again) / (len(devices) * chip.flops)
-    return Estimate(
+        if collective.overlapped:
+            overlapped += seconds
+        else:
+            blocking += seconds
+    compute = (flops + recomputed_flops) / (len(devices) * chip.flops)
+    return StepEstimate(
         flops,
-        again,
+        recomputed_flops,
         len(devices),
         chip,
         compute,
-        program.moved / chip.bandwidth,
-        beside,
-        alone,
+        program.bytes_moved / chip.bandwidth,
+        overlapped,
+        blocking,
         dict(sorted(by_kind.items())),
     )
 
 
 def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[frozenset[tuple[int, int]], float]) -> float:
-    """What a permutation adds to the time in which links are busy: nothing while others go the other way.
+    """Return the link time that a permutation adds: none while the opposite direction is in use.
 
     XLA sends half of a product's shards one way around a ring and half the other, at once, and every link carries its
     full rate each way. `idle`: by the hops of a way, the seconds in which only the other way was used.
@@ -128,15 +145,15 @@ def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[froze
     return seconds - shared
 
 
-def link_seconds(collective: Collective, chip: Chip, devices: Sequence[Any]) -> float:
-    """Seconds of one execution of a collective, by the algorithm that uses the links best.
+def collective_seconds(collective: Collective, chip: Chip, devices: Sequence[Any]) -> float:
+    """Return the seconds of one execution of a collective by the algorithm that uses the links best.
 
     Of B bytes among n devices, around a ring: an all-gather or reduce-scatter sends B (n - 1) / n, an all-reduce, which
     is both, twice that. An all-to-all sends every byte a quarter of the way around, B n / 4 in all. A permutation sends
     B to a neighbor over one link.
 
     Raises:
-        ValueError: As `estimate`.
+        ValueError: If the group crosses hosts and the network bandwidth is not published.
     """
     count, size = collective.participants, collective.bytes
     group = [devices[number] for number in collective.group]
@@ -155,7 +172,7 @@ def link_seconds(collective: Collective, chip: Chip, devices: Sequence[Any]) -> 
 
 
 def _sent(collective: Collective) -> float:
-    """The bytes that each device sends over a ring or through a switch."""
+    """Return the bytes that each device sends over a ring or through a switch."""
     if collective.kind in ("collective-permute", "collective-broadcast"):
         return float(collective.bytes)
     once = collective.bytes * (collective.participants - 1) / collective.participants
@@ -163,16 +180,16 @@ def _sent(collective: Collective) -> float:
 
 
 def _switched(chip: Chip, group: Sequence[Any]) -> float:
-    """What a GPU sends to others: over its links within a host, by its share of the network beyond."""
+    """Return the bandwidth of a GPU: its links within a host, its share of the network across hosts."""
     if len({device.process_index for device in group}) == 1:
         return chip.link * chip.links
     if chip.network is None:
-        raise ValueError(f"a collective leaves its host, and no figure is published for the network of {chip.name}")
+        raise ValueError(f"a collective crosses hosts, and the network bandwidth of {chip.name} is not published")
     return chip.network
 
 
 def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
-    """For each side of the torus along which a group lies: its chips on that side, and the bytes each sends a second.
+    """Return, for each side of the torus along which a group lies, its chips and the bytes per second that each sends.
 
     A whole side that closes to a ring, or every k-th chip of it, sends both ways; another part of it or one that does
     not close is a line, whose ends have one neighbor. A group that leaves out chips in between, or lies across as on

@@ -1,75 +1,91 @@
-"""What training costs in operations, device time and money: before it is trained, and as published trainings were."""
+"""Training cost in FLOPs, device time and dollars: estimates, and published training runs."""
 
 from typing import NamedTuple
 
-# Sustained float32 operations a second of one device, as Vaswani et al. 2017 take them (footnote 5).
-SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
+# Sustained float32 FLOPs per second of one device (Vaswani et al. 2017, footnote 5).
+SUSTAINED_FLOPS_PER_SECOND = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 _HOUR, _DAY = 3600.0, 24.0
 
 
-class Trained(NamedTuple):
-    """A training as its source tells it: devices of one kind for so many hours, and the operations that are printed.
+class PublishedTraining(NamedTuple):
+    """A published training run: its devices and hours.
 
-    `printed` is the cost in table 2 of Vaswani et al. 2017; None where no table prints one.
+    `published_flops` is the cost in table 2 of Vaswani et al. 2017; None if no table has one.
     """
 
     name: str
     devices: int
     device: str
     hours: float
-    printed: float | None
+    published_flops: float | None
     source: str
 
     @property
-    def operations(self) -> float | None:
-        """Devices x seconds x sustained rate; None for a device whose rate is not known here."""
-        rate = SUSTAINED.get(self.device)
+    def flops(self) -> float | None:
+        """Devices x seconds x sustained FLOPs per second; None if the rate of the device is unknown."""
+        rate = SUSTAINED_FLOPS_PER_SECOND.get(self.device)
         return None if rate is None else self.devices * self.hours * _HOUR * rate
 
-    def dollars(self, price: float) -> float:
-        """The rent at a price of one device for an hour."""
-        return rent(self.devices, self.hours, price)
+    def dollars(self, dollars_per_device_hour: float) -> float:
+        """Return the rental cost."""
+        return rental_cost(self.devices, self.hours, dollars_per_device_hour)
 
 
-def rent(devices: int, hours: float, price: float) -> float:
-    """Devices x hours x the price of one device for an hour."""
-    return devices * hours * price
+def rental_cost(devices: int, hours: float, dollars_per_device_hour: float) -> float:
+    """Return devices x hours x dollars_per_device_hour."""
+    return devices * hours * dollars_per_device_hour
 
 
-TRAINED = (
-    Trained("transformer-base", 8, "P100", 12, 3.3e18, "Vaswani et al. 2017, section 5.2"),
-    Trained("transformer-big", 8, "P100", 3.5 * _DAY, 2.3e19, "Vaswani et al. 2017, section 5.2"),
-    Trained("gnmt-rl en-de", 96, "K80", _DAY, 2.3e19, "Shazeer et al. 2017, table 3"),
-    Trained("gnmt-rl en-fr", 96, "K80", 6 * _DAY, 1.4e20, "Shazeer et al. 2017, table 2"),
-    Trained("convs2s en-de", 1, "M40", 18.5 * _DAY, 9.6e18, "Gehring et al. 2017, section 5.1"),
-    Trained("convs2s en-fr", 8, "M40", 37 * _DAY, 1.5e20, "Gehring et al. 2017, section 5.1"),
-    Trained("moe en-de", 64, "K40", _DAY, 2.0e19, "Shazeer et al. 2017, table 3"),
-    Trained("moe en-fr", 64, "K40", 6 * _DAY, 1.2e20, "Shazeer et al. 2017, table 2"),
-    Trained("gopher-280b", 4096, "TPU v3", 920, None, "Rae et al. 2021, table A27"),
+PUBLISHED_TRAININGS = (
+    PublishedTraining("transformer-base", 8, "P100", 12, 3.3e18, "Vaswani et al. 2017, section 5.2"),
+    PublishedTraining("transformer-big", 8, "P100", 3.5 * _DAY, 2.3e19, "Vaswani et al. 2017, section 5.2"),
+    PublishedTraining("gnmt-rl en-de", 96, "K80", _DAY, 2.3e19, "Shazeer et al. 2017, table 3"),
+    PublishedTraining("gnmt-rl en-fr", 96, "K80", 6 * _DAY, 1.4e20, "Shazeer et al. 2017, table 2"),
+    PublishedTraining("convs2s en-de", 1, "M40", 18.5 * _DAY, 9.6e18, "Gehring et al. 2017, section 5.1"),
+    PublishedTraining("convs2s en-fr", 8, "M40", 37 * _DAY, 1.5e20, "Gehring et al. 2017, section 5.1"),
+    PublishedTraining("moe en-de", 64, "K40", _DAY, 2.0e19, "Shazeer et al. 2017, table 3"),
+    PublishedTraining("moe en-fr", 64, "K40", 6 * _DAY, 1.2e20, "Shazeer et al. 2017, table 2"),
+    PublishedTraining("gopher-280b", 4096, "TPU v3", 920, None, "Rae et al. 2021, table A27"),
 )
 
 
-class Estimate(NamedTuple):
-    """What training on so many tokens takes; None where what it needs is not known.
+class CostEstimate(NamedTuple):
+    """The estimated cost of a training run; None where an input is unknown.
 
-    `simple` are 6 N D operations (Kaplan et al. 2020, section 2.1), `exact` those counted in the model's trace.
-    `device_days` and `dollars` are of the exact ones, or else of the simple.
+    Attributes:
+        approximate_flops: 6 N D (Kaplan et al. 2020, section 2.1).
+        counted_flops: FLOPs counted in the model's jaxpr.
+        device_days: Days of one device, by the counted FLOPs or else the approximate ones.
+        dollars: The rental cost of these days.
     """
 
-    simple: float
-    exact: float | None
+    approximate_flops: float
+    counted_flops: float | None
     device_days: float | None
     dollars: float | None
 
 
-def estimate(
-    parameters: int, tokens: float, flops_a_token: float | None, *, rate: float | None, price: float | None
-) -> Estimate:
-    """The cost of `tokens` for a model of so many parameters and operations of training a token.
+def estimate_training_cost(
+    parameters: int,
+    tokens: float,
+    flops_per_token: float | None,
+    *,
+    flops_per_second: float | None,
+    dollars_per_device_hour: float | None,
+) -> CostEstimate:
+    """Estimate the cost of training a model.
 
-    `rate` is what one device sustains, in operations a second, and `price` its rent for an hour.
+    Args:
+        parameters: The number of parameters N.
+        tokens: The number of training tokens D.
+        flops_per_token: Training FLOPs per token; None if unknown.
+        flops_per_second: FLOPs per second that one device sustains.
+        dollars_per_device_hour: The price of one device for an hour.
     """
-    simple = 6.0 * parameters * tokens
-    exact = None if flops_a_token is None else flops_a_token * tokens
-    days = None if rate is None else (simple if exact is None else exact) / rate / _HOUR / _DAY
-    return Estimate(simple, exact, days, None if days is None or price is None else rent(1, days * _DAY, price))
+    approximate = 6.0 * parameters * tokens
+    counted = None if flops_per_token is None else flops_per_token * tokens
+    if flops_per_second is None:
+        return CostEstimate(approximate, counted, None, None)
+    days = (approximate if counted is None else counted) / flops_per_second / _HOUR / _DAY
+    dollars = None if dollars_per_device_hour is None else rental_cost(1, days * _DAY, dollars_per_device_hour)
+    return CostEstimate(approximate, counted, days, dollars)

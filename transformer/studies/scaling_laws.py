@@ -1,4 +1,4 @@
-"""How the loss falls with parameters, tokens and operations: power laws fitted to the runs of a study."""
+"""Scaling laws: how the loss falls with parameters, tokens and FLOPs, fitted to the runs of a study."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class ScaledRun(NamedTuple):
     name: str
     parameters: float
     tokens: float
-    operations: float
+    flops: float
     loss: float
 
 
@@ -59,7 +59,7 @@ class Term(NamedTuple):
 
 _N = Term("parameters", "N", "A", "alpha")
 _D = Term("tokens", "D", "B", "beta")
-_C = Term("operations", "C", "K", "gamma")
+_C = Term("flops", "C", "K", "gamma")
 TERMS = (_N, _D, _C)
 
 
@@ -287,6 +287,6 @@ def _read_run(path: Path, metric: MetricName) -> ScaledRun | str:
     if not counted:
         return "its task counts no tokens"
     tokens = float(np.mean(counted)) * steps
-    operations = [each["flops_per_step"] for each in training if each.get("flops_per_step")]
-    total = float(np.mean(operations)) * steps if operations else 6.0 * parameters * tokens
+    flops = [each["flops_per_step"] for each in training if each.get("flops_per_step")]
+    total = float(np.mean(flops)) * steps if flops else 6.0 * parameters * tokens
     return ScaledRun(path.name, float(parameters), tokens, total, float(loss))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.config import UserError
-from transformer.costs.sizes import active_parameters
+from transformer.costs.model_sizes import active_parameters
 from transformer.data.datasets.tfds_preparation import downloads
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion

@@ -1,1 +1,1 @@
-"""What one process of a benchmark does: each module is run with its settings as JSON, and prints what it measured."""
+"""The programs of benchmarks: each module runs with its settings as JSON and prints its measurements as JSON."""

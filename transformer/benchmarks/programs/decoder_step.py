@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.benchmarks.programs.process import measured
-from transformer.benchmarks.random_tokens import RandomTask, RandomTokens
+from transformer.benchmarks.programs.program_main import program_main
+from transformer.benchmarks.random_tokens import RandomLanguageModeling, RandomTokenTask
 from transformer.data.batches import Source
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
@@ -27,28 +27,30 @@ OPTIMIZER = OptimizerConfig(
 )
 
 
-class Stepping(NamedTuple):
-    """A compiled step of random batches: `begin(key)` is its first state."""
+class CompiledStep(NamedTuple):
+    """A jitted training step on random batches: `begin(key)` returns its first state."""
 
     begin: Callable[[jax.Array], TrainState]
     step: Any
     source: Source
 
 
-def decoder_of(settings: Mapping[str, Any]) -> tuple[Model, RandomTokens]:
-    """A decoder of these sizes, arranged as GPT-2, and its task."""
+def build_decoder(settings: Mapping[str, Any]) -> tuple[Model, RandomLanguageModeling]:
+    """Build a decoder of these sizes with the architecture of GPT-2, and its task."""
     sizes = {name: settings[name] for name in ("layers", "width", "heads", "feed_forward")}
     config = registry.model_config(
         {"family": "decoder", "activation": "gelu_tanh", "norm_placement": "pre", "positions": "learned", **sizes}
         | {"max_length": settings["context"], "dropout": 0.0}
         | settings.get("model", {})
     )
-    task = RandomTokens(settings["rows"], settings["context"], settings["vocabulary"])
+    task = RandomLanguageModeling(settings["rows"], settings["context"], settings["vocabulary"])
     return registry.build(config, task.interface, Precision(compute=settings["dtype"])), task
 
 
-def stepping(settings: Mapping[str, Any], build: Callable[..., tuple[Model, RandomTask]] = decoder_of) -> Stepping:
-    """The training step of a model of these sizes, on one device."""
+def compile_training_step(
+    settings: Mapping[str, Any], build: Callable[..., tuple[Model, RandomTokenTask]] = build_decoder
+) -> CompiledStep:
+    """Build the training step of a model of these sizes on one device."""
     model, task = build(settings)
     (objective,) = task.objectives
     optimizers, hyper = (
@@ -57,20 +59,22 @@ def stepping(settings: Mapping[str, Any], build: Callable[..., tuple[Model, Rand
     )
     begin = jax.jit(lambda key: init_state(model, task, optimizers, {}, hyper, key))
     step = jax.jit(traced_on(one_device(), make_step(model, task, optimizers, {})), donate_argnums=0)
-    return Stepping(begin, step, task.source(settings["seed"]))
+    return CompiledStep(begin, step, task.source(settings["seed"]))
 
 
-def measure(settings: Mapping[str, Any], build: Callable[..., tuple[Model, RandomTask]] = decoder_of) -> dict[str, Any]:
-    """The seconds of each step behind `warmup` of them, and of the first, which compiles."""
-    begin, step, source = stepping(settings, build)
+def measure(
+    settings: Mapping[str, Any], build: Callable[..., tuple[Model, RandomTokenTask]] = build_decoder
+) -> dict[str, Any]:
+    """Return the seconds of each step after `warmup_steps`, and of the first, which compiles."""
+    begin, step, source = compile_training_step(settings, build)
     state, seconds = begin(jax.random.key(settings["seed"])), []
-    for number in range(settings["warmup"] + settings["steps"]):
+    for number in range(settings["warmup_steps"] + settings["steps"]):
         batch = jax.device_put(source[number])
         began = time.perf_counter()
         state, metrics = jax.block_until_ready(step(state, batch))
         seconds.append(time.perf_counter() - began)
     return {
-        "seconds": seconds[settings["warmup"] :],
+        "seconds": seconds[settings["warmup_steps"] :],
         "first": seconds[0],
         "loss": float(metrics.values["loss"]),
         "parameters": count_parameters(state.variables.params),
@@ -78,4 +82,4 @@ def measure(settings: Mapping[str, Any], build: Callable[..., tuple[Model, Rando
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

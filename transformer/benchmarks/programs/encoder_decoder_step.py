@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.benchmarks.programs.decoder_step import measure
-from transformer.benchmarks.programs.process import measured
-from transformer.benchmarks.random_tokens import RandomPairs
+from transformer.benchmarks.programs.program_main import program_main
+from transformer.benchmarks.random_tokens import RandomTranslation
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model
 
 
-def encoder_decoder_of(settings: Mapping[str, Any]) -> tuple[Model, RandomPairs]:
+def build_encoder_decoder(settings: Mapping[str, Any]) -> tuple[Model, RandomTranslation]:
     """An encoder-decoder of these sizes, arranged as Vaswani et al. (2017), without dropout, and its task."""
     sizes = {name: settings[name] for name in ("width", "heads", "feed_forward")}
     layers = {"encoder_layers": settings["layers"], "decoder_layers": settings["layers"]}
@@ -22,9 +22,9 @@ def encoder_decoder_of(settings: Mapping[str, Any]) -> tuple[Model, RandomPairs]
         {"family": "encoder_decoder", "max_length": settings["context"], "dropout": 0.0, **sizes, **layers}
         | settings.get("model", {})
     )
-    task = RandomPairs(settings["rows"], settings["context"], settings["vocabulary"])
+    task = RandomTranslation(settings["rows"], settings["context"], settings["vocabulary"])
     return registry.build(config, task.interface, Precision(compute=settings["dtype"])), task
 
 
 if __name__ == "__main__":
-    measured(lambda settings: measure(settings, encoder_decoder_of))
+    program_main(lambda settings: measure(settings, build_encoder_decoder))

@@ -1,6 +1,7 @@
 """The gradient of an LSTM layer over a sequence, timed call by call.
 
-`python -m transformer.benchmarks.programs.lstm_step SETTINGS`: `width`, `rows`, `length`, `warmup`, `steps`, `seed`.
+`python -m transformer.benchmarks.programs.lstm_step SETTINGS`: `width`, `rows`, `length`, `warmup_steps`, `steps` and
+`seed`.
 """
 
 import time
@@ -9,13 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.programs.program_main import program_main
 from transformer.layers.functional_module import Functional
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """The seconds of each gradient behind `warmup` of them, with respect to the parameters and the inputs."""
+    """Return the seconds of each gradient after `warmup_steps`, with respect to parameters and inputs."""
     width, shape = settings["width"], (settings["rows"], settings["length"], settings["width"])
     config = RecurrentConfig(width=width)
     layer = Functional(lambda builder: RecurrentLayer(config, width, builder=builder))
@@ -27,12 +28,12 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         return jnp.square(outputs_BxTxF).mean()
 
     gradient, seconds = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))), []
-    for _ in range(settings["warmup"] + settings["steps"]):
+    for _ in range(settings["warmup_steps"] + settings["steps"]):
         began = time.perf_counter()
         jax.block_until_ready(gradient(params, x_BxTxI))
         seconds.append(time.perf_counter() - began)
-    return {"seconds": seconds[settings["warmup"] :], "first": seconds[0]}
+    return {"seconds": seconds[settings["warmup_steps"] :], "first": seconds[0]}
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

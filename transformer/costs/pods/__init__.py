@@ -1,1 +1,1 @@
-"""Compiling experiments for the topology of a pod, without its devices, and searching for meshes that fit."""
+"""Ahead-of-time compilation for the topology of a pod, and a search for meshes that fit."""

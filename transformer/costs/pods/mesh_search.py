@@ -1,4 +1,4 @@
-"""Advice on what makes a step smaller, and a search over meshes and rematerialization for those that fit."""
+"""Advice on how to make a step fit, and a search over meshes and rematerialization policies."""
 
 import dataclasses
 import math
@@ -9,10 +9,10 @@ from typing import NamedTuple
 import jax
 
 from transformer.config import UserError
-from transformer.costs.chips import TOPOLOGIES, chip_of
-from transformer.costs.compiler import topology_devices
-from transformer.costs.pods.aot import Proof, prove
-from transformer.costs.program import split_arguments
+from transformer.costs.chips import TPU_CHIPS, chip_of
+from transformer.costs.compiled_program import argument_bytes
+from transformer.costs.pods.aot_compile import AotReport, compile_ahead_of_time
+from transformer.costs.topologies import topology_devices
 from transformer.layers.transformer_config import Remat, TransformerConfig
 from transformer.models.model import leaves_by_path
 from transformer.tasks.synthetic_data import abstract_batch
@@ -30,86 +30,86 @@ _WIDEST = 16
 
 
 class Suggestion(NamedTuple):
-    """Flags that would make a step smaller, and why."""
+    """Flags that would make a step smaller, and the reason."""
 
     flags: tuple[str, ...]
     reason: str
 
 
-def advise(proof: Proof) -> list[Suggestion]:
-    """Suggestions to make a step that does not fit smaller, by the kinds of its bytes; the cheapest first."""
-    if proof.memory is None or proof.fits:
+def suggest_smaller_step(report: AotReport) -> list[Suggestion]:
+    """Suggest how to make a step fit, by the kinds of its bytes; the cheapest first."""
+    if report.device_memory is None or report.fits:
         return []
-    room = (1 - _FREE) * proof.memory
-    state = sum(size for kind, size in proof.held.items() if kind != "batch")
+    room = (1 - _FREE) * report.device_memory
+    state = sum(size for kind, size in report.resident_bytes.items() if kind != "batch")
     # Gradients are as large as the parameters, and live beside them while the update is computed.
-    fixed = state + proof.held["parameters"]
+    fixed = state + report.resident_bytes["parameters"]
     if fixed > room:
-        return list(_smaller_state(proof, fixed, room))
-    needed = proof.needed if proof.needed is not None else 2 * proof.memory
-    return list(_smaller_activations(proof, max((needed - fixed) / (room - fixed), 1.0)))
+        return list(_smaller_state(report, fixed, room))
+    needed = report.peak_bytes if report.peak_bytes is not None else 2 * report.device_memory
+    return list(_smaller_activations(report, max((needed - fixed) / (room - fixed), 1.0)))
 
 
-def _smaller_state(proof: Proof, fixed: int, room: float) -> Iterator[Suggestion]:
+def _smaller_state(report: AotReport, fixed: int, room: float) -> Iterator[Suggestion]:
     # Devices along the axes of positions or experts hold the same other parameters.
-    kept_apart = proof.mesh["sequence"] * proof.mesh["expert"]
-    devices, divided = math.prod(proof.mesh.values()) // kept_apart, proof.mesh["fsdp"] * proof.mesh["tensor"]
-    whole, sharding = fixed * divided, proof.experiment.sharding
-    gigabytes = f"parameters, gradients and optimizer are {fixed / 1e9:,.1f} GB a device"
+    kept_apart = report.mesh["sequence"] * report.mesh["expert"]
+    devices, divided = math.prod(report.mesh.values()) // kept_apart, report.mesh["fsdp"] * report.mesh["tensor"]
+    whole, sharding = fixed * divided, report.experiment.sharding
+    gigabytes = f"parameters, gradients and optimizer are {fixed / 1e9:,.1f} GB per device"
     if divided < devices:
         kept = f"--config.sharding.tensor={sharding.tensor}"
-        rules = _rules_of(devices, proof.mesh["tensor"], proof.mesh["sequence"])
-        after = f"divided {devices} times they would be {whole / devices / 1e9:,.1f} GB"
+        rules = _rules_of(devices, report.mesh["tensor"], report.mesh["sequence"])
+        after = f"sharded over {devices} devices they would be {whole / devices / 1e9:,.1f} GB"
         yield Suggestion(
             ("--config.sharding.data=1", "--config.sharding.fsdp=-1", kept, f"--config.sharding.rules={rules}"),
             f"{gigabytes}; {after}",
         )
     if whole / devices > room:
         least = math.ceil(whole / room) * kept_apart
-        yield Suggestion((), f"{gigabytes}, however they are divided: take a topology of at least {least} devices")
+        yield Suggestion((), f"{gigabytes}, however they are sharded: take a topology of at least {least} devices")
 
 
-def _smaller_activations(proof: Proof, factor: float) -> Iterator[Suggestion]:
-    run, model = proof.experiment.run, proof.experiment.model
-    parts = proof.mesh["data"] * proof.mesh["fsdp"] * proof.mesh["expert"]
-    rows = proof.rows // (parts * run.num_microbatches)
-    large = f"activations and temporaries would have to be {factor:.1f} times smaller"
+def _smaller_activations(report: AotReport, factor: float) -> Iterator[Suggestion]:
+    run, model = report.experiment.run, report.experiment.model
+    parts = report.mesh["data"] * report.mesh["fsdp"] * report.mesh["expert"]
+    rows = report.batch_size // (parts * run.num_microbatches)
+    large = f"activations and temporaries must be {factor:.1f} times smaller"
     kept = getattr(model, "remat", None)
     if kept in _POLICIES[:-1]:
         lighter = _POLICIES[_POLICIES.index(kept) + 1] if factor < 2 else Remat.FULL
         yield Suggestion((f"--config.model.remat={lighter.value}",), f"{large}; remat={kept.value} keeps more of them")
     times = next((n for n in range(math.ceil(factor), rows + 1) if rows % n == 0), rows)
     if times > 1:
-        more = f"a microbatch would have {rows // times} rows a device instead of {rows}"
+        more = f"a microbatch would have {rows // times} rows per device instead of {rows}"
         yield Suggestion((f"--config.num_microbatches={run.num_microbatches * times}",), f"{large}; {more}")
     if rows == 1 and kept in (None, Remat.FULL):
         yield Suggestion(
-            _divided_rows(proof),
-            f"{large}, and one row a device cannot be cut: divide it among more devices, or take a topology with more "
-            "memory a device",
+            _divided_rows(report),
+            f"{large}, and one row per device cannot be split: shard it over more devices, or take a topology "
+            "with more memory per device",
         )
 
 
-def _divided_rows(proof: Proof) -> tuple[str, ...]:
-    """Twice as many devices for one row, of half as many rows at once; nothing where the mesh has no devices left.
+def _divided_rows(report: AotReport) -> tuple[str, ...]:
+    """Divide each row over twice as many devices; nothing if the mesh has no devices left.
 
     Without twice the microbatches every device would have two halves of rows instead of one row.
     """
-    axis = "sequence" if proof.mesh["sequence"] > 1 else "tensor"
-    giver = next((name for name in ("data", "fsdp") if proof.mesh[name] % 2 == 0), None)
-    heads = getattr(proof.experiment.model, "heads", 1)
-    if giver is None or (axis == "tensor" and heads % (2 * proof.mesh["tensor"])):
+    axis = "sequence" if report.mesh["sequence"] > 1 else "tensor"
+    giver = next((name for name in ("data", "fsdp") if report.mesh[name] % 2 == 0), None)
+    heads = getattr(report.experiment.model, "heads", 1)
+    if giver is None or (axis == "tensor" and heads % (2 * report.mesh["tensor"])):
         return ()
-    sizes = {**proof.mesh, giver: proof.mesh[giver] // 2, axis: proof.mesh[axis] * 2}
+    sizes = {**report.mesh, giver: report.mesh[giver] // 2, axis: report.mesh[axis] * 2}
     return (
         f"--config.sharding.rules={_rules_of(sizes['fsdp'], sizes['tensor'], sizes['sequence'])}",
         *(f"--config.sharding.{name}={sizes[name]}" for name in ("data", "fsdp", axis)),
-        f"--config.num_microbatches={proof.experiment.run.num_microbatches * 2}",
+        f"--config.num_microbatches={report.experiment.run.num_microbatches * 2}",
     )
 
 
 class Candidate(NamedTuple):
-    """A mesh with its rules and a policy of rematerialization, and the seconds that formulas give its step."""
+    """A mesh with its rules, a rematerialization policy, and the estimated seconds of a step."""
 
     sharding: ShardingConfig
     remat: Remat
@@ -117,7 +117,7 @@ class Candidate(NamedTuple):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags that select it."""
+        """The flags that select this candidate."""
         sharding = dataclasses.asdict(self.sharding)
         return (
             *(f"--config.sharding.{name}={sharding[name]}" for name in ("rules", "data", "fsdp", "tensor")),
@@ -125,64 +125,63 @@ class Candidate(NamedTuple):
         )
 
     def of(self, experiment: Experiment) -> Experiment:
-        """The experiment with this mesh and policy."""
+        """Return the experiment with this mesh and policy."""
         return dataclasses.replace(
             experiment, sharding=self.sharding, model=dataclasses.replace(experiment.model, remat=self.remat)
         )
 
 
-class Tried(NamedTuple):
-    """A candidate that was compiled, and its proof."""
+class CompiledCandidate(NamedTuple):
+    """A candidate that was compiled, and its report."""
 
     candidate: Candidate
-    proof: Proof
+    report: AotReport
 
 
-def search(experiment: Experiment, topology: str, tries: int) -> Iterator[Tried]:
-    """Compile the most promising meshes and policies, `tries` at most, in the order of their time by formula.
+def search_meshes(experiment: Experiment, topology: str, max_candidates: int) -> Iterator[CompiledCandidate]:
+    """Compile the most promising meshes and policies, at most `max_candidates`, in the order of their estimated time.
 
     A mesh that fits is not compiled with a policy that keeps less; one that does not fit is tried with it next.
 
     Raises:
-        UserError: For a topology that is none, a model whose family is not made of blocks, and where nothing fits by
-            formula.
+        UserError: If the topology does not exist, the model is not a Transformer, or no candidate fits by the estimate.
     """
-    waiting = candidates(experiment, topology)
+    waiting = fitting_candidates(experiment, topology)
     if not waiting:
         raise UserError(
-            f"no mesh of topology={topology} can hold config.name={experiment.run.name} by formula: take a larger "
+            f"no mesh of topology={topology} fits config.name={experiment.run.name} by the estimate: take a larger "
             "topology, or raise config.num_microbatches"
         )
     settled: set[ShardingConfig] = set()
     for candidate in waiting:
-        if tries == 0:
+        if max_candidates == 0:
             return
         if candidate.sharding in settled:
             continue
         try:
-            proof = prove(candidate.of(experiment), topology)
+            report = compile_ahead_of_time(candidate.of(experiment), topology)
         except UserError:
             settled.add(candidate.sharding)  # the task or the model cannot be sharded so
             continue
-        tries -= 1
-        if proof.fits:
+        max_candidates -= 1
+        if report.fits:
             settled.add(candidate.sharding)
-        yield Tried(candidate, proof)
+        yield CompiledCandidate(candidate, report)
 
 
-def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
-    """The meshes and policies whose state and whose kept activations fit by formula, the quickest by formula first.
+def fitting_candidates(experiment: Experiment, topology: str) -> list[Candidate]:
+    """Return the meshes and policies whose state and saved activations fit by the estimate, the fastest first.
 
     A topology without published figures is ordered as a TPU v5e.
     """
     if not isinstance(experiment.model, TransformerConfig):
-        raise UserError("--search_mesh knows models that are made of blocks alone: choose config.sharding by hand")
+        raise UserError("--search_mesh supports Transformer models only: set config.sharding by hand")
     devices = topology_devices(topology)
     chip = chip_of(devices[0])
     memory = math.inf if chip is None else (1 - _FREE) * chip.memory
-    formulas = _Formulas.of(experiment, devices)
+    formulas = _StepFormulas.of(experiment, devices)
     fitting = []
-    for sharding in meshes(experiment, len(devices)):
+    for sharding in possible_meshes(experiment, len(devices)):
         for remat in _POLICIES:
             if formulas.least_bytes(sharding, remat) <= memory:
                 fitting.append(Candidate(sharding, remat, formulas.seconds(sharding, remat)))
@@ -190,8 +189,8 @@ def candidates(experiment: Experiment, topology: str) -> list[Candidate]:
     return sorted(fitting, key=lambda each: (each.seconds, _POLICIES.index(each.remat)))
 
 
-def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
-    """The factorings of the devices over data, fsdp and tensor that the model's and the batch's sizes allow.
+def possible_meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
+    """Return the factorizations of the devices over data, fsdp and tensor that the model's and the batch's sizes allow.
 
     Positions and experts stay divided as the config says.
     """
@@ -210,7 +209,7 @@ def meshes(experiment: Experiment, devices: int) -> list[ShardingConfig]:
 
 
 def _rules_of(fsdp: int, tensor: int, sequence: int) -> str:
-    """The rules that divide what these axes of a mesh are for."""
+    """Return the sharding rules for these axes of a mesh."""
     if sequence > 1:
         return "sp+tp" if tensor > 1 else "sp"
     return "fsdp+tp" if tensor > 1 else "fsdp" if fsdp > 1 else "dp"
@@ -221,8 +220,8 @@ def _divisors(number: int) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Formulas:
-    """Bytes and seconds of a step by formula, to order candidates and to leave out those that cannot fit."""
+class _StepFormulas:
+    """Estimates of the bytes and seconds of a step, to order candidates and to exclude those that cannot fit."""
 
     model: TransformerConfig
     chip_flops: float
@@ -237,15 +236,15 @@ class _Formulas:
     item: int
 
     @classmethod
-    def of(cls, experiment: Experiment, devices: Sequence[jax.Device]) -> "_Formulas":
-        """The sizes of an experiment, over all devices together."""
+    def of(cls, experiment: Experiment, devices: Sequence[jax.Device]) -> "_StepFormulas":
+        """Return the sizes of an experiment, over all devices together."""
         assembly = assemble(experiment, Path(), make_placement(ShardingConfig(), devices[:1]), synthetic=True)
         abstract, batch = assembly.abstract, abstract_batch(assembly.task)
-        sizes = split_arguments({"state": abstract, "parameters": abstract.variables.params})
+        sizes = argument_bytes({"state": abstract, "parameters": abstract.variables.params})
         names = leaves_by_path(assembly.model.axes().params, is_axis_names)
         leaves = leaves_by_path(abstract.variables.params).items()
-        of_experts = split_arguments({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
-        chip = chip_of(devices[0]) or TOPOLOGIES["v5e"]
+        of_experts = argument_bytes({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
+        chip = chip_of(devices[0]) or TPU_CHIPS["v5e"]
         return cls(
             model=experiment.model,
             chip_flops=chip.flops,
@@ -262,12 +261,12 @@ class _Formulas:
 
     @property
     def layers(self) -> int:
-        """All layers, of an encoder-decoder both sides'."""
+        """The number of layers, of encoder and decoder together."""
         names = ("layers", "encoder_layers", "decoder_layers")
         return sum(getattr(self.model, name, 0) for name in names)
 
     def least_bytes(self, sharding: ShardingConfig, remat: Remat) -> float:
-        """A lower bound of a device's bytes: the state, the gradients, and what the policy keeps of every layer.
+        """Return a lower bound of the bytes per device: state, gradients, and the activations that the policy saves.
 
         Kept of a token and a layer are at least its input and, by the policy, attention's output; queries, keys,
         values and the feed-forward network's hidden layer; twice the width more without rematerialization.
@@ -289,7 +288,7 @@ class _Formulas:
         return (self.state + self.parameters) * own + tokens * self.layers * kept * self.item
 
     def seconds(self, sharding: ShardingConfig, remat: Remat) -> float:
-        """Operations over their rate, and the bytes of the collectives of each axis over that of all links.
+        """Return the seconds of compute, plus those of the collectives of each axis over all links.
 
         Divided parameters are gathered twice for each microbatch and their gradients scattered once; whole ones have
         their gradients summed once; each layer's two halves are summed over `tensor` forwards and backwards. The

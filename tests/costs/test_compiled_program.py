@@ -12,9 +12,22 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from tests.costs.small_decoder import Training, training
-from transformer.costs.execution import Exchange, endless, exchanges, executed, moved
-from transformer.costs.hlo import Module, parse
-from transformer.costs.program import Program, Total, fingerprint, read_program, split_arguments, totals
+from transformer.costs.compiled_program import (
+    CollectiveTotal,
+    CompiledProgram,
+    analyze_program,
+    argument_bytes,
+    collective_totals,
+    fingerprint,
+)
+from transformer.costs.hlo_execution import (
+    ExecutedCollective,
+    bytes_moved,
+    executed_collectives,
+    executed_instructions,
+    loops_without_trip_count,
+)
+from transformer.costs.hlo_parser import HloModule, parse_hlo
 from transformer.models.decoder import DecoderConfig
 from transformer.training.partitioning import ShardingConfig
 
@@ -42,9 +55,9 @@ def test_a_sum_in_a_loop_of_five_in_a_loop_of_three_counts_fifteen_times(mesh: M
         outer = lambda carry, _: (jnp.cos(jax.lax.scan(inner, carry, length=5)[0]), None)  # noqa: E731
         return jax.lax.scan(outer, x, length=3)[0]
 
-    (found,) = read_program(compiled(each_device(mesh, sums), (8, 6)), mesh).collectives
+    (found,) = analyze_program(compiled(each_device(mesh, sums), (8, 6)), mesh).collectives
     # One row of six numbers on every device.
-    assert (found.kind, found.bytes, found.participants, found.axes, found.times) == (
+    assert (found.kind, found.bytes, found.participants, found.axes, found.executions) == (
         "all-reduce",
         6 * 4,
         4,
@@ -78,8 +91,14 @@ def rotate(x: jax.Array) -> jax.Array:
 def test_bytes_and_devices_of_each_kind(
     mesh: Mesh, function: Callable[..., Any], kind: str, size: int, participants: int, axes: tuple[str, ...]
 ) -> None:
-    (found,) = read_program(compiled(each_device(mesh, function), (24, 6)), mesh).collectives
-    assert (found.kind, found.bytes, found.participants, found.axes, found.times) == (kind, size, participants, axes, 1)
+    (found,) = analyze_program(compiled(each_device(mesh, function), (24, 6)), mesh).collectives
+    assert (found.kind, found.bytes, found.participants, found.axes, found.executions) == (
+        kind,
+        size,
+        participants,
+        axes,
+        1,
+    )
 
 
 def test_collectives_of_one_kind_and_axes_add_up(mesh: Mesh) -> None:
@@ -87,8 +106,11 @@ def test_collectives_of_one_kind_and_axes_add_up(mesh: Mesh) -> None:
         x = jax.lax.scan(lambda carry, _: (jnp.sin(jax.lax.psum(carry, "data")), None), x, length=7)[0]
         return jax.lax.psum(jnp.cos(jax.lax.psum(jnp.exp(x), "data")), "tensor")
 
-    found = totals(read_program(compiled(each_device(mesh, several), (24, 6)), mesh).collectives)
-    assert found == {("all-reduce", ("data",)): Total(8, 8 * 72), ("all-reduce", ("tensor",)): Total(1, 72)}
+    found = collective_totals(analyze_program(compiled(each_device(mesh, several), (24, 6)), mesh).collectives)
+    assert found == {
+        ("all-reduce", ("data",)): CollectiveTotal(8, 8 * 72),
+        ("all-reduce", ("tensor",)): CollectiveTotal(1, 72),
+    }
     assert list(found) == [("all-reduce", ("data",)), ("all-reduce", ("tensor",))]
 
 
@@ -97,18 +119,18 @@ def test_of_two_branches_the_dearer_counts(mesh: Mesh) -> None:
         dear = lambda x: jax.lax.scan(lambda carry, _: (jax.lax.psum(carry, "data") / 3, None), x, length=6)[0]  # noqa: E731
         return jax.lax.cond(x[0, 0] > 0, lambda x: jax.lax.psum(x, "tensor"), dear, x)
 
-    (found,) = read_program(compiled(each_device(mesh, chosen), (24, 6)), mesh).collectives
-    assert (found.axes, found.times) == (("data",), 6)
+    (found,) = analyze_program(compiled(each_device(mesh, chosen), (24, 6)), mesh).collectives
+    assert (found.axes, found.executions) == (("data",), 6)
 
 
 def test_a_loop_without_an_end_in_sight_counts_once_and_is_named(mesh: Mesh) -> None:
     def until(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda x: jnp.sum(x) < 100, lambda x: jax.lax.psum(x, "data"), x)
 
-    program = read_program(compiled(each_device(mesh, until), (24, 6)), mesh)
-    assert [each.times for each in program.collectives] == [1]
-    assert len(program.endless) == 1
-    assert "while" in program.endless[0]
+    program = analyze_program(compiled(each_device(mesh, until), (24, 6)), mesh)
+    assert [each.executions for each in program.collectives] == [1]
+    assert len(program.loops_without_trip_count) == 1
+    assert "while" in program.loops_without_trip_count[0]
 
 
 def without_trip_counts(text: str) -> str:
@@ -140,9 +162,9 @@ def test_a_loop_turns_as_often_as_its_counter_says(
 
     made = compiled(function, (3, 3))
     assert int(made(jnp.eye(3))[0]) == turns
-    module = parse(without_trip_counts(made.as_text() or ""))
-    assert {run.times for run in executed(module)} == {1, turns}
-    assert endless(module) == ()
+    module = parse_hlo(without_trip_counts(made.as_text() or ""))
+    assert {run.executions for run in executed_instructions(module)} == {1, turns}
+    assert loops_without_trip_count(module) == ()
 
 
 @pytest.mark.parametrize("unknown", ["start", "step", "bound"])
@@ -152,21 +174,21 @@ def test_a_loop_whose_counter_depends_on_data_is_named(unknown: str) -> None:
         advance = lambda loop: (loop[0] + step, jnp.sin(loop[1]))  # noqa: E731
         return jax.lax.while_loop(lambda loop: loop[0] < bound + 9, advance, (jnp.int32(start), x))[1]
 
-    module = parse(without_trip_counts(compiled(function, (3, 3)).as_text() or ""))
-    assert {run.times for run in executed(module)} == {1}
-    assert len(endless(module)) == 1
+    module = parse_hlo(without_trip_counts(compiled(function, (3, 3)).as_text() or ""))
+    assert {run.executions for run in executed_instructions(module)} == {1}
+    assert len(loops_without_trip_count(module)) == 1
 
 
 def test_bytes_through_memory_of_one_product(mesh: Mesh) -> None:
-    program = read_program(compiled(lambda x, y: x @ y, (30, 50), (50, 70)), mesh)
-    assert program.moved == 4 * (30 * 50 + 50 * 70 + 30 * 70)
+    program = analyze_program(compiled(lambda x, y: x @ y, (30, 50), (50, 70)), mesh)
+    assert program.bytes_moved == 4 * (30 * 50 + 50 * 70 + 30 * 70)
     assert program.arguments == 4 * (30 * 50 + 50 * 70)
     assert program.outputs == 4 * 30 * 70
     assert program.aliased == 0
 
 
 def test_the_peak_counts_once_what_arguments_and_outputs_share() -> None:
-    assert Program(100, 40, 30, 7, 5, 0, (), (), (), "").peak == 100 + (40 - 30) + 7 + 5
+    assert CompiledProgram(100, 40, 30, 7, 5, 0, (), (), (), "").peak_bytes == 100 + (40 - 30) + 7 + 5
 
 
 DECODER = DecoderConfig(layers=2, width=16, heads=2, feed_forward=32, max_length=8)
@@ -174,16 +196,16 @@ SHARDING = ShardingConfig(fsdp=2, tensor=2, data=1, rules="fsdp+tp")
 
 
 @functools.cache
-def trained(layers: int) -> tuple[Training, Program]:
+def trained(layers: int) -> tuple[Training, CompiledProgram]:
     config = dataclasses.replace(DECODER, layers=layers)
     made = training(config, SHARDING, jax.devices()[:4], rows=4)
-    return made, read_program(made.lowered().compile(), made.placement.mesh)
+    return made, analyze_program(made.lowered().compile(), made.placement.mesh)
 
 
 def test_arguments_are_parameters_optimizer_and_batch() -> None:
     made, program = trained(2)
     state = made.state
-    split = split_arguments(
+    split = argument_bytes(
         {
             "parameters": state.variables,
             "optimizer": state.optimizers,
@@ -206,7 +228,7 @@ def test_bytes_of_a_divided_array_are_its_shards() -> None:
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:8])
     divided = jax.ShapeDtypeStruct((8, 6), jnp.bfloat16, sharding=NamedSharding(mesh, P("data", "tensor")))
     whole = jax.ShapeDtypeStruct((8, 6), jnp.float32, sharding=NamedSharding(mesh, P()))
-    assert split_arguments({"a": {"x": divided, "y": whole}, "b": jax.ShapeDtypeStruct((3,), jnp.int8)}) == {
+    assert argument_bytes({"a": {"x": divided, "y": whole}, "b": jax.ShapeDtypeStruct((3,), jnp.int8)}) == {
         "a": 2 * 3 * 2 + 8 * 6 * 4,
         "b": 3,
     }
@@ -217,15 +239,18 @@ def test_twice_the_layers_have_twice_the_layers_share_of_everything() -> None:
     """Cost = rest + layers x one layer, so that from 4 to 8 layers it grows twice as much as from 2 to 4."""
     (two, two_program), (four, four_program), (eight, eight_program) = trained(2), trained(4), trained(8)
     assert eight.flops - four.flops == 2 * (four.flops - two.flops) > 0
-    more, much_more = four_program.moved - two_program.moved, eight_program.moved - four_program.moved
+    more, much_more = (
+        four_program.bytes_moved - two_program.bytes_moved,
+        eight_program.bytes_moved - four_program.bytes_moved,
+    )
     assert more > 0
     assert much_more == pytest.approx(2 * more, rel=0.02)
-    counts = [totals(each.collectives) for each in (two_program, four_program, eight_program)]
+    counts = [collective_totals(each.collectives) for each in (two_program, four_program, eight_program)]
     assert counts[0].keys() == counts[1].keys() == counts[2].keys()
-    layers = {key for key in counts[0] if counts[1][key].times > counts[0][key].times}
+    layers = {key for key in counts[0] if counts[1][key].executions > counts[0][key].executions}
     assert {axes for _, axes in layers} >= {("fsdp",), ("tensor",)}
     for key in counts[0]:
-        for field in Total._fields:
+        for field in CollectiveTotal._fields:
             first, second, third = (getattr(count[key], field) for count in counts)
             assert third - second == 2 * (second - first) >= 0, (key, field)
 
@@ -357,28 +382,28 @@ ENTRY %main (u: bf16[8,128], v: f32[256,128]) -> f32[256,128] {
 
 
 @pytest.fixture(scope="module")
-def fused() -> Module:
-    return parse(FUSED)
+def fused() -> HloModule:
+    return parse_hlo(FUSED)
 
 
-def test_a_fused_collective_counts_once_and_a_start_with_its_end(fused: Module) -> None:
+def test_a_fused_collective_counts_once_and_a_start_with_its_end(fused: HloModule) -> None:
     """From 4 to 14 the loop turns 10 times."""
-    assert list(exchanges(fused)) == [
-        Exchange("all-gather", 2 * 8 * 128 * 2, ((0, 1), (2, 3)), 10, True, ""),
-        Exchange("reduce-scatter", 256 * 128 * 4, ((0, 2), (1, 3)), 10, False, ""),
-        Exchange("collective-permute", 8 * 128 * 2, ((0, 1), (1, 0)), 10, True, ""),
+    assert list(executed_collectives(fused)) == [
+        ExecutedCollective("all-gather", 2 * 8 * 128 * 2, ((0, 1), (2, 3)), 10, True, ""),
+        ExecutedCollective("reduce-scatter", 256 * 128 * 4, ((0, 2), (1, 3)), 10, False, ""),
+        ExecutedCollective("collective-permute", 8 * 128 * 2, ((0, 1), (1, 0)), 10, True, ""),
     ]
-    assert endless(fused) == ()
+    assert loops_without_trip_count(fused) == ()
 
 
-def test_a_loop_that_takes_two_shards_a_turn_turns_half_as_often(fused: Module) -> None:
+def test_a_loop_that_takes_two_shards_a_turn_turns_half_as_often(fused: HloModule) -> None:
     """XLA's windowed einsums: a shard is multiplied while the next two travel."""
-    by_two = parse(FUSED.replace("%one = s32[] constant(1)", "%one = s32[] constant(2)"))
-    assert [each.times for each in exchanges(by_two)] == [5, 5, 5]
+    by_two = parse_hlo(FUSED.replace("%one = s32[] constant(1)", "%one = s32[] constant(2)"))
+    assert [each.executions for each in executed_collectives(by_two)] == [5, 5, 5]
 
 
-def test_bytes_through_memory_of_fused_collectives(fused: Module) -> None:
-    found = {run.instruction.name: moved(fused, run) for run in executed(fused)}
+def test_bytes_through_memory_of_fused_collectives(fused: HloModule) -> None:
+    found = {run.instruction.name: bytes_moved(fused, run) for run in executed_instructions(fused)}
     small, large = 8 * 128 * 2, 256 * 128 * 4
     # What starts reads its operand and writes the result; what goes on moves its other work; what ends, nothing.
     assert [found[name] for name in ("begin", "during", "gathered")] == [3 * small, 2 * large, 0]
@@ -423,8 +448,8 @@ ENTRY %main (x: f32[10,64], y: f32[64], z: s32[]) -> (f32[10,64], f32[64]) {
 
 
 def test_of_slices_only_the_slice_is_moved() -> None:
-    module = parse(IN_PLACE)
-    found = {run.instruction.name: moved(module, run) for run in executed(module)}
+    module = parse_hlo(IN_PLACE)
+    found = {run.instruction.name: bytes_moved(module, run) for run in executed_instructions(module)}
     row, index = 64 * 4, 4
     assert found["sliced"] == row + index + row
     assert found["seen"] == 2 * row + 2 * index

@@ -1,4 +1,4 @@
-"""What a compiled program does when it runs: how often each instruction, the bytes it moves, what devices exchange.
+"""How often each instruction of a compiled program runs, the bytes it moves, and its collectives.
 
 Bytes moved through a device's main memory follow a model, as the program does not state them: every instruction that
 runs reads its operands from main memory and writes its result to it, once each time. Within a fusion nothing is
@@ -11,9 +11,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from transformer.costs.hlo import Array, Computation, Instruction, Module, groups, pairs
+from transformer.costs.hlo_parser import (
+    HloArray,
+    HloComputation,
+    HloInstruction,
+    HloModule,
+    replica_groups,
+    source_target_pairs,
+)
 
-KINDS = (
+COLLECTIVE_OPCODES = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
@@ -47,65 +54,69 @@ _NO_KERNELS = ("AllocateBuffer", "AsyncCollectiveDone", "AsyncCollectiveStart", 
 _SLICES = ("dynamic-slice", "gather", "slice")
 
 
-class Executed(NamedTuple):
-    """One instruction, where it stands, how often it runs, and whether it runs beside others."""
+class ExecutedInstruction(NamedTuple):
+    """An instruction, its computation, how often it runs, and whether it overlaps with other work."""
 
-    computation: Computation
-    instruction: Instruction
-    times: int
-    beside: bool
+    computation: HloComputation
+    instruction: HloInstruction
+    executions: int
+    overlapped: bool
 
 
-class Exchange(NamedTuple):
-    """One collective of the program: bytes a device each time, the groups of devices (of a permute its pairs)."""
+class ExecutedCollective(NamedTuple):
+    """A collective: bytes per device and execution, and the groups of devices (of a permute the device pairs)."""
 
     kind: str
     bytes: int
     groups: tuple[tuple[int, ...], ...]
-    times: int
-    beside: bool
+    executions: int
+    overlapped: bool
     source: str
 
 
-def executed(module: Module) -> Iterator[Executed]:
-    """Every instruction that runs, but those within fusions; loops multiply, and nested loops multiply each other.
+def executed_instructions(module: HloModule) -> Iterator[ExecutedInstruction]:
+    """Iterate over all instructions that run, except those within fusions; executions of nested loops multiply.
 
-    Of a conditional's branches the one that moves the most bytes is taken. A loop of unknown trip count counts once:
-    `endless` names it.
+    Of a conditional's branches the one that moves the most bytes is taken. A loop without a known trip count counts
+    once and is listed by `loops_without_trip_count`.
     """
-    return _run(module, module.entry, 1, beside=False)
+    return _execute(module, module.entry, 1, overlapped=False)
 
 
-def endless(module: Module) -> tuple[str, ...]:
-    """The loops whose trip count neither the compiler nor their condition gives."""
-    loops = [each for each in executed(module) if each.instruction.opcode == "while"]
+def loops_without_trip_count(module: HloModule) -> tuple[str, ...]:
+    """List the loops whose trip count neither the compiler nor their condition gives."""
+    loops = [each for each in executed_instructions(module) if each.instruction.opcode == "while"]
     return tuple(
         each.instruction.source or each.instruction.name
         for each in loops
-        if trips(module, each.computation, each.instruction) is None
+        if trip_count(module, each.computation, each.instruction) is None
     )
 
 
-def _run(module: Module, computation: Computation, times: int, *, beside: bool) -> Iterator[Executed]:
+def _execute(
+    module: HloModule, computation: HloComputation, executions: int, *, overlapped: bool
+) -> Iterator[ExecutedInstruction]:
     for instruction in computation.instructions.values():
-        yield Executed(computation, instruction, times, beside)
+        yield ExecutedInstruction(computation, instruction, executions, overlapped)
         called = [module.computations[name] for name in instruction.called]
         match instruction.opcode:
             case "while":
-                turns = trips(module, computation, instruction)
+                iterations = trip_count(module, computation, instruction)
                 for part in called:
-                    yield from _run(module, part, times * (1 if turns is None else turns), beside=beside)
+                    yield from _execute(
+                        module, part, executions * (1 if iterations is None else iterations), overlapped=overlapped
+                    )
             case "conditional":
-                runs = [list(_run(module, branch, times, beside=beside)) for branch in called]
-                yield from max(runs, key=lambda run: sum(each.times * moved(module, each) for each in run))
+                runs = [list(_execute(module, branch, executions, overlapped=overlapped)) for branch in called]
+                yield from max(runs, key=lambda run: sum(each.executions * bytes_moved(module, each) for each in run))
             case "call":
-                yield from _run(module, called[0], times, beside=beside)
+                yield from _execute(module, called[0], executions, overlapped=overlapped)
             case "async-start" | "call-start" | "fusion-start":
-                yield from _run(module, called[0], times, beside=True)
+                yield from _execute(module, called[0], executions, overlapped=True)
 
 
-def trips(module: Module, caller: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs: what the compiler says, or what its counter gives; None where neither does.
+def trip_count(module: HloModule, caller: HloComputation, loop: HloInstruction) -> int | None:
+    """Return how often the body of a `while` runs, from the compiler or from its counter; None if neither is known.
 
     A counter is an integer of the loop's tuple: the caller gives its start, the condition compares it, or a multiple of
     it, with a constant, and the body adds a constant. That need not be 1: XLA's loops of windowed einsums take two
@@ -132,11 +143,11 @@ def trips(module: Module, caller: Computation, loop: Instruction) -> int | None:
     if start is None or start.element is not None or after is None or after[:2] != (counter.element, 1):
         return None
     first, step = counter.factor * start.constant + counter.constant, counter.factor * after.constant
-    return _turns(first, step, bound.constant, direction)
+    return _iterations(first, step, bound.constant, direction)
 
 
-def _carried(module: Module, caller: Computation, name: str) -> tuple[Computation, Instruction]:
-    """What a loop begins with, and the computation that makes it: CPUs' compiler calls small loops from elsewhere."""
+def _carried(module: HloModule, caller: HloComputation, name: str) -> tuple[HloComputation, HloInstruction]:
+    """Return the initial value of a loop and its computation: the CPU compiler calls small loops from elsewhere."""
     carried = caller.instructions[name]
     if carried.opcode == "parameter":
         for computation in module.computations.values():
@@ -149,8 +160,8 @@ def _carried(module: Module, caller: Computation, name: str) -> tuple[Computatio
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 
 
-def _turns(first: int, step: int, bound: int, direction: str) -> int | None:
-    """How many of first, first + step, ... come before one that is not `direction` the bound; None if none ever is."""
+def _iterations(first: int, step: int, bound: int, direction: str) -> int | None:
+    """Count the values first, first + step, ... that satisfy `direction` bound; None if the loop never ends."""
     match direction:
         case "LT" if step > 0:
             return len(range(first, bound, step))
@@ -166,15 +177,17 @@ def _turns(first: int, step: int, bound: int, direction: str) -> int | None:
 
 
 class _Linear(NamedTuple):
-    """An integer: `constant`, and where there is an `element` of a loop's tuple `factor` times that element."""
+    """The integer `constant` + `factor` x an `element` of the loop's tuple (if there is one)."""
 
     element: int | None
     factor: int
     constant: int
 
 
-def _linear(module: Module, computation: Computation, name: str, given: Mapping[str, _Linear | None]) -> _Linear | None:
-    """The integer that an instruction makes of its loop's tuple; `given` are a fusion's parameters; None if unlike."""
+def _linear(
+    module: HloModule, computation: HloComputation, name: str, given: Mapping[str, _Linear | None]
+) -> _Linear | None:
+    """Express an instruction as a `_Linear`, with a fusion's parameters `given`; None if it is not linear."""
     made = computation.instructions[name]
     match made.opcode:
         case "constant":
@@ -203,53 +216,53 @@ def _linear(module: Module, computation: Computation, name: str, given: Mapping[
 
 
 def _inside(
-    module: Module, computation: Computation, fusion: Instruction, given: Mapping[str, _Linear | None]
-) -> tuple[Computation, dict[str, _Linear | None]]:
-    """The computation of a fusion, and the integers that its parameters are."""
+    module: HloModule, computation: HloComputation, fusion: HloInstruction, given: Mapping[str, _Linear | None]
+) -> tuple[HloComputation, dict[str, _Linear | None]]:
+    """Return the computation of a fusion, and its parameters as `_Linear` integers."""
     inner = module.computations[fusion.called[0]]
     outside = zip(inner.parameters(), fusion.operands, strict=True)
     return inner, {parameter.name: _linear(module, computation, name, given) for parameter, name in outside}
 
 
-def _attribute(instruction: Instruction, name: str) -> str:
-    """The attribute `name`, a word or the name of a computation."""
+def _attribute(instruction: HloInstruction, name: str) -> str:
+    """Return the attribute `name`: a word or the name of a computation."""
     match = re.search(rf"\b{name}=%?([\w.$-]+)", instruction.attributes)
     assert match is not None
     return match[1]
 
 
-def exchanges(module: Module) -> Iterator[Exchange]:
-    """Every collective that runs, each once: of a start and its end the start, of a fused one the whole.
+def executed_collectives(module: HloModule) -> Iterator[ExecutedCollective]:
+    """Iterate over the collectives that run, each once: the start of an asynchronous pair, the whole of a fused one.
 
-    On TPUs a collective that runs beside others is fused with them: one fusion starts it, those in between and the one
-    that ends it repeat it under the same channel, and only the first counts. An all-reduce of which every device keeps
-    its own part is one fusion too, and is the reduce-scatter that it is run as.
+    On TPUs an overlapped collective is fused with other work: one fusion starts it, and the fusions up to its end
+    repeat it under the same channel, so that only the first counts. An all-reduce of which every device keeps its own
+    part is one fusion too, and counts as the reduce-scatter that it runs as.
     """
     started = _started(module)
-    for computation, instruction, times, beside in executed(module):
+    for computation, instruction, executions, overlapped in executed_instructions(module):
         if instruction.opcode != "fusion":
-            yield from _exchange(module, computation, instruction, times, beside=beside)
+            yield from _exchange(module, computation, instruction, executions, overlapped=overlapped)
             continue
         for inner in _within(module, module.computations[instruction.called[0]]):
             starts = any(each.target == "AsyncCollectiveStart" for each in inner.instructions.values())
             for each in inner.instructions.values():
                 if not starts and each.number("channel_id") in started:
                     continue
-                for exchange in _exchange(module, inner, each, times, beside=beside or starts):
+                for exchange in _exchange(module, inner, each, executions, overlapped=overlapped or starts):
                     scattered = exchange.kind == "all-reduce" and inner.name.startswith("all-reduce-scatter")
                     yield exchange._replace(kind="reduce-scatter") if scattered else exchange
 
 
-def _within(module: Module, fused: Computation) -> Iterator[Computation]:
-    """The computation of a fusion, and those of the fusions in it."""
+def _within(module: HloModule, fused: HloComputation) -> Iterator[HloComputation]:
+    """Iterate over the computation of a fusion and those of the fusions in it."""
     yield fused
     for instruction in fused.instructions.values():
         if instruction.opcode == "fusion":
             yield from _within(module, module.computations[instruction.called[0]])
 
 
-def _started(module: Module) -> frozenset[int]:
-    """The channels of the collectives that a fusion starts and others end."""
+def _started(module: HloModule) -> frozenset[int]:
+    """Return the channels of the collectives that one fusion starts and another ends."""
     channels = set()
     for computation in module.computations.values():
         if any(each.target == "AsyncCollectiveStart" for each in computation.instructions.values()):
@@ -257,38 +270,38 @@ def _started(module: Module) -> frozenset[int]:
     return frozenset(channel for channel in channels if channel is not None)
 
 
-def _kind(instruction: Instruction) -> str | None:
+def _kind(instruction: HloInstruction) -> str | None:
     kind = instruction.opcode.removesuffix("-start")
-    return kind if kind in KINDS else None
+    return kind if kind in COLLECTIVE_OPCODES else None
 
 
 def _exchange(
-    module: Module, computation: Computation, instruction: Instruction, times: int, *, beside: bool
-) -> Iterator[Exchange]:
+    module: HloModule, computation: HloComputation, instruction: HloInstruction, executions: int, *, overlapped: bool
+) -> Iterator[ExecutedCollective]:
     kind = _kind(instruction)
     if kind is None:
         return
     size = sum(array.bytes for name in instruction.operands for array in computation.instructions[name].arrays)
-    beside = beside or instruction.opcode.endswith("-start")
+    overlapped = overlapped or instruction.opcode.endswith("-start")
     permutes = kind == "collective-permute"
-    among = pairs(instruction) if permutes else groups(instruction, module.devices)
+    among = source_target_pairs(instruction) if permutes else replica_groups(instruction, module.devices)
     among = tuple(group for group in among if len(set(group)) > 1)
     if among:
         whole = size * len(among[0]) if kind == "all-gather" else size
-        yield Exchange(kind, whole, among, times, beside, instruction.source)
+        yield ExecutedCollective(kind, whole, among, executions, overlapped, instruction.source)
 
 
-def moved(module: Module, run: Executed) -> int:
-    """The bytes that one execution of an instruction reads from main memory and writes to it, by the model above."""
+def bytes_moved(module: HloModule, run: ExecutedInstruction) -> int:
+    """Return the bytes that one execution reads from and writes to main memory, by the model above."""
     computation, instruction = run.computation, run.instruction
     opcode = instruction.opcode
     if opcode in _MOVES_NOTHING or opcode.endswith(("-start", "-update")) or instruction.target in _NO_KERNELS:
         return 0
     operands = [computation.instructions[name] for name in instruction.operands]
     if opcode.endswith("-done"):
-        return _moved_beside(computation, instruction, operands[0])
+        return _bytes_moved_asynchronously(computation, instruction, operands[0])
     if opcode == "fusion":
-        return _moved_by_fusion(module, computation, instruction)
+        return _bytes_moved_by_fusion(module, computation, instruction)
     if opcode in _SLICES:
         return 2 * _stored(instruction.arrays) + sum(_stored(each.arrays) for each in operands[1:])
     if opcode in ("dynamic-update-slice", "scatter"):
@@ -298,13 +311,13 @@ def moved(module: Module, run: Executed) -> int:
     return _stored(instruction.arrays) + sum(_stored(each.arrays) for each in operands)
 
 
-def _stored(arrays: tuple[Array, ...]) -> int:
-    """What arrays take in main memory."""
+def _stored(arrays: tuple[HloArray, ...]) -> int:
+    """Return the bytes of arrays in main memory."""
     return sum(array.stored for array in arrays if array.space == 0)
 
 
-def _moved_beside(computation: Computation, end: Instruction, start: Instruction) -> int:
-    """A copy, a slice or a collective that runs beside others, counted where it ends."""
+def _bytes_moved_asynchronously(computation: HloComputation, end: HloInstruction, start: HloInstruction) -> int:
+    """Return the bytes of an asynchronous copy, slice or collective, which counts at its end."""
     if not start.opcode.endswith("-start") or start.opcode in ("async-start", "call-start", "fusion-start"):
         return 0  # What it calls is counted.
     source = computation.instructions[start.operands[0]].arrays
@@ -314,7 +327,7 @@ def _moved_beside(computation: Computation, end: Instruction, start: Instruction
     return read + _stored(end.arrays)
 
 
-def _moved_by_fusion(module: Module, computation: Computation, fusion: Instruction) -> int:
+def _bytes_moved_by_fusion(module: HloModule, computation: HloComputation, fusion: HloInstruction) -> int:
     inner = module.computations[fusion.called[0]]
     targets = {each.target for each in inner.instructions.values()}
     if "AsyncCollectiveDone" in targets:
@@ -332,7 +345,7 @@ def _moved_by_fusion(module: Module, computation: Computation, fusion: Instructi
     return read + sum(_written(inner, root, array) for root, array in zip(roots, fusion.arrays, strict=True))
 
 
-def _written(inner: Computation, root: Instruction, array: Array) -> int:
+def _written(inner: HloComputation, root: HloInstruction, array: HloArray) -> int:
     while root.opcode == "bitcast":
         root = inner.instructions[root.operands[0]]
     if array.space != 0 or root.opcode == "parameter":
@@ -343,8 +356,8 @@ def _written(inner: Computation, root: Instruction, array: Array) -> int:
     return array.stored
 
 
-def _read(module: Module, inner: Computation, name: str) -> int:
-    """How many bytes of a value those that use it within a fusion read, each for itself."""
+def _read(module: HloModule, inner: HloComputation, name: str) -> int:
+    """Return the bytes that the users of a value within a fusion read of it, summed over the users."""
     whole = sum(array.stored for array in inner.instructions[name].arrays)
     handed_on = any(user.opcode == "tuple" for user in inner.users[name])
     total = 0

@@ -1,8 +1,8 @@
-"""Where a decoder's step spends its time, part by part, beside what the machine can do.
+"""The time of a decoder's training step by part, compared with the peak rates of the machine.
 
-`python -m transformer.benchmarks.programs.parts SETTINGS`; SETTINGS are those of decoder_step. Each part is compiled by
-itself with its gradient, and timed for all layers together; a product of two large matrices and a copy, timed in turn
-with the parts, are the machine's own rates.
+`python -m transformer.benchmarks.programs.step_breakdown SETTINGS`; SETTINGS are those of decoder_step. Each part is
+compiled by itself with its gradient, and timed for all layers together. A product of two large matrices and a copy,
+timed in alternation with the parts, give the machine's own rates.
 """
 
 import functools
@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.masks import Mask
-from transformer.benchmarks.programs.decoder_step import OPTIMIZER, stepping
-from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.programs.decoder_step import OPTIMIZER, compile_training_step
+from transformer.benchmarks.programs.program_main import program_main
 from transformer.layers.embedding import Embedding
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import Functional
@@ -25,23 +25,23 @@ from transformer.layers.transformer_config import TransformerConfig
 from transformer.tasks.losses import token_loss
 from transformer.training.optimizer import hyperparameters, make_optimizer
 
-SIDE, COPIED = 2048, 2**24  # of the square matrices; floats
+MATRIX_SIZE, COPY_SIZE = 2048, 2**24  # of the square matrices; floats
 
 
-class Part(NamedTuple):
-    """A function with its arguments, and how often a step does the like."""
+class TimedPart(NamedTuple):
+    """A function with its arguments, and how often a step runs it."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     times: int
 
 
-def parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[str, Part]]:
-    """The parts of a step by name, the machine's own rates first."""
+def step_parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[str, TimedPart]]:
+    """Iterate over the parts of a step by name, the machine's own rates first."""
     rows, context, width, layers = (settings[name] for name in ("rows", "context", "width", "layers"))
-    square = jax.random.normal(key, (SIDE, SIDE))
-    yield "machine: product of matrices", Part(jnp.matmul, (square, square), 1)
-    yield "machine: copy", Part(lambda x: x + 1, (jnp.zeros(COPIED),), 1)
+    square = jax.random.normal(key, (MATRIX_SIZE, MATRIX_SIZE))
+    yield "machine: matmul", TimedPart(jnp.matmul, (square, square), 1)
+    yield "machine: copy", TimedPart(lambda x: x + 1, (jnp.zeros(COPY_SIZE),), 1)
     config = TransformerConfig(
         width=width, heads=settings["heads"], feed_forward=settings["feed_forward"], max_length=context
     )
@@ -62,7 +62,7 @@ def parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[str, Pa
     table = functools.partial(Embedding, settings["vocabulary"], width)
     for name, times, make, call in (
         ("attention", layers, lambda b: MultiHeadAttention(config, cross=False, builder=b), attention),
-        ("feed-forward layers", layers, lambda b: feed_forward(bias=True, builder=b), lambda module, x: module(x)),
+        ("feed-forward", layers, lambda b: feed_forward(bias=True, builder=b), lambda module, x: module(x)),
         ("norms", 2 * layers + 1, lambda b: LayerNorm(width, builder=b), lambda module, x: module(x)),
         ("embedding", 1, lambda b: table(builder=b), embedding),
         ("vocabulary head and loss", 1, lambda b: table(builder=b), head),
@@ -70,25 +70,25 @@ def parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[str, Pa
         yield name, _with_gradient(Functional(make), call, key, x_BxTxE, times)
 
 
-def _with_gradient(module: Functional, call: Callable, key: jax.Array, x_BxTxE: jax.Array, times: int) -> Part:
+def _with_gradient(module: Functional, call: Callable, key: jax.Array, x_BxTxE: jax.Array, times: int) -> TimedPart:
     def scalar(params: Any, x_BxTxE: jax.Array) -> jax.Array:
         y = call(module.bind(params), x_BxTxE)
         return jnp.vdot(y, x_BxTxE) if y.ndim else y
 
-    return Part(jax.value_and_grad(scalar, argnums=(0, 1)), (module.init(key), x_BxTxE), times)
+    return TimedPart(jax.value_and_grad(scalar, argnums=(0, 1)), (module.init(key), x_BxTxE), times)
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """The seconds that each part takes of a step, and the operations and bytes of it that the compiler counts."""
+    """Return the seconds of each part of a step, and its FLOPs and bytes as the compiler counts them."""
     key = jax.random.key(settings["seed"])
-    begin, step, source = stepping(settings)
+    begin, step, source = compile_training_step(settings)
     state, batch = begin(key), jax.device_put(source[0])
     # A copy: the step consumes its state.
     optimizer, params = make_optimizer(OPTIMIZER, steps=1000), jax.tree.map(jnp.copy, state.variables.params)
     hyper = hyperparameters(OPTIMIZER)
-    whole: dict[str, Part] = {
-        **dict(parts(settings, key)),
-        "optimizer": Part(
+    whole: dict[str, TimedPart] = {
+        **dict(step_parts(settings, key)),
+        "optimizer": TimedPart(
             lambda params, moments: optimizer.update(params, moments, params, 0, hyper),
             (params, optimizer.init(params)),
             1,
@@ -96,7 +96,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     }
     compiled = {name: jax.jit(part.function).lower(*part.arguments).compile() for name, part in whole.items()}
     seconds: dict[str, list[float]] = {name: [] for name in [*whole, "whole step"]}
-    for _ in range(settings["warmup"] + settings["steps"]):
+    for _ in range(settings["warmup_steps"] + settings["steps"]):
         for name, part in whole.items():
             began = time.perf_counter()
             jax.block_until_ready(compiled[name](*part.arguments))
@@ -106,13 +106,13 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         seconds["whole step"].append(time.perf_counter() - began)
     work = {name: _work(compiled[name], part.times) for name, part in whole.items()}
     work["whole step"] = _work(step.lower(state, batch).compile(), 1)
-    return {"seconds": {name: each[settings["warmup"] :] for name, each in seconds.items()}, "work": work}
+    return {"seconds": {name: each[settings["warmup_steps"] :] for name, each in seconds.items()}, "work": work}
 
 
 def _work(compiled: Any, times: int) -> dict[str, float]:
     counted = compiled.cost_analysis()
-    return {"operations": times * counted["flops"], "bytes": times * counted["bytes accessed"]}
+    return {"flops": times * counted["flops"], "bytes": times * counted["bytes accessed"]}
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

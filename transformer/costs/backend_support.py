@@ -1,4 +1,4 @@
-"""The page of what each attention backend takes, written from what they declare and what they refuse."""
+"""The support table of the attention backends, written from what they declare and refuse."""
 
 import dataclasses
 import enum
@@ -43,16 +43,16 @@ where blockwise is an alternative. Under a placement, sizes are per device. For 
 """
 
 # How the programs are built, which no declaration says.
-MODES = {Backend.EINSUM: "reverse and forward mode", Backend.XLA: "reverse and forward mode"}
-WEIGHTS = {
+DIFFERENTIATION_MODES = {Backend.EINSUM: "reverse and forward mode", Backend.XLA: "reverse and forward mode"}
+CAPTURE_SOURCES = {
     Backend.EINSUM: "the weights themselves",
     Backend.BLOCKWISE: "recomputed from its own log-sum-exp",
     Backend.SPLASH: "recomputed from the kernel's log-sum-exp, by one more forward pass",
 }
 
 
-def page() -> str:
-    """Write the whole page."""
+def support_page() -> str:
+    """Return the page as Markdown."""
     limits = _limits()
     sections = [_section(backend, limits) for backend in BACKENDS]
     parts = (HEAD, *sections, CHOICE.format(dense=DENSE_LOGITS), _choices())
@@ -64,9 +64,9 @@ def _section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> str:
     decoding = Variant(facts=frozenset({"causal", "query_offset"}))
     column = list(BACKENDS).index(backend)
     properties = {
-        "gradient": MODES.get(backend, "reverse mode"),
+        "gradient": DIFFERENTIATION_MODES.get(backend, "reverse mode"),
         "cached decoding": "no" if unsupported(backend, decoding) else "yes",
-        "weights of captured maps": WEIGHTS.get(backend, "recomputed from a blockwise log-sum-exp"),
+        "weights of captured maps": CAPTURE_SOURCES.get(backend, "recomputed from a blockwise log-sum-exp"),
         **{name: values[column] for name, values in limits.items()},
     }
     rows = {name: [value] for name, value in properties.items()}
@@ -87,13 +87,13 @@ def _limits() -> dict[str, list[str]]:
 
     def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
         good = [value for value, change in probe.items() if not unfit(backend, dataclasses.replace(suits, **change))]
-        return "any" if len(good) == len(probe) else in_words(good, max(probe))
+        return "any" if len(good) == len(probe) else describe_values(good, max(probe))
 
     return {name: [taken(backend, probe) for backend in BACKENDS] for name, probe in probes.items()}
 
 
-def in_words(values: Sequence[Any], largest: Any) -> str:
-    """Words one by one; numbers as the multiples that they are."""
+def describe_values(values: Sequence[Any], largest: Any) -> str:
+    """Describe supported values: words one by one, numbers as multiples."""
     if not values or isinstance(values[0], str) or list(values) != list(range(values[0], values[-1] + 1, values[0])):
         return ", ".join(map(str, values)) or "none"
     multiples = f"multiples of {values[0]}"
@@ -101,7 +101,7 @@ def in_words(values: Sequence[Any], largest: Any) -> str:
 
 
 def _choices() -> str:
-    """What auto chooses for some usual requests on some usual machines."""
+    """List what auto selects for usual requests on usual machines."""
     causal = Variant(facts=frozenset({"causal"}))
     biased = next(position for position, scheme in SCHEMES.items() if scheme.biases)
     requests = {
@@ -125,17 +125,17 @@ def _markdown(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def masks_of_the_table() -> tuple[frozenset[str], ...]:
-    """The masks of the table: each fact alone (with the one that it needs), the usual pairs, and dropout."""
+def table_masks() -> tuple[frozenset[str], ...]:
+    """Return the masks of the table: each fact alone (with the one that it needs), the usual pairs, and dropout."""
     single = [frozenset({fact} | ({NEEDS[fact]} if fact in NEEDS else set())) for fact in (*FACTS, "bias")]
     pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
     return (frozenset(), *single, *(frozenset(pair) for pair in pairs), frozenset({"dropout"}))
 
 
-def combinations() -> Iterable[Variant]:
-    """Every cell of the table, but for the backend."""
+def all_variants() -> Iterable[Variant]:
+    """Iterate over every combination of the table."""
     for score, normalizer, reweighting, position, facts in itertools.product(
-        Score, Normalizer, Reweighting, Position, masks_of_the_table()
+        Score, Normalizer, Reweighting, Position, table_masks()
     ):
         yield Variant(score, normalizer, reweighting, position, facts)
 
@@ -143,7 +143,7 @@ def combinations() -> Iterable[Variant]:
 def _table(backend: Backend) -> str:
     """Write the combinations of a backend as Markdown; long cells are notes below the table."""
     families = (Score, Normalizer, Reweighting, Position)
-    masks = masks_of_the_table()
+    masks = table_masks()
     rows: dict[str, list[tuple[str, ...]]] = {}
     for parts in itertools.product(*families):
         cell = _mask_text(backend, parts, masks)
@@ -159,7 +159,7 @@ def _table(backend: Backend) -> str:
 
 
 def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
-    """The rows as few products of sets: scores and normalizers that share all else are joined."""
+    """Merge rows into few products of sets: scores and normalizers that share all else."""
     boxes: list[tuple[tuple[str, ...], ...]] = [tuple((value,) for value in row) for row in named]
     for axis in range(4):
         joined: dict[tuple, list[str]] = {}
@@ -171,7 +171,7 @@ def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]
 
 
 def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
-    """Some members of a family, in the fewest words."""
+    """Name some members of a family in the fewest words."""
     left = [member.value for member in family if member.value not in values]
     if not left:
         return "every"
@@ -181,7 +181,7 @@ def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
 def _mask_text(
     backend: Backend, parts: tuple[Score, Normalizer, Reweighting, Position], masks: tuple[frozenset[str], ...]
 ) -> str:
-    """Which masks a backend takes with these choices."""
+    """Name the masks that a backend supports with these choices."""
     taken = [facts for facts in masks if unsupported(backend, Variant(*parts, facts)) is None]
     if len(taken) == len(masks):
         return "every mask"

@@ -1,7 +1,7 @@
-"""What a run adds to its bare compiled step: its loop, the capture of its heads, its maps, and what its data needs.
+"""Overhead of a run over its bare compiled step: the training loop, head capture, attention maps, and data.
 
-Each function measures in turn within one process, on the same batches, so that changes of the machine's speed affect
-all alike; it returns the seconds of each measurement by what was measured.
+Each function measures in alternation within one process, on the same batches, so that changes of the machine's speed
+affect all alike. It returns the seconds of each measurement by name.
 """
 
 import dataclasses
@@ -33,16 +33,13 @@ from transformer.training.writers.tensorboard import TensorBoardWriter
 from transformer.training.writers.writer import MultiWriter, Writer
 
 # The capture of a run that records its heads.
-ROWS, EVERY = 8, 100
+CAPTURED_EXAMPLES, CAPTURE_EVERY = 8, 100
 
 Seconds = Mapping[str, list[float]]
 
 
-def of_loop(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
-    """`steps` steps, alone on ready batches, and in the loop with its logging and its making of batches.
-
-    Beside them the making of the batches alone.
-    """
+def time_training_loop(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+    """Time `steps` bare steps on prepared batches, the training loop with logging and data, and the data alone."""
     assembly = assemble(experiment, directory)
     step = on_host_batches(compile_step(experiment, assembly), assembly.placement)
     source = assembly.task.source(experiment.run.seed)
@@ -74,15 +71,15 @@ def of_loop(experiment: Experiment, directory: Path, *, steps: int, repeats: int
     return seconds
 
 
-def of_capture(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
-    """A step without capture; with rows and statistics of every head captured beside it, switched off and on.
+def time_head_capture(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+    """Time a step without capture, and with capture of all heads switched off and on.
 
-    Beside them the mean step of a run that observes one in a hundred.
+    Also returned is the mean step of a run that captures one step in a hundred.
     """
     assembly = assemble(experiment, directory)
     batch = shard_batch(assembly.task.source(experiment.run.seed)[0], assembly.placement)
     sites = tuple(site.name for site in assembly.model.sites)
-    capture = Capture(sites, rows=ROWS, statistics=tuple(STATISTICS.values()))
+    capture = Capture(sites, rows=CAPTURED_EXAMPLES, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=0))
     plain, capturing = compile_step(unobserved, assembly), compile_step(unobserved, assembly, capture)
     kinds = {"plain step": (plain, False), "switched off": (capturing, False), "switched on": (capturing, True)}
@@ -95,11 +92,14 @@ def of_capture(experiment: Experiment, directory: Path, *, steps: int, repeats: 
             if repeat:  # the first compiles
                 seconds[name].append(measured)
     pairs = zip(seconds["switched off"], seconds["switched on"], strict=True)
-    return {**seconds, f"one in {EVERY} on": [((EVERY - 1) * off + on) / EVERY for off, on in pairs]}
+    return {
+        **seconds,
+        f"one in {CAPTURE_EVERY} on": [((CAPTURE_EVERY - 1) * off + on) / CAPTURE_EVERY for off, on in pairs],
+    }
 
 
-def of_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
-    """A step's share of a whole run without maps, and with the maps of its probe batch taken, written and drawn."""
+def time_attention_maps(experiment: Experiment, directory: Path, *, steps: int, repeats: int) -> Seconds:
+    """Time the mean step of a whole run without maps, and with maps computed and written."""
     assembly = assemble(experiment, directory)
     step, config = on_host_batches(compile_step(experiment, assembly), assembly.placement), experiment.run
     probe = compile_probe(

@@ -1,7 +1,7 @@
-"""How long a command of an experiment takes to its first step: `python -m ... .first_step SETTINGS`.
+"""Time a command of an experiment to its first step.
 
-SETTINGS: `config`, the values of an experiment. It is begun in two fresh processes that share a folder of compiled
-programs, empty for the first; each counts from its own beginning, the imports included.
+`python -m transformer.benchmarks.programs.time_to_first_step SETTINGS`: `config`, the values of an experiment. It
+starts in two fresh processes that share a compile cache, empty for the first. Each time includes the imports.
 """
 
 import json
@@ -15,10 +15,10 @@ from typing import Any
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """The seconds from the start of a process to the end of its first step, cold and warm."""
+    """Return the seconds from the start of a process to the end of its first step, with a cold and a warm cache."""
     with tempfile.TemporaryDirectory() as folder:
         cold, warm = _begun(settings, folder), _begun(settings, folder)
-    rows = {"nothing compiled": [cold.pop("seconds")], "found compiled": [warm.pop("seconds")]}
+    rows = {"compile cache miss": [cold.pop("seconds")], "compile cache hit": [warm.pop("seconds")]}
     return {"seconds": rows, **cold}
 
 
@@ -27,7 +27,7 @@ def _begun(settings: dict[str, Any], folder: str) -> dict[str, Any]:
     words = [sys.executable, "-m", __spec__.name, json.dumps({**settings, "began": time.time()})]
     ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise RuntimeError((ended.stderr.strip().splitlines() or ["it said nothing"])[-1])
+        raise RuntimeError((ended.stderr.strip().splitlines() or ["no output"])[-1])
     return json.loads(ended.stdout.strip().splitlines()[-1])
 
 
@@ -49,6 +49,6 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from transformer.benchmarks.programs.process import measured
+    from transformer.benchmarks.programs.program_main import program_main
 
-    measured(lambda settings: _begin(settings) if "began" in settings else measure(settings))
+    program_main(lambda settings: _begin(settings) if "began" in settings else measure(settings))

@@ -1,8 +1,9 @@
-"""Greedy decoding by a decoder of random weights, timed: `python -m transformer.benchmarks.programs.decode SETTINGS`.
+"""Time greedy decoding by a decoder of random weights, with and without a key-value cache.
 
-SETTINGS are the sizes of decoder_step with the length of the `prompt`, the `tokens` generated behind it, whether there
-is a `cache`, and the `repeats` behind the first run, which compiles. Without a cache every token is generated from the
-whole text before it, padded to the next multiple of `padded`: a program for each such width.
+`python -m transformer.benchmarks.programs.greedy_decoding SETTINGS`: the sizes of decoder_step with the length of the
+`prompt`, the number of generated `tokens`, whether to use a `cache`, and the `repeats` after the first run, which
+compiles. Without a cache every token is computed from the whole text before it, padded to the next multiple of
+`padded`, with a program for each such length.
 """
 
 import functools
@@ -15,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.benchmarks.programs.decoder_step import decoder_of
-from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.programs.decoder_step import build_decoder
+from transformer.benchmarks.programs.program_main import program_main
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import Model, Variables, count_parameters
@@ -24,10 +25,10 @@ from transformer.models.model import Model, Variables, count_parameters
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """The seconds a generated token, the prompt's share in them, and the tokens."""
-    model, task = decoder_of(settings)
+    model, task = build_decoder(settings)
     variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
     prompt_BxP = task.source(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
-    decode = cached(model, settings) if settings["cache"] else uncached(model, settings)
+    decode = decode_with_cache(model, settings) if settings["cache"] else decode_without_cache(model, settings)
     seconds = []
     for _ in range(1 + settings["repeats"]):
         began = time.perf_counter()
@@ -41,7 +42,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def cached(model: Model, settings: Mapping[str, Any]) -> Callable[[Variables, np.ndarray], Int[Array, "B T"]]:
+def decode_with_cache(
+    model: Model, settings: Mapping[str, Any]
+) -> Callable[[Variables, np.ndarray], Int[Array, "B T"]]:
     """The generated tokens, by the loop that every way of decoding uses; nothing ends it early."""
 
     @jax.jit
@@ -55,7 +58,9 @@ def cached(model: Model, settings: Mapping[str, Any]) -> Callable[[Variables, np
     return decode
 
 
-def uncached(model: Model, settings: Mapping[str, Any]) -> Callable[[Variables, np.ndarray], Int[Array, "B T"]]:
+def decode_without_cache(
+    model: Model, settings: Mapping[str, Any]
+) -> Callable[[Variables, np.ndarray], Int[Array, "B T"]]:
     """The same tokens, each from all before it; only the logits behind the last are computed."""
 
     @functools.partial(jax.jit, static_argnames="width", donate_argnames="text_BxT")
@@ -83,4 +88,4 @@ def uncached(model: Model, settings: Mapping[str, Any]) -> Callable[[Variables, 
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

@@ -1,8 +1,8 @@
-"""A step of beam search beside one of greedy decoding of as many rows, by a decoder of random weights, timed.
+"""Time a step of beam search and a step of greedy decoding of as many rows, by a decoder of random weights.
 
-`python -m transformer.benchmarks.programs.beam SETTINGS`: the sizes of decoder_step, of which `rows` are those of both
-ways, the length of the `prompt`, the `tokens` generated behind it, the `beams` an example, and the `repeats` behind the
-first run, which compiles.
+`python -m transformer.benchmarks.programs.beam_search SETTINGS`: the sizes of decoder_step, where both methods have
+`rows` rows, the length of the `prompt`, the number of generated `tokens`, the `beams` per example, and the `repeats`
+after the first run, which compiles.
 """
 
 import time
@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from transformer.benchmarks.programs.decoder_step import decoder_of
-from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.programs.decoder_step import build_decoder
+from transformer.benchmarks.programs.program_main import program_main
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generate import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
@@ -24,7 +24,7 @@ LENGTH_PENALTY = 3.0
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """The seconds a step of both ways, taken in turn, and the steps that they took."""
-    model, task = decoder_of(settings)
+    model, task = build_decoder(settings)
     variables = jax.jit(model.init)(jax.random.key(settings["seed"]))
     prompts_RxP = task.source(settings["seed"])[0]["tokens"][:, : settings["prompt"]]
     tokens = SpecialTokens(end=settings["vocabulary"] - 1)
@@ -57,4 +57,4 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

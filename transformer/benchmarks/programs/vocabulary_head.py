@@ -1,8 +1,8 @@
-"""The loss of a vocabulary's logits with its gradients, whole and in chunks: `python -m ... .head SETTINGS`.
+"""Time the loss of vocabulary logits with its gradients, whole and in chunks.
 
-SETTINGS: `rows` of `length` vectors of `width`, `vocabulary`, how many logits exist `at_once` in chunks (0: as training
-has them), `dtype`, `repeats` and `seed`. Beside times it prints the bytes that the compiled programs hold at most
-beside their inputs and outputs.
+`python -m transformer.benchmarks.programs.vocabulary_head SETTINGS`: `rows` of `length` vectors of `width`,
+`vocabulary`, the number of logits in a chunk `at_once` (0: as in training), `dtype`, `repeats` and `seed`. It also
+prints the bytes of temporary buffers of the compiled programs.
 """
 
 import functools
@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.programs.program_main import program_main
 from transformer.tasks.losses import LOGITS_AT_ONCE, hidden_token_loss
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """The seconds of both ways, taken in turn, and their memory."""
+    """Return the seconds of both methods, measured in alternation, and their memory."""
     rows, length, width, vocabulary = (settings[name] for name in ("rows", "length", "width", "vocabulary"))
     of_hidden, of_table, of_labels = jax.random.split(jax.random.key(settings["seed"]), 3)
     dtype = settings["dtype"]
@@ -55,4 +55,4 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

@@ -1,7 +1,8 @@
-"""How long a person waits for the first page of a run: `python -m ... .first_page SETTINGS`.
+"""Time a training command to the first page that it serves.
 
-SETTINGS: `config`, the values of an experiment. `launch.train --serve` is begun twice with one folder of compiled
-programs, empty for the first, each time until the page that it serves has been read once.
+`python -m transformer.benchmarks.programs.time_to_first_page SETTINGS`: `config`, the values of an experiment.
+`launch.train --serve` runs twice with one compile cache, empty for the first, until the page that it serves has been
+read once.
 """
 
 import json
@@ -15,7 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks.programs.program_main import program_main
 from transformer.installation import process_words
 
 # A config file for the command, which takes no values.
@@ -30,16 +31,16 @@ def get_config():
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
-    """The seconds from the command to its page, with nothing compiled and with all."""
+    """Return the seconds from the command to its page, with a cold and a warm compile cache."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.py").write_text(_CONFIG.format(values=json.dumps(settings["config"])), encoding="utf-8")
-        seconds = {way: [_served(folder, way)] for way in ("nothing compiled", "found compiled")}
+        seconds = {way: [_served(folder, way)] for way in ("compile cache miss", "compile cache hit")}
     return {"seconds": seconds}
 
 
 def _served(folder: Path, way: str) -> float:
-    """The seconds of one run, in a directory of this name."""
+    """Return the seconds of one run, in a directory of this name."""
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
     words = [*process_words("train"), f"--config={folder / 'config.py'}", f"--workdir={folder / way}", "--serve"]
     began = time.time()
@@ -58,4 +59,4 @@ def _served(folder: Path, way: str) -> float:
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

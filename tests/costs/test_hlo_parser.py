@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer.costs.hlo import Instruction, groups, pairs, parse, read_arrays
+from transformer.costs.hlo_parser import HloInstruction, parse_arrays, parse_hlo, replica_groups, source_target_pairs
 
 
 @pytest.mark.parametrize(
@@ -25,17 +25,19 @@ from transformer.costs.hlo import Instruction, groups, pairs, parse, read_arrays
     ],
 )
 def test_an_array_is_what_its_text_says(text: str, size: int, stored: int, space: int) -> None:
-    (array,) = read_arrays(text)
+    (array,) = parse_arrays(text)
     assert (array.bytes, array.stored, array.space) == (size, stored, space)
 
 
 def test_tuples_are_flattened() -> None:
-    arrays = read_arrays("((f32[2]{0}, /*index=1*/s32[]), bf16[4,4]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)})")
+    arrays = parse_arrays("((f32[2]{0}, /*index=1*/s32[]), bf16[4,4]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)})")
     assert [str(array) for array in arrays] == ["f32[2]", "s32[]", "bf16[4,4]", "u32[]"]
 
 
-def instruction(attributes: str) -> Instruction:
-    return Instruction("x", "all-reduce", (), (), "", f", channel_id=3, {attributes}, use_global_device_ids=true", ())
+def instruction(attributes: str) -> HloInstruction:
+    return HloInstruction(
+        "x", "all-reduce", (), (), "", f", channel_id=3, {attributes}, use_global_device_ids=true", ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,16 +60,16 @@ def instruction(attributes: str) -> Instruction:
     ],
 )
 def test_groups_in_every_notation(notation: str, expected: tuple[tuple[int, ...], ...]) -> None:
-    assert groups(instruction(f"replica_groups={notation}"), 8) == expected
+    assert replica_groups(instruction(f"replica_groups={notation}"), 8) == expected
 
 
 def test_groups_in_no_notation_are_refused() -> None:
     with pytest.raises(ValueError, match="in no notation that is known"):
-        groups(instruction("replica_groups=[everyone]"), 8)
+        replica_groups(instruction("replica_groups=[everyone]"), 8)
 
 
 def test_pairs() -> None:
-    assert pairs(instruction("source_target_pairs={{0,1},{1,0},{10,11}}")) == ((0, 1), (1, 0), (10, 11))
+    assert source_target_pairs(instruction("source_target_pairs={{0,1},{1,0},{10,11}}")) == ((0, 1), (1, 0), (10, 11))
 
 
 TEXT = """HloModule jit_f, is_scheduled=true, replica_count=2, num_partitions=4
@@ -95,7 +97,7 @@ ENTRY %main.3 (a: f32[8], b: s32[]) -> (f32[4], f32[4]) {
 
 
 def test_a_module() -> None:
-    module = parse(TEXT)
+    module = parse_hlo(TEXT)
     assert set(module.computations) == {"inner", "elsewhere", "main.3"}
     assert module.devices == 8
     entry = module.entry
@@ -112,4 +114,4 @@ def test_a_module() -> None:
 @pytest.mark.parametrize("text", ["", "no program", TEXT.replace("ENTRY ", "")])
 def test_what_is_no_program_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no compiled program"):
-        parse(text)
+        parse_hlo(text)

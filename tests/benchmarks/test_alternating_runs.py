@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow, run_alternating
+from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.contract import Benchmark, Interpreter, Program
-from transformer.benchmarks.in_turn import Result, Row, run_in_turn
-from transformer.benchmarks.report import record, table
+from transformer.benchmarks.report import results_table, write_record
 from transformer.config import UserError
 
 # It writes down that it was called, and takes as long as the settings say of this call.
@@ -31,9 +31,9 @@ def fake(tmp_path: Path) -> Any:
     """A program of a name that takes the seconds given for each of its calls."""
     (tmp_path / "fake.py").write_text(FAKE)
 
-    def made(name: str, *seconds: Any, interpreter: Interpreter = Interpreter.OWN) -> Program:
+    def made(name: str, *seconds: Any, interpreter: PythonInterpreter = PythonInterpreter.OWN) -> BenchmarkProgram:
         settings = {"name": name, "seconds": seconds, "log": str(tmp_path / "log")}
-        return Program((str(tmp_path / "fake.py"),), settings, interpreter)
+        return BenchmarkProgram((str(tmp_path / "fake.py"),), settings, interpreter)
 
     return made
 
@@ -42,10 +42,10 @@ def test_each_round_begins_with_the_next_and_a_ratio_is_of_one_round(fake: Any, 
     # The machine is twice as slow in the second round: the ratios do not feel it.
     programs = {
         "ours": fake("ours", [1.0, 1.0, 9.0], [2.0, 2.0], [1.0]),
-        "peer": fake("peer", [3.0], [6.0], [2.0, 3.0, 4.0], interpreter=Interpreter.PEERS),
+        "peer": fake("peer", [3.0], [6.0], [2.0, 3.0, 4.0], interpreter=PythonInterpreter.PEERS),
     }
     said: list[str] = []
-    result = run_in_turn(Benchmark("work", programs, 10, "tokens"), 3, sys.executable, said.append)
+    result = run_alternating(Benchmark("work", programs, 10, "tokens"), 3, sys.executable, said.append)
     assert (tmp_path / "log").read_text().split() == ["ours", "peer", "peer", "ours", "ours", "peer"]
     assert said[2] == "round 2 of 3: peer"
     ours, peer = result.rows
@@ -58,26 +58,26 @@ def test_each_round_begins_with_the_next_and_a_ratio_is_of_one_round(fake: Any, 
 def test_one_process_may_measure_several_rows(fake: Any) -> None:
     # A row may have the name of its program.
     programs = {"loop": fake("loop", {"bare": [1.0, 1.0], "loop": [1.5, 1.1]})}
-    bare, looped = run_in_turn(Benchmark("loop", programs, 1, "steps"), 1, None).rows
+    bare, looped = run_alternating(Benchmark("loop", programs, 1, "steps"), 1, None).rows
     assert (bare.name, looped.name, looped.ratio) == ("bare", "loop", 1.3)
 
 
 def test_the_table_says_the_rates_of_what_a_program_counts() -> None:
-    row = Row("product", (0.5,), 0.5, 1.0, 1.0, 1.0)
-    counted = {"product": {"operations": 4e9, "bytes": 1e9}}
-    shown = table(Benchmark("parts", {}, 1, "steps"), Result((row,), {"parts": {"work": counted}}, ()))
-    assert shown.endswith("8 Gflop/s  2.0 GB/s")
+    row = ResultRow("product", (0.5,), 0.5, 1.0, 1.0, 1.0)
+    counted = {"product": {"flops": 4e9, "bytes": 1e9}}
+    shown = results_table(Benchmark("parts", {}, 1, "steps"), BenchmarkResult((row,), {"parts": {"work": counted}}, ()))
+    assert shown.endswith("8 GFLOP/s  2.0 GB/s")
 
 
 def test_without_peers_theirs_are_left_out_and_said_to_be(fake: Any, tmp_path: Path) -> None:
-    programs = {"ours": fake("ours", [0.5]), "peer": fake("peer", [1.0], interpreter=Interpreter.PEERS)}
+    programs = {"ours": fake("ours", [0.5]), "peer": fake("peer", [1.0], interpreter=PythonInterpreter.PEERS)}
     benchmark = Benchmark("the work", programs, 10, "tokens")
-    result = run_in_turn(benchmark, 1, None)
+    result = run_alternating(benchmark, 1, None)
     assert [row.name for row in result.rows] == ["ours"]
-    shown = table(benchmark, result)
+    shown = results_table(benchmark, result)
     assert "500.00" in shown  # milliseconds
     assert "peer: not measured, it needs --peer_python=PYTHON" in shown
-    written = json.loads(record("work", benchmark, result, tmp_path / "bench").read_text())
+    written = json.loads(write_record("work", benchmark, result, tmp_path / "bench").read_text())
     assert written["left_out"] == ["peer"]
     assert written["rows"][0]["seconds"] == 0.5
     assert written["programs"]["ours"]["settings"]["name"] == "ours"
@@ -89,20 +89,20 @@ def test_a_record_does_not_say_where_the_data_lay(tmp_path: Path) -> None:
         "name": "work",
         "task": {"name": "experiments.captioning.task", "data_dir": "/data/of/one/machine", "rows": 8},
     }
-    benchmark = Benchmark("the work", {"ours": Program((), {"config": config})}, 10, "tokens")
-    file = record("work", benchmark, Result((), {"ours": {}}, ()), tmp_path)
+    benchmark = Benchmark("the work", {"ours": BenchmarkProgram((), {"config": config})}, 10, "tokens")
+    file = write_record("work", benchmark, BenchmarkResult((), {"ours": {}}, ()), tmp_path)
     kept = json.loads(file.read_text())["programs"]["ours"]["settings"]["config"]
     assert kept == {"name": "work", "task": {"name": "experiments.captioning.task", "data_dir": "DIR", "rows": 8}}
 
 
 def test_a_program_that_fails_ends_with_its_last_line(fake: Any, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('no such device')")
-    broken = Program((str(tmp_path / "broken.py"),), {})
+    broken = BenchmarkProgram((str(tmp_path / "broken.py"),), {})
     with pytest.raises(UserError, match="the program of broken failed with exit code 1: RuntimeError: no such device"):
-        run_in_turn(Benchmark("work", {"broken": broken}, 1, "steps"), 1, None)
-    peer = {"peer": fake("peer", [1.0], interpreter=Interpreter.PEERS)}
+        run_alternating(Benchmark("work", {"broken": broken}, 1, "steps"), 1, None)
+    peer = {"peer": fake("peer", [1.0], interpreter=PythonInterpreter.PEERS)}
     with pytest.raises(UserError, match=r"--peer_python=/nowhere/python does not run: .*No such file"):
-        run_in_turn(Benchmark("work", peer, 1, "steps"), 1, "/nowhere/python")
+        run_alternating(Benchmark("work", peer, 1, "steps"), 1, "/nowhere/python")
 
 
 # What a bare machine has beside jax, flax, optax and numpy; flax itself needs absl, orbax and others.
@@ -124,7 +124,7 @@ runpy.run_module("transformer.benchmarks.programs.decoder_step", run_name="__mai
 @pytest.mark.slow
 def test_a_step_is_measured_on_a_bare_machine(root: Path) -> None:
     tiny = {"layers": 1, "width": 8, "heads": 2, "feed_forward": 16, "context": 8, "rows": 2, "vocabulary": 11}
-    settings = {**BENCHMARKS["decoder_1m"].programs["headwise"].settings, **tiny, "warmup": 1, "steps": 2}
+    settings = {**BENCHMARKS["decoder_1m"].programs["headwise"].settings, **tiny, "warmup_steps": 1, "steps": 2}
     script = BARE.format(blocked=BLOCKED)
     words = [sys.executable, "-c", script, json.dumps(settings)]
     ended = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import pytest
 
 from transformer.config import UserError
-from transformer.costs.compiler import OutOfMemoryError, compile_lowered, environment, parse_topology, topology_devices
+from transformer.costs.topologies import (
+    OutOfMemoryError,
+    compile_environment,
+    compile_lowered,
+    parse_topology,
+    topology_devices,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,25 +31,25 @@ def test_names_of_topologies(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("", "is none: say v5e:4x4"),
-        ("v5e", "is none: say v5e:4x4"),
-        ("v5e-16", "is none: say v5e:4x4"),
-        ("v5litepod-32", "is none: say v5e:4x8"),
-        ("v6e-7", "is none: say v5e:4x4, "),
-        ("v9:4x4", "is none: say v5e:4x4"),
-        ("tpu:8", "is none: say v5e:4x4"),
+        ("", "is not a topology: use v5e:4x4"),
+        ("v5e", "is not a topology: use v5e:4x4"),
+        ("v5e-16", "is not a topology: use v5e:4x4"),
+        ("v5litepod-32", "is not a topology: use v5e:4x8"),
+        ("v6e-7", "is not a topology: use v5e:4x4, "),
+        ("v9:4x4", "is not a topology: use v5e:4x4"),
+        ("tpu:8", "is not a topology: use v5e:4x4"),
         ("cpu", "needs a number of devices, such as cpu:8"),
         ("cpu:0", "needs a number of devices, such as cpu:8"),
         ("gpu:two", "needs a number of devices, such as gpu:8"),
-        ("v5e:3x3", "is no slice of v5e; there are 1x1, 2x2"),
-        ("v5e:4x4x4", "is no slice of v5e; there are 1x1, 2x2"),
-        ("v5e:32x32", "is no slice of v5e; there are 1x1, 2x2"),
-        ("v5p:4x4", "is no slice of v5p; there are 1x1x1, 2x2x1"),
-        ("v5p:4x4x6", "is no slice of v5p"),
-        ("v5p:0x4x4", "is no slice of v5p"),
-        ("v5p:4x4x", "is no slice of v5p"),
-        ("v4:16x16x20", "of at most 4096 chips"),
-        ("v5p:20x20x20", "of at most 6144 chips"),
+        ("v5e:3x3", "is not a slice of v5e; there are 1x1, 2x2"),
+        ("v5e:4x4x4", "is not a slice of v5e; there are 1x1, 2x2"),
+        ("v5e:32x32", "is not a slice of v5e; there are 1x1, 2x2"),
+        ("v5p:4x4", "is not a slice of v5p; there are 1x1x1, 2x2x1"),
+        ("v5p:4x4x6", "is not a slice of v5p"),
+        ("v5p:0x4x4", "is not a slice of v5p"),
+        ("v5p:4x4x", "is not a slice of v5p"),
+        ("v4:16x16x20", "with at most 4096 chips"),
+        ("v5p:20x20x20", "with at most 6144 chips"),
     ],
 )
 def test_names_that_are_none(name: str, says: str) -> None:
@@ -70,28 +76,28 @@ def test_a_gpu_that_is_not_there_is_said_so() -> None:
 def test_without_libtpu_a_slice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else find(name))
-    with pytest.raises(UserError, match="needs libtpu, the compiler of TPUs"):
+    with pytest.raises(UserError, match="needs libtpu, the TPU compiler"):
         topology_devices("v5e:2x2")
 
 
 def test_the_environment_of_each_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_force_host_platform_device_count=8 --b=2")
-    cpu = environment("cpu:12")
+    cpu = compile_environment("cpu:12")
     assert cpu["JAX_PLATFORMS"] == "cpu"
     assert cpu["XLA_FLAGS"].split() == ["--a=1", "--b=2", "--xla_force_host_platform_device_count=12"]
-    assert environment("gpu:1") == {}
-    assert environment("v5p:4x4x4")["JAX_PLATFORMS"] == "cpu"
-    assert environment("v5p:4x4x4")["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "true"
+    assert compile_environment("gpu:1") == {}
+    assert compile_environment("v5p:4x4x4")["JAX_PLATFORMS"] == "cpu"
+    assert compile_environment("v5p:4x4x4")["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "true"
     with pytest.raises(UserError):
-        environment("v5p")
+        compile_environment("v5p")
 
 
 def test_the_environment_is_said_before_jax_is_imported(root: Path) -> None:
     program = (
         "import os, sys\n"
-        "from transformer.costs.compiler import environment, topology_devices\n"
+        "from transformer.costs.topologies import compile_environment, topology_devices\n"
         "assert 'jax' not in sys.modules\n"
-        "os.environ.update(environment('cpu:3'))\n"
+        "os.environ.update(compile_environment('cpu:3'))\n"
         "print(len(topology_devices('cpu:3')))\n"
     )
     done = subprocess.run(

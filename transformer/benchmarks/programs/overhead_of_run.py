@@ -1,18 +1,22 @@
-"""What a run adds to its bare step, measured: `python -m transformer.benchmarks.programs.overhead SETTINGS`.
+"""What a run adds to its bare step, measured: `python -m transformer.benchmarks.programs.overhead_of_run SETTINGS`.
 
 SETTINGS: `config`, the values of an experiment, and with `part` (loop, capture or maps) the arguments of the function
-of transformer.benchmarks.overhead.
+of transformer.benchmarks.run_overhead.
 """
 
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformer.benchmarks import overhead
-from transformer.benchmarks.programs.process import measured
+from transformer.benchmarks import run_overhead
+from transformer.benchmarks.programs.program_main import program_main
 from transformer.training.config import resolve
 
-PARTS = {"loop": overhead.of_loop, "capture": overhead.of_capture, "maps": overhead.of_maps}
+PARTS = {
+    "loop": run_overhead.time_training_loop,
+    "capture": run_overhead.time_head_capture,
+    "maps": run_overhead.time_attention_maps,
+}
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
@@ -24,4 +28,4 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    measured(measure)
+    program_main(measure)

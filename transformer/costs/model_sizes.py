@@ -1,4 +1,4 @@
-"""Parameters and operations of the named sizes, counted from abstract shapes: no array is ever made."""
+"""Parameters and FLOPs of published model sizes, counted from abstract shapes without any array."""
 
 import functools
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.costs.flops import training_flops_a_token
+from transformer.costs.flops import training_flops_per_token
 from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.model import count_parameters
@@ -16,31 +16,33 @@ from transformer.models.registry import build, model_config, published_sizes
 _MATRICES = frozenset({"kernel", "table", "weight"})
 
 
-class Counted(NamedTuple):
-    """What a named size has.
+class ModelSize(NamedTuple):
+    """The counts of a published model size.
 
-    `matrices`: the parameters but for norms and biases. `flops_a_token`: training's operations a token of its context
-    (transformer.costs.flops).
+    Attributes:
+        parameters: The number of parameters.
+        matrices: The parameters without norms and biases.
+        flops_per_token: Training FLOPs per token of the context (transformer.costs.flops).
     """
 
     parameters: int
     matrices: int
-    flops_a_token: float
+    flops_per_token: float
 
 
 @functools.cache
-def count(name: str) -> Counted:
-    """The counts of a named size: of its own parameters, and of the operations of its family's training."""
+def model_size(name: str) -> ModelSize:
+    """Count the parameters and training FLOPs of a published model size."""
     size = published_sizes()[name]
     config = model_config({"size": name, **size.counted})
     shapes = build(config, size.interface, Precision()).functional.shapes()
     matrices = sum(leaf.size for path, leaf in jax.tree_util.tree_leaves_with_path(shapes) if path[-1].key in _MATRICES)
-    flops = training_flops_a_token(model_config({"size": name}), size)
-    return Counted(count_parameters(shapes), matrices, flops)
+    flops = training_flops_per_token(model_config({"size": name}), size)
+    return ModelSize(count_parameters(shapes), matrices, flops)
 
 
 def active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
-    """Of parameters by path those that one position meets: of a mixture's networks the chosen ones' share."""
+    """Return the number of parameters that are active for a token, of a mixture of experts the selected share."""
     if not isinstance(config, TransformerConfig):
         return sum(sizes.values())
     experts = config.experts

@@ -1,6 +1,6 @@
-"""Compiling for devices that this machine lacks: TPU slices by name, fake CPU devices, and GPUs that it has.
+"""Device topologies to compile for: TPU slices that need not exist, fake CPU devices, and local GPUs.
 
-jax is imported inside the functions, for `environment` says what must be set before jax is imported anywhere.
+jax is imported inside the functions, for `compile_environment` says what must be set before jax is imported anywhere.
 """
 
 import importlib.util
@@ -22,18 +22,18 @@ _SMALL = ("1x1x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4")
 # in three those of _SMALL or sides that are multiples of 4 (Cloud TPU documentation, supported configurations).
 _LARGEST = {"v4": 4096, "v5e": 256, "v5p": 6144, "v6e": 256}
 _TWO_DIMENSIONS = ("v5e", "v6e")
-_EXAMPLES = "say v5e:4x4, v5p:4x4x8, v4:4x4x4, v6e:8x8, cpu:8 or gpu:1"
+_EXAMPLES = "use v5e:4x4, v5p:4x4x8, v4:4x4x4, v6e:8x8, cpu:8 or gpu:1"
 
 
 class OutOfMemoryError(Exception):
-    """A program does not fit into the memory of its devices; the message is the compiler's."""
+    """The program does not fit into device memory; the message is the compiler's."""
 
 
-def environment(topology: str) -> dict[str, str]:
-    """What the environment must hold before jax is imported, so that it compiles for this topology.
+def compile_environment(topology: str) -> dict[str, str]:
+    """Return the environment variables to set before jax is imported, to compile for a topology.
 
     Raises:
-        UserError: For a name that is no topology.
+        UserError: If the name is not a topology.
     """
     platform, size = parse_topology(topology)
     if platform == "cpu":
@@ -54,18 +54,18 @@ def environment(topology: str) -> dict[str, str]:
     }
 
 
-def _meant(topology: str) -> str:
-    """What is right for a slice named by its number of chips, as clouds name those of two dimensions."""
+def _suggest_topology(topology: str) -> str:
+    """Suggest the topology of a slice that is named by its number of chips."""
     named = re.fullmatch(r"(v5e|v5litepod|v6e)-(\d+)", topology)
     sides = [sides for sides in _FLAT if named and math.prod(map(int, sides.split("x"))) == int(named[2])]
-    return f"say {named[1].replace('litepod', 'e')}:{sides[0]}" if named and sides else ""
+    return f"use {named[1].replace('litepod', 'e')}:{sides[0]}" if named and sides else ""
 
 
 def parse_topology(topology: str) -> tuple[str, str]:
-    """The platform or TPU generation of a topology's name, and its size: a number, or sides such as 4x4x8.
+    """Split a topology into its platform or TPU generation and its size: a number, or a shape such as 4x4x8.
 
     Raises:
-        UserError: For a name that is no topology, or no slice that can be booked.
+        UserError: If the name is not a topology, or the slice does not exist.
     """
     platform, colon, size = topology.partition(":")
     if platform in ("cpu", "gpu"):
@@ -73,36 +73,36 @@ def parse_topology(topology: str) -> tuple[str, str]:
             raise UserError(f"topology={topology!r} needs a number of devices, such as {platform}:8")
         return platform, size
     if platform not in _LARGEST or not colon:
-        raise UserError(f"topology={topology!r} is none: {_meant(topology) or _EXAMPLES}")
+        raise UserError(f"topology={topology!r} is not a topology: {_suggest_topology(topology) or _EXAMPLES}")
     if platform in _TWO_DIMENSIONS:
         if size not in (*_FLAT, "4x2", "8x4", "16x8"):
-            raise UserError(f"topology={topology!r} is no slice of {platform}; there are {', '.join(_FLAT)}")
+            raise UserError(f"topology={topology!r} is not a slice of {platform}; there are {', '.join(_FLAT)}")
         return platform, size
     sides = [int(side) for side in size.split("x")] if re.fullmatch(r"\d+(x\d+)*", size) else []
     multiples = len(sides) == 3 and all(side and side % 4 == 0 for side in sides)
     if not (size in _SMALL or multiples) or math.prod(sides) > _LARGEST[platform]:
         raise UserError(
-            f"topology={topology!r} is no slice of {platform}; there are {', '.join(_SMALL)} and three sides that are "
-            f"multiples of 4, of at most {_LARGEST[platform]} chips together"
+            f"topology={topology!r} is not a slice of {platform}; there are {', '.join(_SMALL)} and three sides that "
+            f"are multiples of 4, with at most {_LARGEST[platform]} chips in all"
         )
     return platform, size
 
 
 def topology_devices(topology: str) -> Sequence["jax.Device"]:
-    """The devices of a topology: those of a TPU slice that need not exist, or this machine's CPU or GPU devices.
+    """Return the devices of a topology: of a TPU slice that need not exist, or local CPU or GPU devices.
 
     Raises:
-        UserError: For a name that is no topology, for more devices than exist, and where libtpu is missing.
+        UserError: If the name is not a topology, libtpu is missing, or there are fewer local devices.
     """
     platform, size = parse_topology(topology)
     if platform in ("cpu", "gpu"):
-        return _present(platform, int(size))
+        return _local_devices(platform, int(size))
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            f"topology={topology!r} needs libtpu, the compiler of TPUs, which has wheels for Linux on x86-64 alone: "
-            "install it, or say cpu:N"
+            f"topology={topology!r} needs libtpu, the TPU compiler, which exists for Linux on x86-64 only: install it, "
+            "or use cpu:N"
         )
-    for key, value in environment(topology).items():
+    for key, value in compile_environment(topology).items():
         os.environ.setdefault(key, value)
     import jax
     from jax.experimental import topologies
@@ -115,7 +115,7 @@ def topology_devices(topology: str) -> Sequence["jax.Device"]:
         raise UserError(f"topology={topology!r} is unknown to libtpu: {str(error).splitlines()[0]}") from error
 
 
-def _present(platform: str, count: int) -> Sequence["jax.Device"]:
+def _local_devices(platform: str, count: int) -> Sequence["jax.Device"]:
     import jax
 
     try:
@@ -131,10 +131,10 @@ def _present(platform: str, count: int) -> Sequence["jax.Device"]:
 
 
 def compile_lowered(lowered: "jax.stages.Lowered") -> tuple["jax.stages.Compiled", float]:
-    """The compiled program, and the seconds that it took.
+    """Compile a lowered program; return it with the seconds that compilation took.
 
     Raises:
-        OutOfMemoryError: If the compiler finds that it cannot fit.
+        OutOfMemoryError: If the compiler finds that it does not fit.
     """
     import jax
 

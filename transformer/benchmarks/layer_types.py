@@ -1,7 +1,4 @@
-"""Recurrence, convolution and self-attention side by side: what a layer of each costs, and how far it carries.
-
-Vaswani et al. 2017, table 1, with what stands in front of its orders of growth.
-"""
+"""Recurrent, convolutional and self-attention layers: complexity and path length (Vaswani et al. 2017, table 1)."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +10,7 @@ from jaxtyping import Array, Float
 
 from transformer.attention.masks import Mask
 from transformer.attention.spec import Backend
-from transformer.costs.flops import count_products
+from transformer.costs.flops import count_matmul_flops
 from transformer.layers.convolution import Convolution1D, Padding, Window
 from transformer.layers.functional_module import Functional, Params
 from transformer.layers.multi_head_attention import MultiHeadAttention
@@ -21,56 +18,59 @@ from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentLayer
 from transformer.layers.transformer_config import TransformerConfig
 
 # The positions that an output of the convolution reads.
-WINDOW = 3
+KERNEL_WIDTH = 3
 
-Run = Callable[[Params, Float[Array, "B T F"]], Float[Array, "B T F"]]
+LayerFunction = Callable[[Params, Float[Array, "B T F"]], Float[Array, "B T F"]]
 
 
-class LayerKind(NamedTuple):
-    """One kind of layer over n positions of d features, and what is said of it.
+class LayerType(NamedTuple):
+    """A type of layer over n positions of d features.
 
-    `layer(d)`: its parameters' module, and a pass over inputs.
-    `waits(n)`: the steps of which each waits for the one before it. `path(n)`: how many layers, or in a recurrence
-    steps, lie between the first input and the last output.
+    Attributes:
+        layer: Maps d to the module of the parameters and the forward function.
+        sequential_steps: Maps n to the number of sequential operations.
+        path_length: Maps n to the number of layers, or steps of a recurrence, from the first input to the last output.
     """
 
-    layer: Callable[[int], tuple[Functional, Run]]
-    waits: Callable[[int], int]
-    path: Callable[[int], int]
+    layer: Callable[[int], tuple[Functional, LayerFunction]]
+    sequential_steps: Callable[[int], int]
+    path_length: Callable[[int], int]
 
     def flops(self, n: int, d: int) -> int:
-        """The FLOPs of a forward pass over one row."""
+        """Return the FLOPs of a forward pass over one sequence."""
         functional, run = self.layer(d)
-        return count_products(
+        return count_matmul_flops(
             jax.make_jaxpr(run)(functional.shapes(), jax.ShapeDtypeStruct((1, n, d), jnp.float32)).jaxpr
         )
 
 
-def _recurrent(cell: Cell) -> LayerKind:
-    def layer(d: int) -> tuple[Functional, Run]:
+def _recurrent(cell: Cell) -> LayerType:
+    def layer(d: int) -> tuple[Functional, LayerFunction]:
         made = Functional(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
         return made, lambda params, x: made.bind(params)(x)[0]
 
-    return LayerKind(layer, waits=lambda n: n, path=lambda n: n)
+    return LayerType(layer, sequential_steps=lambda n: n, path_length=lambda n: n)
 
 
-def _convolution(d: int) -> tuple[Functional, Run]:
-    window = Window(WINDOW, padding=Padding.CAUSAL)
+def _convolution(d: int) -> tuple[Functional, LayerFunction]:
+    window = Window(KERNEL_WIDTH, padding=Padding.CAUSAL)
     made = Functional(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
     return made, lambda params, x: made.bind(params)(x)
 
 
-def _attention(d: int) -> tuple[Functional, Run]:
+def _attention(d: int) -> tuple[Functional, LayerFunction]:
     # The dense map, whose memory the table is about; blockwise needs less (docs/guides/attention.md).
     config = TransformerConfig(width=d, heads=1, feed_forward=1, backend=Backend.EINSUM)
     made = Functional(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
     return made, lambda params, x: made.bind(params)(x, x, mask=Mask(causal=True))[0]
 
 
-KINDS = {
+LAYER_TYPES = {
     "vanilla": _recurrent(Cell.VANILLA),
     "gru": _recurrent(Cell.GRU_RESET_AFTER),
     "lstm": _recurrent(Cell.LSTM),
-    "convolution": LayerKind(_convolution, waits=lambda n: 1, path=lambda n: math.ceil((n - 1) / (WINDOW - 1))),
-    "attention": LayerKind(_attention, waits=lambda n: 1, path=lambda n: 1),
+    "convolution": LayerType(
+        _convolution, sequential_steps=lambda n: 1, path_length=lambda n: math.ceil((n - 1) / (KERNEL_WIDTH - 1))
+    ),
+    "attention": LayerType(_attention, sequential_steps=lambda n: 1, path_length=lambda n: 1),
 }

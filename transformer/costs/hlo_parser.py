@@ -1,4 +1,4 @@
-"""The text of a compiled program, read: computations, instructions, arrays and groups of devices.
+"""A parser of HLO text: computations, instructions, arrays and groups of devices.
 
     module       = header, computation, ...
     computation  = ["ENTRY"] "%"name ... "{" line break, instruction, ... "}"
@@ -30,8 +30,8 @@ _SWAPPED = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
 _BITS = re.compile(r"\d+")
 
 
-class Array(NamedTuple):
-    """One array of one device: its type, sizes, and where and how it is stored."""
+class HloArray(NamedTuple):
+    """An array on one device: its element type, sizes and layout."""
 
     type: str
     sizes: tuple[int, ...]
@@ -41,12 +41,12 @@ class Array(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What its elements take."""
+        """Bytes of the elements."""
         return math.ceil(math.prod(self.sizes) * _item_bits(self.type) / 8)
 
     @property
     def stored(self) -> int:
-        """What it takes in memory, where a TPU fills the innermost sizes up to whole tiles."""
+        """Bytes in memory, where a TPU pads the innermost sizes to whole tiles."""
         sizes = [self.sizes[axis] for axis in self.minor_to_major] if self.minor_to_major else list(self.sizes)
         for place, side in enumerate(reversed(self.tile[-len(sizes) :] if sizes else ())):
             sizes[place] = math.ceil(sizes[place] / side) * side
@@ -56,12 +56,12 @@ class Array(NamedTuple):
         return f"{self.type}[{','.join(map(str, self.sizes))}]"
 
 
-class Instruction(NamedTuple):
-    """One line: what it makes (tuples flattened), from which instructions of its computation, and its attributes."""
+class HloInstruction(NamedTuple):
+    """An instruction: its result arrays (tuples flattened), its operands and its attributes."""
 
     name: str
     opcode: str
-    arrays: tuple[Array, ...]
+    arrays: tuple[HloArray, ...]
     operands: tuple[str, ...]
     literal: str
     attributes: str
@@ -69,51 +69,51 @@ class Instruction(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The operation of the traced program that it comes from; empty where the compiler made it up."""
+        """The traced operation that it comes from; empty if the compiler inserted it."""
         match = re.search(r'op_name="([^"]*)"', self.attributes)
         return match[1].replace("\\'", "'") if match else ""
 
     def number(self, name: str) -> int | None:
-        """The attribute `name`, a number."""
+        """Return the integer attribute `name`; None if absent."""
         match = re.search(rf"\b{name}=(\d+)", self.attributes)
         return int(match[1]) if match else None
 
     @property
     def target(self) -> str:
-        """Of a custom call, what is called."""
+        """The target of a custom call; else empty."""
         match = re.search(r'custom_call_target="([^"]*)"', self.attributes) if self.opcode == "custom-call" else None
         return match[1] if match else ""
 
 
-class Computation(NamedTuple):
-    """Its instructions by name in the order in which they run, who takes each as an operand, and the result."""
+class HloComputation(NamedTuple):
+    """A computation: its instructions by name in order, the users of each, and the root."""
 
     name: str
-    instructions: Mapping[str, Instruction]
-    users: Mapping[str, tuple[Instruction, ...]]
-    root: Instruction
+    instructions: Mapping[str, HloInstruction]
+    users: Mapping[str, tuple[HloInstruction, ...]]
+    root: HloInstruction
 
-    def parameters(self) -> list[Instruction]:
-        """The parameters in their order."""
+    def parameters(self) -> list[HloInstruction]:
+        """Return the parameters in order."""
         parameters = [each for each in self.instructions.values() if each.opcode == "parameter"]
         return sorted(parameters, key=lambda each: int(each.literal))
 
 
-class Module(NamedTuple):
-    """A program: its computations by name, and the one that runs."""
+class HloModule(NamedTuple):
+    """A module: its computations by name, the entry computation, and the number of devices."""
 
-    computations: Mapping[str, Computation]
-    entry: Computation
+    computations: Mapping[str, HloComputation]
+    entry: HloComputation
     devices: int
 
 
-def parse(text: str) -> Module:
-    """Read what `jax.stages.Compiled.as_text` writes.
+def parse_hlo(text: str) -> HloModule:
+    """Parse the text of `jax.stages.Compiled.as_text`.
 
     Raises:
-        ValueError: For a text that is no program.
+        ValueError: If the text is not an HLO program.
     """
-    computations: dict[str, Computation] = {}
+    computations: dict[str, HloComputation] = {}
     entry, name = "", ""
     lines: list[str] = []
     for line in text.splitlines():
@@ -131,22 +131,22 @@ def parse(text: str) -> Module:
         raise ValueError("the text is no compiled program: it has no computation that begins with ENTRY")
     header = text.split("\n", 1)[0]
     counts = [int(n) for n in re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header)]
-    return Module(computations, computations[entry], math.prod(counts))
+    return HloModule(computations, computations[entry], math.prod(counts))
 
 
-def _computation(name: str, lines: list[str]) -> Computation:
+def _computation(name: str, lines: list[str]) -> HloComputation:
     read = {each.name: each for each in map(_instruction, lines)}
     roots = [each for each, line in zip(read.values(), lines, strict=True) if line.lstrip().startswith("ROOT ")]
     if not roots:
         raise ValueError(f"computation {name} of the program has no result")
-    users: dict[str, list[Instruction]] = {each: [] for each in read}
+    users: dict[str, list[HloInstruction]] = {each: [] for each in read}
     for each in read.values():
         for operand in dict.fromkeys(each.operands):
             users[operand].append(each)
-    return Computation(name, read, {taken: tuple(by) for taken, by in users.items()}, roots[0])
+    return HloComputation(name, read, {taken: tuple(by) for taken, by in users.items()}, roots[0])
 
 
-def _instruction(line: str) -> Instruction:
+def _instruction(line: str) -> HloInstruction:
     match = _INSTRUCTION.match(line)
     assert match is not None
     name, arrays, opcode, operands, attributes = match.groups()
@@ -154,19 +154,19 @@ def _instruction(line: str) -> Instruction:
     for branches in _BRANCHES.findall(attributes):
         called += [branch.strip().lstrip("%") for branch in branches.split(",")]
     names = tuple(_NAME.findall(operands))
-    return Instruction(name, opcode, read_arrays(arrays), names, operands, attributes, tuple(called))
+    return HloInstruction(name, opcode, parse_arrays(arrays), names, operands, attributes, tuple(called))
 
 
-def read_arrays(text: str) -> tuple[Array, ...]:
-    """All arrays that a type names, tuples flattened."""
+def parse_arrays(text: str) -> tuple[HloArray, ...]:
+    """Parse all arrays of a type, tuples flattened."""
     return tuple(_array(*parts) for parts in _ARRAY.findall(text))
 
 
-def _array(name: str, sizes: str, layout: str) -> Array:
+def _array(name: str, sizes: str, layout: str) -> HloArray:
     order, _, rest = layout.partition(":")
     tile = re.search(r"T\(([\d,*]+)\)", rest)
     space = re.search(r"S\((\d+)\)", rest)
-    return Array(
+    return HloArray(
         name,
         tuple(int(size.lstrip("<=")) for size in sizes.split(",") if size),
         tuple(int(axis) for axis in order.split(",") if axis.isdigit()),
@@ -183,11 +183,11 @@ def _item_bits(name: str) -> int:
     return int(bits[0]) if bits else 8
 
 
-def groups(instruction: Instruction, devices: int) -> tuple[tuple[int, ...], ...]:
-    """The groups of devices that each exchange among themselves, as numbers of the program's devices.
+def replica_groups(instruction: HloInstruction, devices: int) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of devices that communicate among themselves, as device indices.
 
     Raises:
-        ValueError: For a notation that is not known.
+        ValueError: If the notation is unknown.
     """
     match = re.search(r"\breplica_groups=(mesh\[.*?\}|\{\{.*?\}\}|\{\}|\[[^ ]*)", instruction.attributes)
     text = match[1] if match else "{}"
@@ -209,7 +209,7 @@ def _iota(match: re.Match[str]) -> np.ndarray:
 
 
 def _mesh_groups(axes: str, order: str | None, along: str) -> tuple[tuple[int, ...], ...]:
-    """Groups along some axes of a mesh, `'b'`, or a part of one: `'b':(2)4`, 4 within each of 2."""
+    """Return groups along some axes of a mesh, `'b'`, or a part of one: `'b':(2)4`, 4 within each of 2."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", axes)}
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
     for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", along):
@@ -232,7 +232,7 @@ def _mesh_groups(axes: str, order: str | None, along: str) -> tuple[tuple[int, .
     return tuple(map(tuple, numbers.reshape(cut_sizes).transpose(last).reshape(-1, width).tolist()))
 
 
-def pairs(instruction: Instruction) -> tuple[tuple[int, ...], ...]:
-    """Of a collective-permute, which device sends to which."""
+def source_target_pairs(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
+    """Return the (source, target) devices of a collective-permute."""
     match = re.search(r"\bsource_target_pairs=\{(\{.*?\})\}", instruction.attributes)
     return tuple(tuple(map(int, pair)) for pair in re.findall(r"\{(\d+),(\d+)\}", match[1])) if match else ()

@@ -1,4 +1,4 @@
-"""How much of a gradient reaches back over a distance, at initialization, through each kind of layer.
+"""The gradient norm over distance at initialization, through each type of layer.
 
 For y the output at the last of n positions and u a random direction, the norm of d(u . y) / dx_1: what a loss at the
 end can teach about the first input (Bengio et al. 1994; Hochreiter 1991).
@@ -11,27 +11,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer.benchmarks.layer_kinds import KINDS, LayerKind
+from transformer.benchmarks.layer_types import LAYER_TYPES, LayerType
 
 # The vanilla network's recurrent matrix is orthogonal times this: below 1 it shrinks every state, above 1 it stretches.
-RADII = (0.9, 1.1)
+SPECTRAL_RADII = (0.9, 1.1)
 
 
-def reaches(distances: Sequence[int], d: int, *, seeds: int = 16, scale: float = 0.01) -> dict[str, list[float]]:
-    """The geometric mean of the norms over seeds, by kind, a number for each distance from the first input to the last.
+def gradient_norms_by_distance(
+    distances: Sequence[int], d: int, *, seeds: int = 16, scale: float = 0.01
+) -> dict[str, list[float]]:
+    """Return, by layer type, the geometric mean over seeds of the gradient norm at each distance.
 
     Each seed has its own initial values, inputs N(0, scale^2) and direction. Small inputs keep the vanilla network
     where its tanh is nearly straight, so that its matrix decides.
     """
-    arms: dict[str, tuple[LayerKind, float]] = {f"vanilla x {radius}": (KINDS["vanilla"], radius) for radius in RADII}
-    arms |= {name: (KINDS[name], 1.0) for name in ("gru", "lstm", "attention")}
+    layers: dict[str, tuple[LayerType, float]] = {
+        f"vanilla x {radius}": (LAYER_TYPES["vanilla"], radius) for radius in SPECTRAL_RADII
+    }
+    layers |= {name: (LAYER_TYPES[name], 1.0) for name in ("gru", "lstm", "attention")}
     return {
         name: [_norm(kind, radius, distance + 1, d, seeds, scale) for distance in distances]
-        for name, (kind, radius) in arms.items()
+        for name, (kind, radius) in layers.items()
     }
 
 
-def _norm(kind: LayerKind, radius: float, n: int, d: int, seeds: int, scale: float) -> float:
+def _norm(kind: LayerType, radius: float, n: int, d: int, seeds: int, scale: float) -> float:
     made, run = kind.layer(d)
 
     def of_seed(key: Array) -> Float[Array, ""]:

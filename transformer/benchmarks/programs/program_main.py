@@ -1,4 +1,4 @@
-"""The one line by which a measured process answers."""
+"""The main function of a benchmark program."""
 
 import json
 import platform
@@ -14,10 +14,10 @@ from transformer.training.malloc_settings import keep_freed_memory
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
-def measured(measure: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Measure with the settings that stand behind the module's name, and print the result and the versions as JSON.
+def program_main(measure: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Call `measure` with the settings of the command line, and print the result and the versions as JSON.
 
-    The process keeps its memory as those of the commands do.
+    The process reuses freed memory, as the commands do.
     """
     kept = keep_freed_memory()
     found = measure(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Running the programs of a benchmark in turn, round after round, each time in a fresh process."""
+"""Run the programs of a benchmark in alternation for several rounds, each time in a fresh process."""
 
 import json
 import os
@@ -8,15 +8,15 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer.benchmarks.contract import Benchmark, Interpreter, Program
+from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 from transformer.config import UserError
 from transformer.installation import checkout
 
 
-class Row(NamedTuple):
-    """One row of a benchmark's table: the median seconds of each round, and their median over that of the first row.
+class ResultRow(NamedTuple):
+    """A row of a benchmark's table: the median seconds of each round, their median, and the ratio to the first row.
 
-    The ratio is the median over rounds of the two times of one round, `lowest` and `highest` the extremes.
+    The ratio is the median over rounds of the ratio within a round; `lowest` and `highest` are its extremes.
     """
 
     name: str
@@ -27,33 +27,36 @@ class Row(NamedTuple):
     highest: float
 
 
-class Result(NamedTuple):
-    """The rows, and of each program what else its last process printed (versions, parameters, the first step)."""
+class BenchmarkResult(NamedTuple):
+    """The rows, and what else the last process of each program printed (versions, parameters, the first step)."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
     facts: Mapping[str, Mapping[str, Any]]
     left_out: tuple[str, ...]
 
 
-def run_in_turn(
-    benchmark: Benchmark, rounds: int, peers: str | None, said: Callable[[str], None] = lambda line: None
-) -> Result:
-    """Run all programs once a round, each round beginning with the next of them, and set their times in ratio.
+def run_alternating(
+    benchmark: Benchmark, rounds: int, peer_python: str | None, log: Callable[[str], None] = lambda line: None
+) -> BenchmarkResult:
+    """Run all programs once per round, each round starting with the next one, and compare their times.
 
-    Without `peers`, the path of a Python that has them, their programs are left out. `said` is told what is run.
+    Args:
+        benchmark: The programs.
+        rounds: The number of rounds.
+        peer_python: The Python of an environment with the peers' libraries; None skips their programs.
+        log: Called with a line before each run.
 
     Raises:
-        UserError: With the last line of a program that fails, and for `peers` in an installed library, which has not
-            their programs.
+        UserError: If a program fails, or `peer_python` is given without a checkout.
     """
-    if peers is not None and checkout() is None:
+    if peer_python is not None and checkout() is None:
         raise UserError(
-            f"--peer_python={peers}: the peers' programs are in a checkout alone: clone the repository, or leave it out"
+            f"--peer_python={peer_python}: an installed package does not have the peers' programs: clone the repository"
         )
     programs = {
         name: program
         for name, program in benchmark.programs.items()
-        if peers is not None or program.interpreter is Interpreter.OWN
+        if peer_python is not None or program.interpreter is PythonInterpreter.OWN
     }
     # By program and row, in the order of the table, whichever round begins with whom.
     times: dict[str, dict[str, list[float]]] = {name: {} for name in programs}
@@ -62,8 +65,8 @@ def run_in_turn(
     for number in range(rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            said(f"round {number + 1} of {rounds}: {name}")
-            found = _run(name, programs[name], peers)
+            log(f"round {number + 1} of {rounds}: {name}")
+            found = _run(name, programs[name], peer_python)
             seconds = found.pop("seconds")
             for row, measured in (seconds if isinstance(seconds, dict) else {name: seconds}).items():
                 times[name].setdefault(row, []).append(statistics.median(measured))
@@ -71,16 +74,18 @@ def run_in_turn(
     rounds_of = {row: seconds for of_program in times.values() for row, seconds in of_program.items()}
     first = next(iter(rounds_of.values()))
     rows = tuple(_row(name, seconds, first) for name, seconds in rounds_of.items())
-    return Result(rows, facts, tuple(name for name in benchmark.programs if name not in programs))
+    return BenchmarkResult(rows, facts, tuple(name for name in benchmark.programs if name not in programs))
 
 
-def _row(name: str, seconds: list[float], of_first: list[float]) -> Row:
+def _row(name: str, seconds: list[float], of_first: list[float]) -> ResultRow:
     ratios = [one / other for one, other in zip(seconds, of_first, strict=True)]
-    return Row(name, tuple(seconds), statistics.median(seconds), statistics.median(ratios), min(ratios), max(ratios))
+    return ResultRow(
+        name, tuple(seconds), statistics.median(seconds), statistics.median(ratios), min(ratios), max(ratios)
+    )
 
 
-def _run(name: str, program: Program, peers: str | None) -> dict[str, Any]:
-    python = sys.executable if program.interpreter is Interpreter.OWN else str(peers)
+def _run(name: str, program: BenchmarkProgram, peer_python: str | None) -> dict[str, Any]:
+    python = sys.executable if program.interpreter is PythonInterpreter.OWN else str(peer_python)
     # No program finds what another one compiled: the first step is a first step.
     kept = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     root = checkout()
@@ -93,8 +98,8 @@ def _run(name: str, program: Program, peers: str | None) -> dict[str, Any]:
     try:
         ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise UserError(f"--peer_python={peers} does not run: {error}") from None
+        raise UserError(f"--peer_python={peer_python} does not run: {error}") from None
     if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (ended.stderr.strip().splitlines() or ["no output"])[-1]
         raise UserError(f"the program of {name} failed with exit code {ended.returncode}: {last}")
     return json.loads(ended.stdout.strip().splitlines()[-1])

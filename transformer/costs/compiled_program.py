@@ -1,0 +1,223 @@
+"""Analysis of a compiled program: memory per device, collectives, largest buffers, and a fingerprint."""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer.costs.hlo_execution import (
+    ExecutedCollective,
+    bytes_moved,
+    executed_collectives,
+    executed_instructions,
+    loops_without_trip_count,
+)
+from transformer.costs.hlo_parser import HloModule, parse_hlo
+
+NUM_LARGEST_BUFFERS = 20
+
+
+class Collective(NamedTuple):
+    """A collective operation of the program.
+
+    Attributes:
+        kind: The opcode, such as "all-reduce".
+        bytes: Bytes per device and execution: the whole result of an all-gather, the operand of all others.
+        participants: The number of devices that exchange among themselves.
+        axes: The axes of the mesh along which they exchange.
+        group: One of the groups, as indices of devices of the mesh.
+        executions: How often a step runs it, loops included.
+        overlapped: Whether other work runs at the same time.
+        source: The traced operation that it comes from.
+    """
+
+    kind: str
+    bytes: int
+    participants: int
+    axes: tuple[str, ...]
+    group: tuple[int, ...]
+    executions: int
+    overlapped: bool
+    source: str
+
+
+class Buffer(NamedTuple):
+    """Arrays of one type and shape that the program makes in main memory: bytes of one, and the source of the first."""
+
+    bytes: int
+    shape: str
+    opcode: str
+    source: str
+
+
+class CompiledProgram(NamedTuple):
+    """A compiled program; sizes are in bytes per device.
+
+    Attributes:
+        arguments: Bytes of the arguments.
+        outputs: Bytes of the outputs.
+        aliased: Bytes that arguments and outputs share.
+        temporaries: Bytes of temporary buffers.
+        code: Bytes of the generated code.
+        bytes_moved: Bytes through main memory per execution, by the model of `transformer.costs.hlo_execution`.
+        collectives: All collectives.
+        buffers: The largest arrays in main memory.
+        loops_without_trip_count: Loops of unknown trip count, which count once.
+        fingerprint: A hash of the program's text.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    code: int
+    bytes_moved: int
+    collectives: tuple[Collective, ...]
+    buffers: tuple[Buffer, ...]
+    loops_without_trip_count: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak memory: arguments, outputs that are not arguments, temporaries and code."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+
+
+class CollectiveTotal(NamedTuple):
+    """All collectives of one kind over the same axes of the mesh: executions, and total bytes per device."""
+
+    executions: int
+    bytes: int
+
+
+def analyze_program(compiled: jax.stages.Compiled, mesh: Mesh) -> CompiledProgram:
+    """Analyze a program compiled for the devices of `mesh`.
+
+    Raises:
+        ValueError: If the backend has no memory analysis, or its text is not an HLO program.
+    """
+    memory = compiled.memory_analysis()
+    text = compiled.as_text()
+    if memory is None or text is None:
+        raise ValueError("the backend has no memory analysis of compiled programs")
+    module = parse_hlo(text)
+    return CompiledProgram(
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        code=memory.generated_code_size_in_bytes,
+        bytes_moved=sum(run.executions * bytes_moved(module, run) for run in executed_instructions(module)),
+        collectives=tuple(_collective(each, mesh) for each in executed_collectives(module)),
+        buffers=largest_buffers(module),
+        loops_without_trip_count=loops_without_trip_count(module),
+        fingerprint=fingerprint(text),
+    )
+
+
+def _collective(exchange: ExecutedCollective, mesh: Mesh) -> Collective:
+    among = exchange.groups
+    if exchange.kind == "collective-permute":
+        participants, group = len(_chain(among)), _chain(among)
+    else:
+        participants, group = len(among[0]), among[0]
+    sizes = tuple(mesh.shape.values())
+    places = [np.array(np.unravel_index(each, sizes)) for each in among]
+    varying = np.any([np.any(place != place[:, :1], axis=1) for place in places], axis=0)
+    axes = tuple(name for name, varies in zip(mesh.shape, varying, strict=True) if varies)
+    return Collective(
+        exchange.kind,
+        exchange.bytes,
+        participants,
+        axes,
+        group,
+        exchange.executions,
+        exchange.overlapped,
+        exchange.source,
+    )
+
+
+def _chain(pairs: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Return the devices on the path of the first sender, including itself."""
+    to = {source: target for source, target in pairs}
+    chain = [pairs[0][0]]
+    while (after := to.get(chain[-1])) is not None and after not in chain:
+        chain.append(after)
+    return tuple(chain)
+
+
+def collective_totals(collectives: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], CollectiveTotal]:
+    """Sum executions and bytes by kind and axes of the mesh, the most bytes first."""
+    sums: dict[tuple[str, tuple[str, ...]], CollectiveTotal] = {}
+    for each in collectives:
+        before = sums.get((each.kind, each.axes), CollectiveTotal(0, 0))
+        sums[each.kind, each.axes] = CollectiveTotal(
+            before.executions + each.executions, before.bytes + each.executions * each.bytes
+        )
+    return dict(sorted(sums.items(), key=lambda item: -item[1].bytes))
+
+
+def argument_bytes(kinds: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes on one device of each kind of argument, a tree of arrays or shapes with shardings.
+
+    The sizes are those of the shards; a TPU may pad an array to whole tiles. Leaves without a sharding are replicated.
+    """
+    return {kind: sum(map(_bytes_on_device, jax.tree.leaves(tree))) for kind, tree in kinds.items()}
+
+
+def _bytes_on_device(leaf: Any) -> int:
+    sharding = getattr(leaf, "sharding", None)
+    shape = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+    return math.prod(shape) * leaf.dtype.itemsize
+
+
+def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tuple[Buffer, ...]:
+    """Return the largest arrays that the program makes in main memory, one of each type and shape.
+
+    Not all of them are live at once. Views of other arrays do not count; an in-place update counts as the array that it
+    updates.
+    """
+    names = ("parameter", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "opt-barrier")
+    largest: dict[str, Buffer] = {}
+    for run in executed_instructions(module):
+        made = run.instruction
+        if made.opcode in names or made.opcode.endswith("-start"):
+            continue
+        for array in made.arrays:
+            before = largest.get(str(array))
+            # The compiler's own broadcasts and copies say no source; whoever writes into them does.
+            if array.space == 0 and (before is None or "/" not in before.source):
+                largest[str(array)] = Buffer(array.stored, str(array), made.opcode, made.source)
+    return tuple(sorted(largest.values(), key=lambda buffer: -buffer.bytes)[:count])
+
+
+def fingerprint(text: str) -> str:
+    """Return the SHA-256 of a program's text without what does not change the program.
+
+    That is: names and their numbers, which become numbers in order of appearance, source files and lines, names of
+    traced operations and of arguments, numbers of channels, and axes of the mesh that have one device.
+    """
+    body = re.sub(r"\nFileNames\n.*?\n\n\n", "\n", text, count=1, flags=re.DOTALL)
+    body = re.sub(r"^HloModule [^,\n]*", "HloModule", body, count=1)
+    quoted = r'"(?:[^"\\]|\\.)*"'
+    braced = rf'\{{(?:[^{{}}"]|{quoted})*\}}'
+    body = re.sub(rf'(?:, )?(?:metadata|frontend_attributes)=\{{(?:[^{{}}"]|{quoted}|{braced})*\}}', "", body)
+    body = re.sub(r"^(ENTRY )?(%?[\w.$-]+) \(.*\{$", r"\1\2 {", body, flags=re.MULTILINE)
+    body = re.sub(r"\bmesh\[([^\]]*)\]", _dividing, body)
+    numbers: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return match[1] + str(numbers.setdefault(match[0], len(numbers)))
+
+    body = re.sub(r"(%|\bchannel_id=)[\w.$-]+", number, body)
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _dividing(mesh: re.Match[str]) -> str:
+    """Describe a mesh as a program's text does, without axes of one device."""
+    return f"mesh[{','.join(axis for axis in mesh[1].split(',') if not axis.endswith('=1'))}]"

@@ -1,0 +1,190 @@
+"""Ahead-of-time compilation of an experiment's training step for a topology, without devices, data or arrays."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import jaxprs_in_params
+
+from transformer.config import UserError
+from transformer.costs.chips import chip_of
+from transformer.costs.compiled_program import CompiledProgram, analyze_program, argument_bytes
+from transformer.costs.flops import recomputed_flops
+from transformer.costs.roofline import StepEstimate, estimate_step
+from transformer.costs.topologies import OutOfMemoryError, compile_lowered, topology_devices
+from transformer.models.model import count_parameters
+from transformer.tasks.synthetic_data import abstract_batch
+from transformer.training.build import assemble, compile_step, flops_counter, model_inputs
+from transformer.training.config import Experiment
+from transformer.training.partitioning import batch_sharding, make_placement
+from transformer.training.state import TrainState
+
+_UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class LargestArray(NamedTuple):
+    """One of the largest arrays of a step: its bytes on one device, its type and shape, and its source."""
+
+    bytes: int
+    shape: str
+    source: str
+
+
+class AotReport(NamedTuple):
+    """The result of compiling an experiment's training step for a topology. Bytes are per device.
+
+    If the compiler found that the step does not fit, `program` is None, `peak_bytes` is the compiler's figure or None,
+    and `largest_arrays` are those of the traced step, as if divided evenly.
+
+    Attributes:
+        experiment: The experiment.
+        topology: The name of the topology.
+        device: The kind of device.
+        mesh: The size of each axis of the mesh.
+        parameters: The number of parameters.
+        batch_size: The rows of a batch.
+        resident_bytes: Bytes at the start of a step, by kind.
+        device_memory: Bytes of device memory by its data sheet; None for CPUs.
+        compile_seconds: Seconds of compilation.
+        flops: FLOPs of a step; None if they cannot be counted.
+        program: The analysis of the compiled step.
+        step_estimate: The roofline estimate; None without a program, a data sheet or FLOPs.
+        peak_bytes: Peak memory.
+        largest_arrays: The largest arrays of the step.
+    """
+
+    experiment: Experiment
+    topology: str
+    device: str
+    mesh: Mapping[str, int]
+    parameters: int
+    batch_size: int
+    resident_bytes: Mapping[str, int]
+    device_memory: int | None
+    compile_seconds: float
+    flops: float | None
+    program: CompiledProgram | None
+    step_estimate: StepEstimate | None
+    peak_bytes: int | None
+    largest_arrays: tuple[LargestArray, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits into device memory; true if that is not known."""
+        if self.program is None:
+            return False
+        return self.device_memory is None or self.program.peak_bytes <= self.device_memory
+
+
+def topology_of(experiment: Experiment, said: str | None) -> str:
+    """Return the given topology, or else the config's `pod`.
+
+    Raises:
+        UserError: If neither names one.
+    """
+    if topology := said or experiment.run.pod:
+        return topology
+    raise UserError("no topology to compile for: pass --topology=v5p:8x8x4, or set config.pod")
+
+
+def compile_ahead_of_time(experiment: Experiment, topology: str) -> AotReport:
+    """Compile an experiment's training step for the devices of a topology, without data or arrays.
+
+    Raises:
+        UserError: If the topology does not exist, or the config does not match its devices.
+    """
+    devices = topology_devices(topology)
+    placement = make_placement(experiment.sharding, devices)
+    assembly = assemble(experiment, Path(), placement, synthetic=True)
+    batch: Any = {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding(array.shape, placement))
+        for name, array in abstract_batch(assembly.task).items()
+    }
+    chip = chip_of(devices[0])
+    report = AotReport(
+        experiment=experiment,
+        topology=topology,
+        device=devices[0].device_kind,
+        mesh=dict(placement.mesh.shape),
+        parameters=count_parameters(assembly.abstract.variables.params),
+        batch_size=max(array.shape[0] for array in batch.values() if array.shape),
+        resident_bytes=_held(assembly.abstract, batch),
+        device_memory=None if chip is None else chip.memory,
+        compile_seconds=math.nan,
+        flops=flops_counter(assembly)(batch),
+        program=None,
+        step_estimate=None,
+        peak_bytes=None,
+        largest_arrays=(),
+    )
+    step: Any = compile_step(experiment, assembly)
+    traced = step.trace(assembly.abstract, batch, False)
+    try:
+        compiled, seconds = compile_lowered(traced.lower())
+    except OutOfMemoryError as error:
+        return report._replace(
+            peak_bytes=parse_needed_bytes(str(error), sum(report.resident_bytes.values())),
+            largest_arrays=largest_traced_arrays(traced.jaxpr.jaxpr, len(devices)),
+        )
+    program = analyze_program(compiled, placement.mesh)
+    expected = None
+    if chip is not None and report.flops is not None:
+        again = recomputed_flops(assembly.model, model_inputs(assembly, batch))
+        expected = estimate_step(program, report.flops, chip, placement.mesh, again)
+    return report._replace(
+        compile_seconds=seconds,
+        program=program,
+        peak_bytes=program.peak_bytes,
+        largest_arrays=tuple(LargestArray(each.bytes, each.shape, each.source) for each in program.buffers),
+        step_estimate=expected,
+    )
+
+
+def _held(state: TrainState, batch: Any) -> dict[str, int]:
+    rest = state._replace(variables=state.variables._replace(params={}), optimizers={}, averages={})
+    return argument_bytes(
+        {
+            "parameters": state.variables.params,
+            "optimizer": state.optimizers,
+            "averages": state.averages,
+            "other state": rest,
+            "batch": batch,
+        }
+    )
+
+
+def parse_needed_bytes(message: str, held: int) -> int | None:
+    """Parse the needed bytes from the compiler's message, with `held` bytes besides temporaries; None without them."""
+    if match := re.search(r"HLO temporaries \(([\d.]+)([BKMGT])\)", message):
+        return held + round(float(match[1]) * _UNITS[match[2]])
+    if match := re.search(r"Used ([\d.]+)([BKMGT]) of", message):
+        return round(float(match[1]) * _UNITS[match[2]])
+    return None
+
+
+def largest_traced_arrays(jaxpr: Any, devices: int, count: int = 10) -> tuple[LargestArray, ...]:
+    """Return the largest arrays that a traced program keeps or multiplies, one of each shape, as if divided evenly.
+
+    For a program that does not compile. Only results of loops and matrix products count: most others are fused
+    with their use.
+    """
+    largest: dict[str, LargestArray] = {}
+    for equation in _equations(jaxpr):
+        if equation.primitive.name not in ("scan", "while", "dot_general"):
+            continue
+        for made in equation.outvars:
+            size = math.ceil(made.aval.size * made.aval.dtype.itemsize / devices)
+            shape = f"{made.aval.dtype.name}[{','.join(map(str, made.aval.shape))}]"
+            where = "/".join(filter(None, (str(equation.source_info.name_stack), equation.primitive.name)))
+            largest.setdefault(shape, LargestArray(size, shape, where))
+    return tuple(sorted(largest.values(), key=lambda each: -each.bytes)[:count])
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from _equations(inner)
