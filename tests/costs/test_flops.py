@@ -288,19 +288,19 @@ def test_every_config_has_its_count() -> None:
     ("config", "remembers", "expected"),
     [
         pytest.param(
-            TransformerXLConfig(layers=2, memory_length_length_length_length_length=4, **TINY),
+            TransformerXLConfig(layers=2, memory_length=4, **TINY),
             True,
             260_384,
             id="transformer-xl",
         ),
         pytest.param(
-            XLNetConfig(layers=2, memory_length_length_length_length_length=4, relative_segments=True, **TINY),
+            XLNetConfig(layers=2, memory_length=4, relative_segments=True, **TINY),
             True,
             385_984,
             id="xlnet",
         ),
         pytest.param(
-            XLNetConfig(layers=2, memory_length_length_length_length_length=4, relative_segments=True, **TINY),
+            XLNetConfig(layers=2, memory_length=4, relative_segments=True, **TINY),
             False,
             320_960,
             id="xlnet-alone",

@@ -204,8 +204,8 @@ def test_flops_count_every_product() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"patch_size": 5}, "8 x 12 pixels are not divisible by config.model.patch_size_size_size=5"),
-        ({"patch_size": 0}, "config.model.patch_size_size_size=0"),
+        ({"patch_size": 5}, "8 x 12 pixels are not divisible by config.model.patch_size=5"),
+        ({"patch_size": 0}, "config.model.patch_size=0"),
         ({"width": 6, "heads": 2, "positions": GridPositions.SINUSOIDAL_2D}, "no multiple of 4"),
         ({"heads": 3}, "not divisible"),
     ],

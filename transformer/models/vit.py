@@ -106,7 +106,7 @@ class VitConfig(Config, path="config.model"):
         if height % self.patch_size or width % self.patch_size:
             raise UserError(
                 f"the task's images of {height} x {width} pixels are not divisible by "
-                f"config.model.patch_size_size_size={self.patch_size}"
+                f"config.model.patch_size={self.patch_size}"
             )
         shape = (height // self.patch_size, width // self.patch_size)
         return Axis("patches", AxisKind.GRID, shape, stride=float(self.patch_size), leading=self.pooling.tokens)
