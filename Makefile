@@ -23,11 +23,12 @@ test: ## run the tests (about a quarter of an hour on two cores)
 install: ## make .venv with all that the tests and linters need, and stop there
 	@.ci/install dev
 
-lint: ## check style, formatting and types
+lint: ## check style, formatting and types, of the pages' JavaScript too where Node.js is installed
 	@.ci/install dev
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+	@.ci/javascript/check
 
 format: ## rewrite the sources in the project's style
 	@.ci/install dev
@@ -77,5 +78,5 @@ lock: ## renew requirements/ from pyproject.toml, newest versions first
 	$(UV_COMPILE) --extra docs --constraint requirements/dev.txt -o requirements/docs.txt
 
 clean: ## remove .venv and caches; runs/ stays
-	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv site .ci/javascript/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find transformer launch experiments tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -248,7 +248,7 @@ def test_the_map_marks_what_diverged_and_says_its_means(result, page):
     assert (np.diff(brightness[np.argsort(every)]) <= 3).all()
     page.locator("#maps > svg").focus()
     page.keyboard.press("ArrowRight")
-    assert "learning rate 3e-4, warmup 0" in tip_of(page)
+    assert "learning rate 3e-4, warmup steps 0" in tip_of(page)
 
 
 @pytest.mark.browser

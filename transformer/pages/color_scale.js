@@ -4,7 +4,10 @@
 export const darkScheme = matchMedia("(prefers-color-scheme: dark)");
 export let colorRamps = { more: rampColors("ramp"), less: rampColors("less") };
 
-/** Call `act` whenever the color scheme has changed, behind the ramp. */
+/**
+ * Call `act` whenever the color scheme has changed, behind the ramp.
+ * @param {() => void} act
+ */
 export function onColorSchemeChange(act) {
   darkScheme.addEventListener("change", () => {
     colorRamps = { more: rampColors("ramp"), less: rampColors("less") };
@@ -12,24 +15,35 @@ export function onColorSchemeChange(act) {
   });
 }
 
-/** A color of the theme, "#rrggbb", in the scheme that holds now; its variable is light-dark(#..., #...). */
+/**
+ * A color of the theme, "#rrggbb", in the scheme that holds now; its variable is light-dark(#..., #...).
+ * @param {string} name
+ */
 export function themeColor(name) {
   const value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
-  return value.match(/#[0-9a-f]{6}/g).at(darkScheme.matches ? -1 : 0);
+  return value.match(/#[0-9a-f]{6}/g)?.at(darkScheme.matches ? -1 : 0) ?? "#000000";
 }
 
 /**
  * A value as [red, green, blue]; its root runs evenly along the ramp, so that faint ones show. A negative value takes
  * a second ramp of the same luminance: its sign is marked by shape too wherever there is room.
+ * @param {number} value
  */
 export const colorForValue = (value) => (value < 0 ? colorRamps.less : colorRamps.more)[colorIndex(value)];
 
+/** @param {number} value */
 export const colorIndex = (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value))));
 
-/** As `colorForValue`, for a style. */
+/**
+ * As `colorForValue`, for a style.
+ * @param {number} value
+ */
 export const cssColor = (value) => `rgb(${colorForValue(value).join(" ")})`;
 
-/** The 256 colors between the five stops of a ramp of the theme. */
+/**
+ * The 256 colors between the five stops of a ramp of the theme.
+ * @param {string} name
+ */
 export function rampColors(name) {
   const stops = [0, 1, 2, 3, 4].map((stop) => hexToOklab(themeColor(`${name}-${stop}`)));
   return Array.from({ length: 256 }, (_, index) => {
@@ -40,6 +54,7 @@ export function rampColors(name) {
 }
 
 // OKLab (Ottosson 2020): even steps in it are even steps to the eye.
+/** @param {string} hex */
 function hexToOklab(hex) {
   const [r, g, b] = [1, 3, 5].map((at) => {
     const value = parseInt(hex.slice(at, at + 2), 16) / 255;
@@ -55,6 +70,7 @@ function hexToOklab(hex) {
   ];
 }
 
+/** @param {number[]} options */
 export function oklabToRgb([lightness, a, b]) {
   const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;

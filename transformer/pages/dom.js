@@ -1,63 +1,152 @@
-// What a page is built from: its data, elements, controls and the tip. The files of this folder and, behind them, those
-// of a page's own folder are joined into one module in the order that template.py and the page's Python give; each
-// uses what the ones before it define. `exportDefaults` is what a page says of itself to whatever it hands out.
+// Elements of a page: creating and finding them, small controls, the tooltip, and the data that Python wrote into the
+// page.
 
+/** @import { Attributes, Child, SeriesStyle } from "./types.js" */
+
+/**
+ * What exported files are called, and the line and the legend that drawings have; a page sets its own.
+ * @type {{ name: string, words: string, legend: () => [SeriesStyle, string][] }}
+ */
 export const exportDefaults = { name: "", words: "", legend: () => [] };
 
-/** What Python wrote into the page: the facts that `scripted_page` was called with. */
+/**
+ * The data that `render_scripted_page` wrote into the page.
+ * @returns {any}
+ */
 export function readPageData() {
-  return JSON.parse(byId("data").textContent);
+  return JSON.parse(byId("data").textContent ?? "");
 }
 
-/** The element with this id. */
-export const byId = (id) => document.getElementById(id);
+/**
+ * The element with this id, which the page has.
+ * @param {string} id
+ */
+export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** The entry of a plain object that the object itself has: a key may be called "constructor". */
+/**
+ * The input or select element with this id.
+ * @param {string} id
+ */
+export const inputById = (id) => /** @type {HTMLInputElement} */ (document.getElementById(id));
+
+/**
+ * The first element in another that a selector matches, which there is.
+ * @param {Element | Document} parent
+ * @param {string} selector
+ */
+export const find = (parent, selector) => /** @type {HTMLElement} */ (parent.querySelector(selector));
+
+/**
+ * The drawing context of a canvas.
+ * @param {HTMLCanvasElement} canvas
+ */
+export const context2d = (canvas) => /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+
+/**
+ * The entry of a plain object that the object itself has: a key may be called "constructor".
+ * @param {Record<string, any> | null | undefined} object
+ * @param {string} key
+ */
 export const ownValue = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
 
-/** A new HTML element; strings among its children become text, never markup. */
+/**
+ * A new HTML element; strings among its children become text, never markup.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ */
 export function createHtml(tag, attributes = {}, ...children) {
   return setAttributes(document.createElement(tag), attributes, children);
 }
 
-/** A new SVG element, as `createHtml`. */
+/**
+ * A new SVG element, as `createHtml`.
+ * @template {keyof SVGElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Attributes} [attributes]
+ * @param {...Child} children
+ */
 export function createSvg(tag, attributes = {}, ...children) {
   return setAttributes(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
+/**
+ * Set attributes, leaving out those that are null, undefined or false, and append children.
+ * @template {Element} T
+ * @param {T} element
+ * @param {Attributes} attributes
+ * @param {Child[]} children
+ */
 export function setAttributes(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, String(value));
   }
   element.append(...children);
   return element;
 }
 
-/** A button of the small kind. */
+/**
+ * A button of the small kind.
+ * @param {string} words
+ * @param {(event: MouseEvent) => void} act
+ * @param {Attributes} [attributes]
+ */
 export function smallButton(words, act, attributes = {}) {
   const button = createHtml("button", { type: "button", class: "small-button", ...attributes }, words);
   button.addEventListener("click", act);
   return button;
 }
 
-/** Fill a group with buttons, one of which is chosen: [[value, words], ...]. A redraw keeps the focus. */
+/**
+ * Fill a group with buttons, one of which is chosen: [[value, words], ...]. A redraw keeps the focus.
+ * @param {HTMLElement} group
+ * @param {[any, string][]} choices
+ * @param {any} chosen
+ * @param {(value: any) => void} choose
+ */
 export function renderSegments(group, choices, chosen, choose) {
-  const focused = [...group.children].indexOf(document.activeElement);
+  const focused = focusedChild(group);
   const buttons = choices.map(([value, words]) => {
     const button = createHtml("button", { type: "button", "aria-pressed": String(value === chosen) }, words);
     button.addEventListener("click", () => choose(value));
     return button;
   });
   group.replaceChildren(...buttons);
-  if (focused >= 0) group.children[focused]?.focus({ preventScroll: true });
+  focusChild(group, focused);
 }
 
-/** Show the tip beside a place of the window, with these words in it. */
+/**
+ * The index of the child that has the focus, -1 for none.
+ * @param {Element} parent
+ */
+export const focusedChild = (parent) => [...parent.children].findIndex((child) => child === document.activeElement);
+
+/**
+ * Give the focus back to the child at an index, which may be -1 or gone.
+ * @param {Element} parent
+ * @param {number} index
+ */
+export function focusChild(parent, index) {
+  const child = parent.children[index];
+  if (child instanceof HTMLElement) child.focus({ preventScroll: true });
+}
+
+/**
+ * Show the tip beside a place of the window, with these words in it.
+ * @param {number} x
+ * @param {number} y
+ * @param {...Child} words
+ */
 export function showTooltip(x, y, ...words) {
   byId("tip").replaceChildren(...words);
   placeTooltip(x, y);
 }
 
+/**
+ * @param {number} x
+ * @param {number} y
+ */
 export function placeTooltip(x, y) {
   const tip = byId("tip");
   tip.hidden = false;
@@ -71,15 +160,21 @@ export function hideTooltip() {
   byId("tip").hidden = true;
 }
 
-/** Say what keeps the page from being drawn. */
+/**
+ * Say what keeps the page from being drawn.
+ * @param {string} words
+ */
 export function showError(words) {
   byId("problem").textContent = words;
   byId("problem").hidden = false;
 }
 
-/** Call `act` in the next frame whenever the width of the window has changed. */
+/**
+ * Call `act` in the next frame whenever the width of the window has changed.
+ * @param {() => void} act
+ */
 export function onResize(act) {
-  let [width, waiting] = [innerWidth, null];
+  let [width, waiting] = [innerWidth, 0];
   addEventListener("resize", () => {
     if (width === innerWidth) return;
     width = innerWidth;

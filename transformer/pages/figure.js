@@ -5,15 +5,17 @@ import { createHtml, createSvg, hideTooltip, setAttributes, showTooltip, smallBu
 import { saveFigure } from "./figure_export.js";
 import { PLOT_MARGIN } from "./scales.js";
 
+/** @import { Figure, FigureOptions, Stop } from "./types.js" */
+
+/** @type {Figure[]} */
 const figures = [];
-let figureReadByKeys = null; // the figure that the arrow keys read
+/** @type {Figure | null} The figure that the arrow keys read. */
+let figureReadByKeys = null;
 
 /**
- * Add a figure to a place. `paint(width)` returns
- *   { height, parts, description, stops: [{ x, y, value, words() }], along: true where a stop is a whole column,
- *     frame: as frameOf returns it, where `markFigure` is used }
- * or null, where nothing of it is to be seen now. `legend` is nodes under the title, `table()` its numbers as rows,
- * `act(value)` is called where a stop is clicked or Enter is pressed on it.
+ * Add a figure to a place; see `FigureOptions` and `Painting` in types.d.ts.
+ * @param {HTMLElement} place
+ * @param {FigureOptions} options
  */
 export function addFigure(place, { id, title, note = "", legend = null, table = null, act = null, paint }) {
   const name = createHtml("strong", { id: `${id}-name` }, title);
@@ -29,12 +31,20 @@ export function addFigure(place, { id, title, note = "", legend = null, table = 
   const svg = createSvg("svg", { role: "img", tabindex: 0, ...names });
   const element = createHtml("figure", { id, class: "chart" }, caption, svg);
   place.append(element);
-  const figure = { id, title, element, svg, paint, table, act, stops: [], along: false, at: null, marked: null };
+  /** @type {Figure} */
+  const figure = {
+    ...{ id, title, element, svg, paint, table, act },
+    ...{ stops: [], along: false, at: null, marked: null, height: 0, frame: null, pointer: null, now: null },
+  };
   figures.push(figure);
   addFigureListeners(figure);
   return figure;
 }
 
+/**
+ * @param {Figure} figure
+ * @param {number} [width]
+ */
 export function redrawFigure(figure, width = figure.element.clientWidth) {
   // In a closed fold it has no width; it is drawn once that is opened.
   if (!width) return;
@@ -56,14 +66,19 @@ export function redrawAllFigures() {
   figures.forEach((figure, index) => redrawFigure(figure, widths[index]));
 }
 
-/** Mark a value of the horizontal axis by a line. */
+/**
+ * Mark a value of the horizontal axis by a line.
+ * @param {Figure} figure
+ * @param {number} value
+ */
 export function markFigure(figure, value) {
   figure.marked = value;
-  if (!figure.frame) return;
+  if (!figure.frame || !figure.now) return;
   const { atX, box } = figure.frame;
   setAttributes(figure.now, { x1: atX(value), x2: atX(value), y1: box.top, y2: box.bottom }, []);
 }
 
+/** @param {Figure} figure */
 function addFigureListeners(figure) {
   const { svg } = figure;
   const leave = () => {
@@ -76,6 +91,7 @@ function addFigureListeners(figure) {
   });
   svg.addEventListener("pointerleave", leave);
   svg.addEventListener("blur", leave);
+  /** @param {number | null} at */
   const choose = (at) => figure.act && at !== null && figure.act(figure.stops[at].value);
   svg.addEventListener("click", (event) => choose(stopAtPointer(figure, event)));
   svg.addEventListener("keydown", (event) => {
@@ -94,20 +110,31 @@ function addFigureListeners(figure) {
   });
 }
 
-/** The stop that the pointer is at, by its index; null where none is near. */
+/**
+ * The stop that the pointer is at, by its index; null where none is near.
+ * @param {Figure} figure
+ * @param {MouseEvent} event
+ */
 function stopAtPointer(figure, event) {
   const box = figure.svg.getBoundingClientRect();
   const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+  /** @param {Stop} stop */
   const distance = (stop) => (figure.along ? Math.abs(stop.x - x) : Math.hypot(stop.x - x, stop.y - y));
+  /** @type {number | null} */
   let best = null;
-  figure.stops.forEach((stop, at) => {
+  for (const [at, stop] of figure.stops.entries())
     if (best === null || distance(stop) < distance(figure.stops[best])) best = at;
-  });
-  const reach = figure.along ? Infinity : (figure.stops[best]?.reach ?? 18);
-  return best !== null && distance(figure.stops[best]) <= reach ? best : null;
+  if (best === null) return null;
+  const reach = figure.along ? Infinity : (figure.stops[best].reach ?? 18);
+  return distance(figure.stops[best]) <= reach ? best : null;
 }
 
-/** Mark a stop and say its words; null marks none. */
+/**
+ * Mark a stop and say its words; null marks none.
+ * @param {Figure} figure
+ * @param {number | null} at
+ * @param {PointerEvent | null} [event]
+ */
 export function highlightStop(figure, at, event = null) {
   figure.at = at;
   if (!figure.pointer) return;

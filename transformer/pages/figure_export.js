@@ -1,10 +1,12 @@
 // What is seen, as files: a drawing as SVG and PNG that need no page, numbers as CSV.
 
 import { themeColor } from "./color_scale.js";
-import { createHtml, createSvg, exportDefaults, setAttributes } from "./dom.js";
+import { context2d, createHtml, createSvg, exportDefaults, setAttributes } from "./dom.js";
 import { highlightStop } from "./figure.js";
 import { showInvisible, truncate } from "./formatting.js";
 import { labelWidth, legendKeyParts, svgText, xmlText } from "./plot_marks.js";
+
+/** @import { CellValue, Figure, SeriesStyle } from "./types.js" */
 
 // What a drawing takes from the style of the page, so that it looks alike alone.
 const INLINED_STYLES = [
@@ -15,7 +17,12 @@ const INLINED_STYLES = [
 const MARGIN = 16;
 const MAX_PNG_SIDE = 8000; // pixels of a PNG
 
-/** Hand a file to the person, named by the page and by these parts. */
+/**
+ * Hand a file to the person, named by the page and by these parts.
+ * @param {Blob} blob
+ * @param {string[]} parts
+ * @param {string} kind
+ */
 export function downloadBlob(blob, parts, kind) {
   const words = [exportDefaults.name, ...parts].filter(Boolean).map((part) => showInvisible(part));
   const name = words.map((part) => part.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)).join("_");
@@ -26,13 +33,22 @@ export function downloadBlob(blob, parts, kind) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/**
+ * @param {Figure} figure
+ * @param {string} kind
+ */
 export function saveFigure(figure, kind) {
   const { id, title, svg, file = id, legend = exportDefaults.legend() } = figure;
-  if (kind === "csv") return downloadCsv(figure.table(), [file]);
+  if (kind === "csv") return downloadCsv(figure.table?.() ?? [], [file]);
   highlightStop(figure, null);
   return downloadDrawing(standaloneSvg(svg, { title, words: exportDefaults.words, legend }).drawing, [file], kind);
 }
 
+/**
+ * @param {SVGElement} drawing
+ * @param {string[]} parts
+ * @param {string} kind
+ */
 export async function downloadDrawing(drawing, parts, kind) {
   const text = new XMLSerializer().serializeToString(drawing);
   if (kind === "svg") return downloadBlob(new Blob([text, "\n"], { type: "image/svg+xml" }), parts, "svg");
@@ -43,17 +59,20 @@ export async function downloadDrawing(drawing, parts, kind) {
   const scale = Math.min(2, MAX_PNG_SIDE / Math.max(...sides));
   const [width, height] = sides.map((side) => Math.round(scale * side));
   const canvas = createHtml("canvas", { width, height });
-  canvas.getContext("2d").drawImage(image, 0, 0, width, height);
-  canvas.toBlob((blob) => downloadBlob(blob, parts, "png"), "image/png");
+  context2d(canvas).drawImage(image, 0, 0, width, height);
+  canvas.toBlob((blob) => blob && downloadBlob(blob, parts, "png"), "image/png");
 }
 
 /**
  * A drawing as one that needs no page: { drawing, body }, the body being the group of what `svg` and `parts` draw.
  * Above it stand a title, words in small print, and the series of `legend`: [[look, name], ...].
+ * @param {Element} svg
+ * @param {{ title: string, words: string, legend?: [SeriesStyle, string][], parts?: Node[], least?: number, below?: number }} options
  */
 export function standaloneSvg(svg, { title, words, legend = [], parts = [], least = 0, below = 0 }) {
   const width = Math.max(least, Number(svg.getAttribute("width"))) + 2 * MARGIN;
   const room = Math.floor((width - 2 * MARGIN) / 6);
+  /** @type {SVGElement[]} */
   const heads = [
     svgText(truncate(title, room), MARGIN, MARGIN + 12, { class: "drawing-title" }),
     svgText(truncate(words, room), MARGIN, MARGIN + 30, { class: "drawing-words" }),
@@ -83,7 +102,10 @@ export function standaloneSvg(svg, { title, words, legend = [], parts = [], leas
   return { drawing, body };
 }
 
-/** Write the style that the page gives the parts of a drawing into each of them; what is hidden goes. */
+/**
+ * Write the style that the page gives the parts of a drawing into each of them; what is hidden goes.
+ * @param {Element} drawing
+ */
 function inlineStyles(drawing) {
   for (const child of [...drawing.children]) {
     const style = getComputedStyle(child);
@@ -103,12 +125,19 @@ function inlineStyles(drawing) {
   }
 }
 
+/**
+ * @param {CellValue[][]} rows
+ * @param {string[]} parts
+ */
 export function downloadCsv(rows, parts) {
   const text = rows.map((row) => `${row.map(csvCell).join(",")}\r\n`);
   downloadBlob(new Blob(["\ufeff", ...text], { type: "text/csv" }), parts, "csv");
 }
 
-/** A value as one cell of a table: numbers whole, text such that no spreadsheet takes it for a formula. */
+/**
+ * A value as one cell of a table: numbers whole, text such that no spreadsheet takes it for a formula.
+ * @param {CellValue} value
+ */
 function csvCell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);

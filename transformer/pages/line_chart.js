@@ -14,20 +14,28 @@ import {
   verticalAxisWidth,
 } from "./scales.js";
 
+/** @import { Axes, LineChart, LineChartOptions, Point, Reading, Series } from "./types.js" */
+
 const MAX_MARKERS = 16; // a line of more points than these has a few markers, placed differently for each series
 const CROSS_WIDTH = 29; // what a cross and its count take in the lane of what diverged
 
 /**
- * Add a figure of lines. `look()` returns { series: [{ name, look, points: [{ x, middle, low, high, diverged, n }] }],
- * xScale(values), xName, yName, logarithmic: true | false | "auto", range: values that the scale holds besides,
- * level: a value that a line across marks, or null, by the words levelName }. `nearest`: where a series has no point,
- * its nearest is read.
+ * Add a figure with a line for each series; see `LineChart` in types.d.ts for what `look()` returns.
+ * @param {HTMLElement} place
+ * @param {LineChartOptions} options
  */
 export function addLineChart(place, { look, height = 250, tell, nearest = false, ...figure }) {
+  /** @param {number} width */
   const paint = (width) => paintLineChart(width, height, look(), { tell, nearest });
   return addFigure(place, { ...figure, paint, table: () => chartTable(look()) });
 }
 
+/**
+ * @param {number} width
+ * @param {number} height
+ * @param {LineChart} looked
+ * @param {Reading} reading
+ */
 function paintLineChart(width, height, looked, reading) {
   const { xName, yName, range = [], level = null, levelName } = looked;
   const series = looked.series.filter(({ points }) => points.length);
@@ -56,25 +64,39 @@ function paintLineChart(width, height, looked, reading) {
   return { height, parts, frame, along: true, stops: tooltipStops(series, frame, xName, reading), description };
 }
 
+/** @param {number} value */
 const toTenths = (value) => value.toFixed(1);
 
-/** A line across at a value, and its name. */
+/**
+ * A line across at a value, and its name.
+ * @param {number} level
+ * @param {string | undefined} name
+ * @param {Axes} axes
+ */
 function referenceLine(level, name, { box, atY }) {
   const y = atY(level);
   const words = svgText(name, box.right, y - 4, { class: "axis-name", "text-anchor": "end" });
   return [createSvg("line", { class: "level", x1: box.left, x2: box.right, y1: y, y2: y }), words];
 }
 
-/** The stretches of a line between points that have no value. */
+/**
+ * The stretches of a line between points that have no value.
+ * @param {Point[]} points
+ */
 function contiguousSegments(points) {
+  /** @type {Point[][]} */
   const parts = [[]];
   for (const each of points) {
-    if (isNumber(each.middle)) parts.at(-1).push(each);
-    else if (parts.at(-1).length) parts.push([]);
+    if (isNumber(each.middle)) parts[parts.length - 1].push(each);
+    else if (parts[parts.length - 1].length) parts.push([]);
   }
   return parts.filter((stretch) => stretch.length);
 }
 
+/**
+ * @param {Series} series
+ * @param {Axes} axes
+ */
 function seriesBands({ look, points }, { atX, atY }) {
   return contiguousSegments(points.filter(({ low, middle }) => isNumber(low) || !isNumber(middle))).map((stretch) => {
     const upper = stretch.map(({ x, high }) => `${toTenths(atX(x))} ${toTenths(atY(high))}`);
@@ -86,6 +108,12 @@ function seriesBands({ look, points }, { atX, atY }) {
   });
 }
 
+/**
+ * @param {Series} series
+ * @param {Axes} axes
+ * @param {number} [number]
+ * @param {number} [count]
+ */
 export function seriesLine({ look, points }, { atX, atY }, number = 0, count = 1) {
   const parts = [];
   for (const stretch of contiguousSegments(points)) {
@@ -100,16 +128,23 @@ export function seriesLine({ look, points }, { atX, atY }, number = 0, count = 1
   return parts;
 }
 
-/** In the lane above, how many runs of a series diverged at a value; series that share a value stand side by side. */
+/**
+ * In the lane above, how many runs of a series diverged at a value; series that share a value stand side by side.
+ * @param {Series[]} series
+ * @param {Axes} axes
+ * @param {number} width
+ */
 function divergedCrosses(series, { atX }, width) {
   const places = Map.groupBy(
-    series.flatMap(({ look, points }) => points.filter(({ diverged }) => diverged > 0).map((each) => [look, each])),
-    ([, { x }]) => JSON.stringify(x),
+    series.flatMap(({ look, points }) =>
+      points.filter(({ diverged }) => diverged > 0).map(({ x, diverged }) => ({ look, x, diverged })),
+    ),
+    ({ x }) => JSON.stringify(x),
   );
   return [...places.values()].flatMap((group) => {
     const half = (CROSS_WIDTH * group.length) / 2;
-    const from = Math.min(atX(group[0][1].x) - half, width - 2 * half);
-    return group.flatMap(([look, { diverged }], index) => {
+    const from = Math.min(atX(group[0].x) - half, width - 2 * half);
+    return group.flatMap(({ look, diverged }, index) => {
       const place = from + CROSS_WIDTH * (index + 0.25);
       const count = svgText(diverged, place + 6, PLOT_MARGIN.top + 9, { class: "tick" });
       return [cross(place, PLOT_MARGIN.top + 5, 3.4, { class: `cross ${look.ink}` }), count];
@@ -117,7 +152,14 @@ function divergedCrosses(series, { atX }, width) {
   });
 }
 
+/**
+ * @param {Series[]} series
+ * @param {Axes} axes
+ * @param {string} xName
+ * @param {Reading} reading
+ */
 function tooltipStops(series, { box, atX }, xName, { tell, nearest }) {
+  /** @type {(value: any) => string} */
   const write = tell ?? ((value) => `${xName} ${formatOrDash(value)}`);
   const values = new Map(series.flatMap(({ points }) => points.map(({ x }) => [JSON.stringify(x), x])));
   return [...values.values()]
@@ -134,8 +176,14 @@ function tooltipStops(series, { box, atX }, xName, { tell, nearest }) {
     .sort((a, b) => a.x - b.x);
 }
 
-/** What a series has at a value, or, with words for that, at the value of its own that is nearest. */
+/**
+ * What a series has at a value, or, with words for that, at the value of its own that is nearest.
+ * @param {Series} series
+ * @param {any} value
+ * @param {((value: any) => string) | false} nearWords
+ */
 function seriesTooltipRow({ name, look, points }, value, nearWords) {
+  /** @param {number} x */
   const at = (x) => Math.abs(x - value);
   const held = nearWords
     ? points.reduce((best, each) => (at(each.x) < at(best.x) ? each : best))
@@ -149,9 +197,18 @@ function seriesTooltipRow({ name, look, points }, value, nearWords) {
   return [tooltipRow(look, name, formatOrDash(middle), said.join(", "))];
 }
 
-/** Of how many seeds a value is, and how many runs it does not hold because they diverged. */
+/**
+ * Of how many seeds a value is, and how many runs it does not hold because they diverged.
+ * @param {any} diverged
+ * @param {number} n
+ */
 export const seedCountText = (diverged, n) => `${pluralize(n, "seed")}${diverged > 0 ? `, ${diverged} diverged` : ""}`;
 
+/**
+ * @param {Series[]} series
+ * @param {string} xName
+ * @param {string | undefined} yName
+ */
 function describeChart(series, xName, yName) {
   const ends = series.map(({ name, points }) => {
     const last = points.findLast(({ middle }) => isNumber(middle));
@@ -160,12 +217,15 @@ function describeChart(series, xName, yName) {
   return `${yName} over ${xName}. Last values: ${ends.join("; ")}.`;
 }
 
-/** The numbers of a figure of lines, a line a point; columns that no point fills are left out. */
+/**
+ * The numbers of a figure of lines, a line a point; columns that no point fills are left out.
+ * @param {LineChart} chart
+ */
 function chartTable({ series, xName }) {
-  const points = series.flatMap(({ name, points }) => points.map((each) => [name, each]));
-  const columns = ["middle", "low", "high", "n", "diverged"].filter((column) =>
-    points.some(([, each]) => isNumber(each[column])),
-  );
-  const rows = points.map(([name, each]) => [name, each.x, ...columns.map((column) => each[column])]);
+  const points = series.flatMap(({ name, points }) => points.map((each) => ({ name, each })));
+  /** @type {("middle" | "low" | "high" | "n" | "diverged")[]} */
+  const all = ["middle", "low", "high", "n", "diverged"];
+  const columns = all.filter((column) => points.some(({ each }) => isNumber(each[column])));
+  const rows = points.map(({ name, each }) => [name, each.x, ...columns.map((column) => each[column])]);
   return [["series", xName, ...columns.map((column) => (column === "middle" ? "value" : column))], ...rows];
 }

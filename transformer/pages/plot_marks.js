@@ -4,20 +4,36 @@
 import { createHtml, createSvg } from "./dom.js";
 import { showInvisible, truncate } from "./formatting.js";
 
-/** Text in a figure, as it can be seen and as any XML can hold it. */
+/** @import { Attributes, Child, SeriesStyle } from "./types.js" */
+
+/**
+ * Text in a figure, as it can be seen and as any XML can hold it.
+ * @param {unknown} words
+ */
 export const xmlText = (words) =>
   showInvisible(String(words))
     .toWellFormed()
     .replace(/[\ufffe\uffff]/g, "\ufffd");
+/**
+ * @param {unknown} words
+ * @param {number} x
+ * @param {number} y
+ * @param {Attributes} [attributes]
+ */
 export const svgText = (words, x, y, attributes = {}) =>
   createSvg("text", { x: x.toFixed(1), y: y.toFixed(1), ...attributes }, xmlText(words));
 
-/** About how wide a label of the axes is. */
+/**
+ * About how wide a label of the axes is.
+ * @param {unknown} words
+ */
 export const labelWidth = (words) => 6.4 * Array.from(String(words)).length;
 
+/** @param {number[][]} points */
 const polygon = (points) => `M${points.map(([x, y]) => `${x.toFixed(2)} ${y.toFixed(2)}`).join("L")}Z`;
 
 // By the number of a look's shape; of an upright cross the corners of one quarter, turned four times.
+/** @type {((x: number, y: number, r: number) => string)[]} */
 export const MARKER_SHAPES = [
   (x, y, r) => `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
   (x, y, r) => regularPolygon(x, y, 1.2 * r, 4, 45),
@@ -36,16 +52,35 @@ export const MARKER_SHAPES = [
   (x, y, r) => regularPolygon(x, y, 1.25 * r, 5, 180),
 ];
 
+/**
+ * @param {number} x
+ * @param {number} y
+ * @param {number} size
+ * @param {number} count
+ * @param {number} turn
+ */
 function regularPolygon(x, y, size, count, turn) {
   const angles = Array.from({ length: count }, (_, at) => ((turn + (360 * at) / count) * Math.PI) / 180);
   return polygon(angles.map((angle) => [x + size * Math.sin(angle), y - size * Math.cos(angle)]));
 }
 
-/** The marker of a look, about 2 r wide. */
+/**
+ * The marker of a look, about 2 r wide.
+ * @param {SeriesStyle} style
+ * @param {number} x
+ * @param {number} y
+ * @param {number} [r]
+ */
 export const marker = ({ ink, shape }, x, y, r = 3.6) =>
   createSvg("path", { class: `marker ${ink}`, d: MARKER_SHAPES[shape ?? 0](x, y, r) });
 
-/** A cross where a run diverged. */
+/**
+ * A cross where a run diverged.
+ * @param {number} x
+ * @param {number} y
+ * @param {number} [r]
+ * @param {Attributes} [attributes]
+ */
 export const cross = (x, y, r = 3.6, attributes = {}) =>
   createSvg("path", {
     class: "cross",
@@ -53,19 +88,32 @@ export const cross = (x, y, r = 3.6, attributes = {}) =>
     ...attributes,
   });
 
-/** The line and the marker of a look, for a drawing. */
+/**
+ * The line and the marker of a look, for a drawing.
+ * @param {SeriesStyle} look
+ */
 export function legendKeyParts(look) {
   const line = createSvg("line", { class: `stroke ${look.ink}`, x1: 0, x2: 30, y1: 6, y2: 6 });
   return look.shape === null ? [line] : [line, marker(look, 15, 6)];
 }
 
-/** The same beside a name. */
+/**
+ * The same beside a name.
+ * @param {SeriesStyle} look
+ */
 export function legendKey(look) {
   const size = { class: "sample", width: 30, height: 12, "aria-hidden": "true", focusable: "false" };
   return createSvg("svg", size, ...legendKeyParts(look));
 }
 
-/** The bar that says which color is which value; marks are [share of its width, words]. */
+/**
+ * The bar that says which color is which value; marks are [share of its width, words].
+ * @param {number} left
+ * @param {number} top
+ * @param {number} width
+ * @param {(share: number) => string} colorAt
+ * @param {[number, string][]} marks
+ */
 export function colorBarParts(left, top, width, colorAt, marks) {
   const parts = 66;
   const step = width / parts;
@@ -80,17 +128,32 @@ export function colorBarParts(left, top, width, colorAt, marks) {
   return [...bar, ...words];
 }
 
-/** The same as a legend beside a heading, under its name. */
+/**
+ * The same as a legend beside a heading, under its name.
+ * @param {HTMLElement} place
+ * @param {string} name
+ * @param {(share: number) => string} colorAt
+ * @param {[number, string][]} marks
+ */
 export function renderColorBar(place, name, colorAt, marks) {
   const size = { class: "ramp", width: 132, height: 24, role: "img", "aria-label": `scale: ${name}` };
   const bar = createSvg("svg", size, ...colorBarParts(0, 0, size.width, colorAt, marks));
   place.replaceChildren(createHtml("span", { class: "ramp-name" }, name), bar);
 }
 
-/** The first line of a tip. */
+/**
+ * The first line of a tip.
+ * @param {string} words
+ */
 export const tooltipTitle = (words) => createHtml("div", { class: "tip-head" }, words);
 
-/** A row of a tip: a series' sample and name, then what it has. */
+/**
+ * A row of a tip: a series' sample and name, then what it has.
+ * @param {SeriesStyle} look
+ * @param {string} name
+ * @param {Child} value
+ * @param {string} [more]
+ */
 export function tooltipRow(look, name, value, more = "") {
   const title = createHtml("span", { class: "arm-name" }, truncate(showInvisible(name), 28));
   return createHtml(

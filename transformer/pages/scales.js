@@ -4,20 +4,31 @@ import { createSvg } from "./dom.js";
 import { formatCompact, withMinusSign } from "./formatting.js";
 import { labelWidth, svgText } from "./plot_marks.js";
 
+/** @import { Axes, Box, Scale } from "./types.js" */
+
 export const PLOT_MARGIN = { right: 14, top: 12, bottom: 36 };
 const LOG_SCALE_RATIO = 40; // largest over smallest value from which on a logarithmic scale shows more
 
-/** About `count` round values that reach from `low` to `high` or a little beyond. */
+/**
+ * About `count` round values that reach from `low` to `high` or a little beyond.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} count
+ */
 export function niceTicks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999) * power;
+  const step = ([1, 2, 2.5, 5].find((factor) => factor * power >= rough * 0.999) ?? 10) * power;
   const first = Math.floor(low / step + 1e-9);
   const last = Math.ceil(high / step - 1e-9);
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
-/** Values with their words on an axis, in as many digits as it takes to tell one from the next. */
+/**
+ * Values with their words on an axis, in as many digits as it takes to tell one from the next.
+ * @param {number[]} values
+ * @returns {[number, string][]}
+ */
 export function tickLabels(values) {
   for (let digits = 3; ; digits++) {
     const words = values.map((value) => withMinusSign(formatCompact(value, digits)));
@@ -25,24 +36,39 @@ export function tickLabels(values) {
   }
 }
 
-/** A linear scale with round ticks; it ends at a tick, or `tight` at the largest value. */
+/**
+ * A linear scale with round ticks; it ends at a tick, or `tight` at the largest value.
+ * @param {number[]} values
+ * @param {number} [count]
+ * @param {{ tight?: boolean }} [options]
+ * @returns {Scale}
+ */
 export function linearScale(values, count = 4, { tight = false } = {}) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (low >= 0 && low < 0.35 * high) low = 0;
   if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 20, high + Math.abs(high) / 20];
   const every = niceTicks(low, high, count);
   const ticks = tight ? every.filter((value) => value >= low && value <= high) : every;
-  const [first, last] = [Math.min(low, ticks[0]), Math.max(high, ticks.at(-1))];
+  const [first, last] = [Math.min(low, ticks[0]), Math.max(high, ticks[ticks.length - 1])];
   return {
     ticks: tickLabels(ticks),
     share: (value) => (value - first) / (last - first),
   };
 }
 
+/**
+ * Whether a logarithmic scale shows more of these values.
+ * @param {number[]} values
+ * @param {number} [ratio]
+ */
 export const needsLogScale = (values, ratio = LOG_SCALE_RATIO) =>
   values.every((value) => value > 0) && Math.max(...values) > ratio * Math.min(...values);
 
-/** A logarithmic scale over positive values: ticks at 1, 2, 5 where it is short, at powers of ten where it is long. */
+/**
+ * A logarithmic scale over positive values: ticks at 1, 2, 5 where it is short, at powers of ten where it is long.
+ * @param {number[]} values
+ * @returns {Scale}
+ */
 export function logScale(values) {
   const positive = values.filter((value) => value > 0);
   let [low, high] = [Math.log10(Math.min(...positive)), Math.log10(Math.max(...positive))];
@@ -62,15 +88,32 @@ export function logScale(values) {
   };
 }
 
+/**
+ * Whether two values are equal as JSON.
+ * @param {any} a
+ * @param {any} b
+ */
 export const isSameValue = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
 
-/** Room on the left for the labels of a vertical axis and its name. */
+/**
+ * Room on the left for the labels of a vertical axis and its name.
+ * @param {[any, string][]} ticks
+ */
 export const verticalAxisWidth = (ticks) =>
   Math.ceil(Math.max(18, ...ticks.map(([, words]) => labelWidth(words)))) + 26;
 
-/** Grid, labels and names of two axes around a box { left, right, top, bottom }, and where values lie in it. */
+/**
+ * Grid, labels and names of two axes around a box { left, right, top, bottom }, and where values lie in it.
+ * @param {Box} box
+ * @param {Scale} x
+ * @param {Scale} y
+ * @param {(string | undefined)[]} names
+ * @returns {Axes}
+ */
 export function drawAxes(box, x, y, names) {
+  /** @param {number} value */
   const atX = (value) => box.left + (box.right - box.left) * x.share(value);
+  /** @param {number} value */
   const atY = (value) => box.bottom - (box.bottom - box.top) * y.share(value);
   const parts = [...horizontalGrid(box, y, atY), ...horizontalTicks(box, x, atX)];
   parts.push(svgText(names[0], box.right, box.bottom + 31, { class: "axis-name", "text-anchor": "end" }));
@@ -78,10 +121,20 @@ export function drawAxes(box, x, y, names) {
   return { box, parts, atX, atY };
 }
 
-/** The name of a vertical axis. */
+/**
+ * The name of a vertical axis.
+ * @param {string} words
+ * @param {number} x
+ * @param {number} y
+ */
 export const verticalAxisName = (words, x, y) =>
   svgText(words, x, y, { class: "axis-name", "text-anchor": "middle", transform: `rotate(-90 ${x} ${y})` });
 
+/**
+ * @param {Box} box
+ * @param {Scale} scale
+ * @param {(value: any) => number} atY
+ */
 function horizontalGrid(box, { ticks }, atY) {
   const inside = ticks.filter(([value]) => atY(value) >= box.top - 1 && atY(value) <= box.bottom + 1);
   return inside.flatMap(([value, words]) => [
@@ -90,13 +143,18 @@ function horizontalGrid(box, { ticks }, atY) {
   ]);
 }
 
-/** Ticks beneath, those left out that have no room beside the one before. */
+/**
+ * Ticks beneath, those left out that have no room beside the one before.
+ * @param {Box} box
+ * @param {Scale} scale
+ * @param {(value: any) => number} atX
+ */
 function horizontalTicks(box, { ticks }, atX) {
   let free = -Infinity;
   return ticks
-    .map(([value, words]) => [atX(value), words])
-    .sort((a, b) => a[0] - b[0])
-    .flatMap(([place, words]) => {
+    .map(([value, words]) => ({ place: atX(value), words }))
+    .sort((a, b) => a.place - b.place)
+    .flatMap(({ place, words }) => {
       const half = labelWidth(words) / 2;
       if (place - half < free || place < box.left - 1 || place > box.right + 1) return [];
       free = place + half + 5;

@@ -8,7 +8,7 @@ import { showArms, showHeader } from "./comparison_table.js";
 import { showHyperparameterHeatmap } from "./hyperparameter_heatmap.js";
 import { showSensitivity } from "./hyperparameter_sensitivity.js";
 import { showInitialGradients } from "./initial_gradients.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import { showForestPlot, showPairedSeeds } from "./paired_seeds.js";
 import { openPage } from "./panels_and_tables.js";
 import { showRuns } from "./runs_table.js";
@@ -16,13 +16,13 @@ import { showHeadStatistics, showTrainingCurves } from "./training_curves.js";
 
 function showLegend() {
   const bar = byId("legend");
-  const buttons = data.arms.map(({ name }) => {
+  const buttons = ablation.arms.map(({ name }) => {
     const button = createHtml(
       "button",
       { type: "button", class: "arm-button", "aria-pressed": "true", "data-slot": armSlots.get(name) },
       ...armLabel(name),
     );
-    if (name === data.reference) button.append(createHtml("i", {}, "reference"));
+    if (name === ablation.reference) button.append(createHtml("i", {}, "reference"));
     button.addEventListener("click", () => toggleArm(name));
     return button;
   });
@@ -34,17 +34,18 @@ function showLegend() {
   bar.replaceChildren(...buttons, all);
 }
 
+/** @param {string} name */
 function toggleArm(name) {
   if (!hiddenArms.delete(name)) hiddenArms.add(name);
   // Figures of nothing help nobody: whoever hides the last arm begins again with all.
-  if (hiddenArms.size === data.arms.length) hiddenArms.clear();
+  if (hiddenArms.size === ablation.arms.length) hiddenArms.clear();
   onArmsChanged();
 }
 
 function onArmsChanged() {
   for (const button of byId("legend").querySelectorAll(".arm-button")) {
-    const { name } = data.arms.find((arm) => armSlots.get(arm.name) === Number(button.dataset.slot));
-    button.setAttribute("aria-pressed", String(!hiddenArms.has(name)));
+    const arm = ablation.arms.find(({ name }) => String(armSlots.get(name)) === button.getAttribute("data-slot"));
+    button.setAttribute("aria-pressed", String(!arm || !hiddenArms.has(arm.name)));
   }
   byId("all-arms").hidden = !hiddenArms.size;
   redrawAllFigures();

@@ -3,22 +3,28 @@
 import { createHtml } from "../../pages/dom.js";
 import { formatOrDash, formatValue, pluralize, showInvisible } from "../../pages/formatting.js";
 import { armLabel } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import { addPanel, createDetails, createTable, scrollable } from "./panels_and_tables.js";
+
+/** @import { Arm, TableColumn } from "./types.js" */
 
 export function showArmConfigs() {
   const same =
     "Keys that are neither named nor tuned are equal in all arms; with a seed every arm reads the same batches in the " +
     "same order.";
   const panel = addPanel("configs", "What differs", same);
-  panel.append(createHtml("div", { class: "trio" }, ...data.arms.map(armConfig)));
-  const versions = data.about?.versions;
+  panel.append(createHtml("div", { class: "trio" }, ...ablation.arms.map(armConfig)));
+  const versions = ablation.about?.versions;
   if (versions && typeof versions === "object") panel.append(configDetails("Versions", Object.entries(versions)));
-  const base = data.about?.base;
+  const base = ablation.about?.base;
   if (base) panel.append(configDetails("The configuration that all arms begin with", flattenConfig(base)));
 }
 
-/** Keys and values behind a fold. */
+/**
+ * Keys and values behind a fold.
+ * @param {string} title
+ * @param {[string, any][]} entries
+ */
 function configDetails(title, entries) {
   const rows = entries.map(([key, value]) =>
     createHtml(
@@ -32,20 +38,22 @@ function configDetails(title, entries) {
   return createDetails(title, scrollable(table));
 }
 
+/** @param {Arm} arm */
 function armConfig(arm) {
   const { differences, shared } = arm;
   const block = createHtml("section", { class: "arm-config" }, createHtml("h3", {}, ...armLabel(arm.name)));
-  if (arm.name === data.reference) block.append(createHtml("p", { class: "note" }, "The reference."));
+  if (arm.name === ablation.reference) block.append(createHtml("p", { class: "note" }, "The reference."));
   if (differences.length) {
+    /** @type {TableColumn[]} */
     const columns = [
       { head: "key", cell: ({ key }) => createHtml("code", {}, showInvisible(key)) },
-      { head: showInvisible(data.reference), cell: ({ reference }) => formatValue(reference) },
+      { head: showInvisible(ablation.reference), cell: ({ reference }) => formatValue(reference) },
       { head: showInvisible(arm.name), cell: (row) => createHtml("b", {}, formatValue(row.arm)) },
     ];
     const table = createTable(`How ${showInvisible(arm.name)} differs`, columns, differences, { class: "figures" });
     block.append(scrollable(table));
   }
-  if (shared && arm.name !== data.reference)
+  if (shared && arm.name !== ablation.reference)
     block.append(
       createHtml("p", { class: "note" }, sharedParametersText(shared)),
       ...parameterPaths("other values than the reference", shared.differing),
@@ -54,12 +62,17 @@ function armConfig(arm) {
   return block;
 }
 
+/** @param {{ same: number, of: number }} options */
 const sharedParametersText = ({ same, of }) =>
   same === of
     ? `All ${pluralize(of, "array")} of parameters begin with the reference's values.`
     : `Of ${pluralize(of, "array")} of parameters ${formatOrDash(same)} begin with the reference's values.`;
 
-/** The parameters that do not begin as the reference's, behind a fold. */
+/**
+ * The parameters that do not begin as the reference's, behind a fold.
+ * @param {string} what
+ * @param {string[] | undefined} paths
+ */
 function parameterPaths(what, paths) {
   if (!paths?.length) return [];
   const items = paths.map((path) => createHtml("li", {}, createHtml("code", {}, showInvisible(String(path)))));
@@ -67,6 +80,11 @@ function parameterPaths(what, paths) {
   return [createDetails(words, createHtml("ul", { class: "paths" }, ...items))];
 }
 
+/**
+ * @param {any} value
+ * @param {string} [key]
+ * @returns {[string, any][]}
+ */
 function flattenConfig(value, key = "") {
   if (value === null || typeof value !== "object" || Array.isArray(value)) return [[key, value]];
   const entries = Object.entries(value);

@@ -3,7 +3,7 @@
 import { byId, createHtml, ownValue } from "../../pages/dom.js";
 import { formatOrDash, formatValue, isNumber, pluralize, showInvisible, withSpaces } from "../../pages/formatting.js";
 import { armLabel, hasSeveralTasks } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import {
   addPanel,
   commandNode,
@@ -25,8 +25,16 @@ import {
   valueNode,
 } from "./panels_and_tables.js";
 
-const findComparison = (name, task = null) => data.comparisons.find((each) => each.arm === name && each.task === task);
+/** @import { Arm, Comparison, TableColumn } from "./types.js" */
 
+/**
+ * @param {string} name
+ * @param {string | null} [task]
+ */
+const findComparison = (name, task = null) =>
+  ablation.comparisons.find((each) => each.arm === name && each.task === task);
+
+/** @type {Record<string, [string, string]>} */
 const VERDICTS = {
   better: ["▲", "better"],
   worse: ["▼", "worse"],
@@ -35,13 +43,13 @@ const VERDICTS = {
 };
 
 export function showHeader() {
-  const about = data.about ?? {};
-  byId("name").textContent = data.name ? `· ${showInvisible(data.name)}` : "";
-  byId("question").textContent = showInvisible(data.question || data.name);
-  const tasks = hasSeveralTasks ? [pluralize(data.tasks.length, "task")] : [];
-  const runs = pluralize(data.cells.length, "run");
+  const about = ablation.about ?? {};
+  byId("name").textContent = ablation.name ? `· ${showInvisible(ablation.name)}` : "";
+  byId("question").textContent = showInvisible(ablation.question || ablation.name);
+  const tasks = hasSeveralTasks ? [pluralize(ablation.tasks.length, "task")] : [];
+  const runs = pluralize(ablation.cells.length, "run");
   const said = [
-    [pluralize(data.arms.length, "arm"), pluralize(data.seeds.length, "seed"), ...tasks].join(" × "),
+    [pluralize(ablation.arms.length, "arm"), pluralize(ablation.seeds.length, "seed"), ...tasks].join(" × "),
     runs,
     about.hardware && formatFacts(about.hardware),
     about.when && formatFacts(about.when),
@@ -54,13 +62,17 @@ export function showHeader() {
   ];
   byId("facts").replaceChildren(...said.filter(Boolean).map((words) => createHtml("span", {}, words)));
   if (about.command) byId("facts").after(commandNode(formatFacts(about.command)));
-  byId("summary").replaceChildren(...data.summary.map((words) => createHtml("li", {}, showInvisible(words))));
+  byId("summary").replaceChildren(...ablation.summary.map((words) => createHtml("li", {}, showInvisible(words))));
   byId("warnings").replaceChildren(
-    ...data.warnings.map((words) => createHtml("li", { class: "notice" }, showInvisible(words))),
+    ...ablation.warnings.map((words) => createHtml("li", { class: "notice" }, showInvisible(words))),
   );
 }
 
-/** Facts of any form as one line. */
+/**
+ * Facts of any form as one line.
+ * @param {any} value
+ * @returns {string}
+ */
 function formatFacts(value) {
   if (Array.isArray(value)) return value.map(formatFacts).join(", ");
   if (value && typeof value === "object")
@@ -76,19 +88,23 @@ function formatFacts(value) {
 function armsTable() {
   const columns = [...valueColumns(), ...comparisonColumns(), ...costColumns()];
   const filled = columns.filter(({ absent }) => !absent);
-  return createTable("Arms", filled, data.arms, { id: "arms-table", class: "cards" });
+  return createTable("Arms", filled, ablation.arms, { id: "arms-table", class: "cards" });
 }
 
-/** What each arm reached by itself. */
+/**
+ * What each arm reached by itself.
+ * @returns {TableColumn[]}
+ */
 function valueColumns() {
-  const intervals = data.arms.map((arm) => arm.interval);
-  const means = data.arms.map((arm) => arm.mean);
+  const intervals = ablation.arms.map((arm) => arm.interval);
+  const means = ablation.arms.map((arm) => arm.mean);
   const decimals = decimalsFor(intervals, means);
-  const reference = (arm) => (arm.name === data.reference ? [small("the reference")] : []);
+  /** @param {Arm} arm */
+  const reference = (arm) => (arm.name === ablation.reference ? [small("the reference")] : []);
   return [
     { head: "arm", cell: (arm) => [line(...armLabel(arm.name)), ...reference(arm)] },
     {
-      head: withSpaces(data.reported),
+      head: withSpaces(ablation.reported),
       title: `mean over the seeds at the chosen values, 95 % t interval; ${lowerIsBetter ? "lower" : "higher"} is better`,
       cell: (arm) => [
         line(createHtml("b", {}, valueNode(arm.mean, formatFixed(arm.mean, decimals)))),
@@ -99,7 +115,7 @@ function valueColumns() {
     {
       head: "IQM",
       title: "interquartile mean over tasks and seeds, stratified BCa bootstrap interval",
-      absent: !data.arms.some(({ iqm }) => iqm?.interval),
+      absent: !ablation.arms.some(({ iqm }) => iqm?.interval),
       cell: ({ iqm }) =>
         isNumber(iqm?.value)
           ? [
@@ -111,9 +127,12 @@ function valueColumns() {
   ];
 }
 
-/** What each arm is against the reference. */
+/**
+ * What each arm is against the reference.
+ * @returns {TableColumn[]}
+ */
 function comparisonColumns() {
-  const overall = data.arms.map((arm) => findComparison(arm.name)).filter(Boolean);
+  const overall = ablation.arms.flatMap((arm) => findComparison(arm.name) ?? []);
   const intervals = overall.map((each) => each.interval);
   const differences = overall.map((each) => each.difference);
   const decimals = decimalsFor(intervals, differences);
@@ -143,14 +162,17 @@ function comparisonColumns() {
   ];
 }
 
-/** What each arm takes, and at which values. */
+/**
+ * What each arm takes, and at which values.
+ * @returns {TableColumn[]}
+ */
 function costColumns() {
-  const target = `${withSpaces(data.chosen_by)} of ${formatOrDash(data.target)}`;
+  const target = `${withSpaces(ablation.chosen_by)} of ${formatOrDash(ablation.target)}`;
   return [
     {
       head: "learned",
       title: "of the runs at the chosen values that ended by themselves: neither diverged nor stuck",
-      absent: data.arms.every(({ learned }) => learned.count === learned.of),
+      absent: ablation.arms.every(({ learned }) => learned.count === learned.of),
       cell: ({ learned }) =>
         line(valueNode(learned.count, formatOrDash(learned.count)), ` of ${formatOrDash(learned.of)}`),
     },
@@ -162,23 +184,27 @@ function costColumns() {
     {
       head: "to target",
       title: `runs that reach ${target}; medians, in which a run that never does is later than any`,
-      absent: !data.arms.some((arm) => arm.to_target),
+      absent: !ablation.arms.some((arm) => arm.to_target),
       cell: ({ to_target: reached }) => targetCell(reached),
     },
     {
       head: "chosen",
-      title: `${tunedKeys().map(shortKey).join(", ")}; by ${withSpaces(data.chosen_by)}`,
+      title: `${tunedKeys().map(shortKey).join(", ")}; by ${withSpaces(ablation.chosen_by)}`,
       absent: !tunedKeys().length,
       cell: chosenCell,
     },
     {
       head: "parameters",
-      absent: !data.arms.some((arm) => isNumber(arm.parameters)),
+      absent: !ablation.arms.some((arm) => isNumber(arm.parameters)),
       cell: (arm) => valueNode(arm.parameters, formatOrDash(arm.parameters)),
     },
   ];
 }
 
+/**
+ * @param {Comparison | undefined} pair
+ * @param {number} decimals
+ */
 const differenceCell = (pair, decimals) =>
   pair
     ? [
@@ -187,7 +213,9 @@ const differenceCell = (pair, decimals) =>
       ]
     : [];
 
+/** @param {number | null} p */
 const formatPValue = (p) => (isNumber(p) && p < 0.001 ? "< 0.001" : formatFixed(p, 3));
+/** @param {Comparison | undefined} pair */
 function pValueCell(pair) {
   if (!pair || !isNumber(pair.p_holm)) return [];
   return [
@@ -197,6 +225,7 @@ function pValueCell(pair) {
   ];
 }
 
+/** @param {Comparison | undefined} pair */
 function verdictCell(pair) {
   if (!pair) return [];
   const [sign, words] = VERDICTS[pair.verdict] ?? ["", showInvisible(String(pair.verdict))];
@@ -209,6 +238,7 @@ function verdictCell(pair) {
   return [line(badge), ...(pair.verdict === "not said" ? [small(showInvisible(pair.why ?? ""))] : [])];
 }
 
+/** @param {Arm} arm */
 function divergedCell({ runs }) {
   const lines = [line(valueNode(runs.diverged, formatOrDash(runs.diverged)), ` of ${formatOrDash(runs.ended)}`)];
   if (runs.interval) {
@@ -219,6 +249,7 @@ function divergedCell({ runs }) {
   return lines;
 }
 
+/** @param {Arm["to_target"]} reached */
 function targetCell(reached) {
   if (!reached) return [];
   const lines = [line(valueNode(reached.reached, formatOrDash(reached.reached)), ` of ${formatOrDash(reached.of)}`)];
@@ -227,16 +258,21 @@ function targetCell(reached) {
   return lines;
 }
 
-/** Floating-point operations with the prefix that a person reads. */
+/**
+ * Floating-point operations with the prefix that a person reads.
+ * @param {number} count
+ */
 function formatFlops(count) {
   const prefixes = ["", "k", "M", "G", "T", "P", "E", "Z"];
   const power = Math.min(prefixes.length - 1, Math.max(0, Math.floor(Math.log10(count || 1) / 3)));
   return `${Number((count / 1000 ** power).toPrecision(3))} ${prefixes[power]}FLOP`;
 }
 
+/** @param {Arm} arm */
 function chosenCell({ chosen }) {
   // One line a task where there are several, else one line a key.
   return Object.entries(chosen ?? {}).flatMap(([task, values]) => {
+    /** @param {string} key */
     const words = (key) => formatTunedValue(ownValue(values, key));
     return hasSeveralTasks
       ? [small(`${taskName(task)}: `, createHtml("b", {}, tunedKeys().map(words).join(", ")))]
@@ -244,6 +280,7 @@ function chosenCell({ chosen }) {
   });
 }
 
+/** @param {Comparison | undefined} pair */
 function powerCell(pair) {
   const power = pair?.power;
   if (!isNumber(power?.detectable)) return [];
@@ -255,18 +292,19 @@ function powerCell(pair) {
   return lines;
 }
 
+/** @param {number} value */
 const formatRough = (value) => formatOrDash(Number(value.toPrecision(2)));
 
 /** What the analysis says of each comparison, in its own words. */
 function comparisonNotes() {
-  const said = data.comparisons.filter(({ why }) => why);
+  const said = ablation.comparisons.filter(({ why }) => why);
   if (!said.length) return [];
   const rows = said.map(({ arm, task, why }) =>
     createHtml(
       "li",
       {},
       createHtml("b", {}, `${showInvisible(arm)}${hasSeveralTasks && task !== null ? ` on ${taskName(task)}` : ""}: `),
-      showInvisible(why),
+      showInvisible(why ?? ""),
     ),
   );
   return [createDetails("Each comparison in words", createHtml("ul", { class: "words" }, ...rows))];
@@ -274,12 +312,13 @@ function comparisonNotes() {
 
 /** The comparisons task by task, where there are several. */
 function tasksTable() {
-  const rows = data.comparisons.filter(({ task }) => task !== null);
+  const rows = ablation.comparisons.filter(({ task }) => task !== null);
   if (!hasSeveralTasks || !rows.length) return [];
   const decimals = decimalsFor(
     rows.map(({ interval }) => interval),
     rows.map(({ difference }) => difference),
   );
+  /** @type {TableColumn[]} */
   const columns = [
     { head: "arm", cell: ({ arm }) => line(...armLabel(arm)) },
     { head: "task", cell: ({ task }) => taskName(task) },
@@ -292,10 +331,10 @@ function tasksTable() {
 }
 
 export function showArms() {
-  const by = withSpaces(data.chosen_by);
-  const how = [`${withSpaces(data.reported)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
+  const by = withSpaces(ablation.chosen_by);
+  const how = [`${withSpaces(ablation.reported)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
   if (tunedKeys().length) how.push(`${tunedKeys().map(shortKey).join(" and ")} chosen by ${by} for each arm`);
-  if (isNumber(data.notable)) how.push(`the smallest difference that matters: ${formatOrDash(data.notable)}`);
-  if (isNumber(data.target)) how.push(`target: ${by} of ${formatOrDash(data.target)}`);
+  if (isNumber(ablation.notable)) how.push(`the smallest difference that matters: ${formatOrDash(ablation.notable)}`);
+  if (isNumber(ablation.target)) how.push(`target: ${by} of ${formatOrDash(ablation.target)}`);
   addPanel("arms", "Arms", `${how.join("; ")}.`, scrollable(armsTable()), ...tasksTable(), ...comparisonNotes());
 }

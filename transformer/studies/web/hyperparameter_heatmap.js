@@ -16,25 +16,29 @@ import { seedCountText } from "../../pages/line_chart.js";
 import { colorBarParts, labelWidth, marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
 import { isSameValue, tickLabels, verticalAxisName } from "../../pages/scales.js";
 import { armStyle, armTooltipRow, visibleArms } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import { addPanel, formatTunedValue, lowerIsBetter, shortKey, tunedKeys } from "./panels_and_tables.js";
 
+/** @import { Stop } from "../../pages/types.js" */
+/** @import { Arm, ArmHeatmap, HeatmapCell } from "./types.js" */
+
 export function showHyperparameterHeatmap() {
-  const maps = data.arms.filter(({ map }) => map);
+  const maps = ablation.arms.flatMap(({ map }) => map ?? []);
   if (!maps.length) return;
-  const { x_key, y_key } = maps[0].map;
+  const { x_key, y_key } = maps[0];
   const note =
-    `Mean of ${withSpaces(data.chosen_by)} over the seeds, one scale for all arms; a cross counts the runs that ` +
+    `Mean of ${withSpaces(ablation.chosen_by)} over the seeds, one scale for all arms; a cross counts the runs that ` +
     "diverged, over the whole cell where none was left. The frame is what the arm chose.";
   const place = createHtml("div", {});
   addPanel("map", `${shortKey(x_key)} × ${shortKey(y_key)}`, note, place);
-  addFigure(place, { id: "maps", title: `${withSpaces(data.chosen_by)} by arm`, paint: paintArmHeatmaps });
+  addFigure(place, { id: "maps", title: `${withSpaces(ablation.chosen_by)} by arm`, paint: paintArmHeatmaps });
 }
 
+/** @param {number} width */
 function paintArmHeatmaps(width) {
-  const arms = visibleArms().filter(({ map }) => map);
+  const arms = visibleArms().flatMap(({ name, map, chosen }) => (map ? [{ name, map, chosen }] : []));
   if (!arms.length) return null;
-  const every = data.arms.filter(({ map }) => map).flatMap(({ map }) => map.cells.flat());
+  const every = ablation.arms.flatMap(({ map }) => map?.cells.flat() ?? []);
   const means = every.map(({ mean }) => mean).filter(isNumber);
   const scale = means.length ? meanColorScale(means) : null;
   const { x: xs, y: ys } = arms[0].map;
@@ -43,13 +47,17 @@ function paintArmHeatmaps(width) {
   const across = left + cell.wide * xs.length + 26;
   const columns = Math.max(1, Math.floor((width + 26) / across));
   const down = ys.length * cell.tall + 76;
-  const [parts, stops] = [[], []];
+  /** @type {Node[]} */
+  const parts = [];
+  /** @type {Stop[]} */
+  const stops = [];
   arms.forEach((arm, index) => {
     const [x, y] = [(index % columns) * across + left, Math.floor(index / columns) * down + 30];
     drawArmHeatmap(arm, x, y, cell, scale, parts, stops);
   });
   const rows = Math.ceil(arms.length / columns);
   if (scale) parts.push(...drawScaleBar(scale, left, rows * down + 6, Math.min(260, width - left - 20)));
+  /** @param {{ map: ArmHeatmap }} arm */
   const crossed = ({ map }) => map.cells.flat().filter(({ diverged }) => diverged > 0).length;
   const said = arms.map((arm) => `${showInvisible(arm.name)} has diverged runs in ${crossed(arm)} cells`);
   return {
@@ -57,28 +65,48 @@ function paintArmHeatmaps(width) {
     parts,
     stops,
     description:
-      `Maps of ${withSpaces(data.chosen_by)} over ${tunedKeys().map(shortKey).join(" and ")}, ` +
+      `Maps of ${withSpaces(ablation.chosen_by)} over ${tunedKeys().map(shortKey).join(" and ")}, ` +
       `${xs.length * ys.length} cells each: ${said.join("; ")}.`,
   };
 }
 
-/** Where a mean stands between the least and the most of all arms, by its logarithm where they lie far apart. */
+/**
+ * Where a mean stands between the least and the most of all arms, by its logarithm where they lie far apart.
+ * @param {number[]} means
+ */
 function meanColorScale(means) {
   const [low, high] = [Math.min(...means), Math.max(...means)];
   const logarithmic = low > 0 && high > 8 * low;
-  const turn = logarithmic ? Math.log : (value) => value;
+  /** @param {number} value */
+  const turn = (value) => (logarithmic ? Math.log(value) : value);
+  /** @param {number} value */
   const share = (value) => (high > low ? (turn(value) - turn(low)) / (turn(high) - turn(low)) : 0);
+  /** @param {number} part */
   const value = (part) => (logarithmic ? low * (high / low) ** part : low + (high - low) * part);
   return { share, value, logarithmic, low, high };
 }
 
 // The ramp takes square roots: a share's square runs evenly along it.
+/** @param {number} share */
 const shareColor = (share) => cssColor(share ** 2);
 
+/**
+ * @param {{ name: string, map: ArmHeatmap, chosen: Arm["chosen"] }} arm
+ * @param {number} left
+ * @param {number} top
+ * @param {{ wide: number, tall: number }} cell
+ * @param {ReturnType<typeof meanColorScale> | null} scale
+ * @param {Node[]} parts
+ * @param {Stop[]} stops
+ */
 function drawArmHeatmap({ name, map, chosen }, left, top, cell, scale, parts, stops) {
   const { x: xs, y: ys, x_key: xKey, y_key: yKey } = map;
   parts.push(marker(armStyle(name), left + 5, top - 13, 4.2));
   parts.push(svgText(truncate(showInvisible(name), 26), left + 15, top - 9, { class: "facet-name" }));
+  /**
+   * @param {any} xValue
+   * @param {any} yValue
+   */
   const isTaken = (xValue, yValue) =>
     Object.values(chosen ?? {}).some(
       (values) => isSameValue(ownValue(values, xKey), xValue) && isSameValue(ownValue(values, yKey), yValue),
@@ -99,6 +127,12 @@ function drawArmHeatmap({ name, map, chosen }, left, top, cell, scale, parts, st
   parts.push(...drawHeatmapAxes(map, left, top, cell));
 }
 
+/**
+ * @param {ArmHeatmap} heatmap
+ * @param {number} left
+ * @param {number} top
+ * @param {{ wide: number, tall: number }} cell
+ */
 function drawHeatmapAxes({ x: xs, y: ys, x_key: xKey, y_key: yKey }, left, top, cell) {
   const [middle, end] = [{ "text-anchor": "middle" }, { "text-anchor": "end" }];
   const bottom = top + ys.length * cell.tall;
@@ -118,15 +152,24 @@ function drawHeatmapAxes({ x: xs, y: ys, x_key: xKey, y_key: yKey }, left, top, 
   ];
 }
 
+/** @param {any[]} values */
 const maxLabelWidth = (values) => Math.ceil(Math.max(...values.map((value) => labelWidth(formatTunedValue(value)))));
 
-/** A mean in its color and in figures; the runs that diverged crossed out, or counted beside those that did not. */
+/**
+ * A mean in its color and in figures; the runs that diverged crossed out, or counted beside those that did not.
+ * @param {HeatmapCell} cell
+ * @param {number} x
+ * @param {number} y
+ * @param {{ wide: number, tall: number }} options
+ * @param {ReturnType<typeof meanColorScale> | null} scale
+ */
 function drawHeatmapCell({ mean, diverged }, x, y, { wide, tall }, scale) {
   const [width, height] = [wide - 1, tall - 1];
-  const share = isNumber(mean) ? scale.share(mean) : null;
+  const share = isNumber(mean) && scale ? scale.share(mean) : null;
   const ground = share === null ? { class: "no-value" } : { fill: shareColor(share) };
+  /** @type {Node[]} */
   const parts = [createSvg("rect", { ...ground, x, y, width, height, rx: 2 })];
-  const ink = share > 0.5 ? "ink light" : "ink";
+  const ink = share !== null && share > 0.5 ? "ink light" : "ink";
   const words = share !== null && wide >= 34 ? withMinusSign(formatCompact(Number(mean.toPrecision(3)))) : "";
   const attributes = { class: `cell-value ${ink}`, "text-anchor": "middle" };
   if (words) parts.push(svgText(words, x + width / 2, y + tall / 2 + (diverged > 0 ? -2 : 4), attributes));
@@ -141,13 +184,25 @@ function drawHeatmapCell({ mean, diverged }, x, y, { wide, tall }, scale) {
   return parts;
 }
 
+/**
+ * @param {string} name
+ * @param {HeatmapCell} cell
+ * @param {...[string, any]} tuned
+ */
 const heatmapTooltip = (name, { mean, diverged, n }, ...tuned) => [
   tooltipTitle(tuned.map(([key, value]) => `${shortKey(key)} ${formatTunedValue(value)}`).join(", ")),
   armTooltipRow(name, isNumber(mean) ? formatOrDash(mean) : "no value", seedCountText(diverged, n)),
 ];
 
-/** The scale of all maps, and which of its ends is the better one. */
+/**
+ * The scale of all maps, and which of its ends is the better one.
+ * @param {ReturnType<typeof meanColorScale>} scale
+ * @param {number} left
+ * @param {number} top
+ * @param {number} width
+ */
 function drawScaleBar(scale, left, top, width) {
+  /** @type {[number, string][]} */
   const marks = tickLabels([0, 0.5, 1].map(scale.value)).map(([, words], at) => [at / 2, words]);
   const ends = [lowerIsBetter ? "← better" : "", lowerIsBetter ? "" : "better →"];
   if (scale.logarithmic) ends[lowerIsBetter ? 1 : 0] = "log scale";

@@ -15,25 +15,29 @@ import { addLineChart } from "../../pages/line_chart.js";
 import { marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
 import { isSameValue, linearScale, logScale, PLOT_MARGIN } from "../../pages/scales.js";
 import { armSeries, armStyle, armTooltipRow, visibleArms } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import { intervalBar } from "./paired_seeds.js";
 import { addPanel, formatPercent, formatTunedValue, shortKey } from "./panels_and_tables.js";
 
+/** @import { Scale, Stop } from "../../pages/types.js" */
+/** @import { Arm } from "./types.js" */
+
 export function showSensitivity() {
-  const keys = [...new Set(data.arms.flatMap((arm) => (arm.sensitivity ?? []).map(({ key }) => key)))];
-  const tried = keys.filter((key) => data.arms.some((arm) => (findSensitivity(arm, key)?.points.length ?? 0) > 1));
+  const keys = [...new Set(ablation.arms.flatMap((arm) => (arm.sensitivity ?? []).map(({ key }) => key)))];
+  const tried = keys.filter((key) => ablation.arms.some((arm) => (findSensitivity(arm, key)?.points.length ?? 0) > 1));
   const place = createHtml("div", { class: tried.length > 1 ? "trio" : "pair" });
   const note =
-    tried.length &&
-    "Mean over the seeds and their band, the other values as chosen; a cross counts the runs that diverged. " +
-      "Sensitivity is what is lost against the best value, mean over the values tried, a diverged run counting as " +
-      "one that learned nothing (Wortsman et al. 2023).";
+    tried.length === 0
+      ? ""
+      : "Mean over the seeds and their band, the other values as chosen; a cross counts the runs that diverged. " +
+        "Sensitivity is what is lost against the best value, mean over the values tried, a diverged run counting as " +
+        "one that learned nothing (Wortsman et al. 2023).";
   addPanel("sensitivity", tried.length ? "Tuned values and divergence" : "Divergence", note, place);
   for (const [number, key] of tried.entries()) {
-    const values = ownValue(data.tuned, key) ?? [];
+    const values = ownValue(ablation.tuned, key) ?? [];
     addLineChart(place, {
       id: `sensitivity-${number}`,
-      title: `${withSpaces(data.chosen_by)} by ${shortKey(key)}`,
+      title: `${withSpaces(ablation.chosen_by)} by ${shortKey(key)}`,
       note: sensitivityText(key),
       tell: (value) => `${shortKey(key)} ${formatTunedValue(value)}`,
       look: () => ({
@@ -46,7 +50,7 @@ export function showSensitivity() {
         }),
         xScale: (tried) => tunedScale(values.length ? values : [...new Set(tried)]),
         xName: shortKey(key),
-        yName: withSpaces(data.chosen_by),
+        yName: withSpaces(ablation.chosen_by),
         logarithmic: "auto",
       }),
     });
@@ -59,21 +63,31 @@ export function showSensitivity() {
   });
 }
 
+/**
+ * @param {Arm} arm
+ * @param {string} key
+ */
 const findSensitivity = (arm, key) => (arm.sensitivity ?? []).find((each) => each.key === key);
 
+/** @param {string} key */
 function sensitivityText(key) {
-  const said = data.arms.flatMap((arm) => {
+  const said = ablation.arms.flatMap((arm) => {
     const value = findSensitivity(arm, key)?.sensitivity;
     return isNumber(value) ? [`${truncate(showInvisible(arm.name), 24)} ${formatOrDash(value)}`] : [];
   });
   return said.length ? `sensitivity: ${said.join(", ")}` : "";
 }
 
+/** @param {number} width */
 function paintDivergence(width) {
   const arms = visibleArms();
   const box = { left: 12, right: width - PLOT_MARGIN.right - 8, top: PLOT_MARGIN.top };
+  /** @param {number} share */
   const atX = (share) => box.left + (box.right - box.left) * share;
-  const [parts, stops] = [[], []];
+  /** @type {Node[]} */
+  const parts = [];
+  /** @type {Stop[]} */
+  const stops = [];
   let y = box.top;
   for (const { name, runs } of arms) {
     y += 18;
@@ -86,7 +100,7 @@ function paintDivergence(width) {
     );
     const middle = y + 13;
     if (runs.interval) {
-      parts.push(intervalBar(name, ...runs.interval.map(atX), middle));
+      parts.push(intervalBar(name, atX(runs.interval[0]), atX(runs.interval[1]), middle));
     }
     if (isNumber(runs.rate)) {
       parts.push(marker(armStyle(name), atX(runs.rate), middle, 4.4));
@@ -120,17 +134,26 @@ function paintDivergence(width) {
   };
 }
 
-/** Places side by side for values that are no numbers, or that stand for themselves. */
+/**
+ * Places side by side for values that are no numbers, or that stand for themselves.
+ * @param {any[]} values
+ * @returns {Scale}
+ */
 function categoricalScale(values) {
+  /** @param {any} value */
   const share = (value) => (values.findIndex((other) => isSameValue(other, value)) + 0.5) / values.length;
   return { ticks: values.map((value) => [value, truncate(formatValue(value), 14)]), share };
 }
 
-/** Whether values that were tried lie evenly by their logarithms rather than by themselves. */
+/**
+ * Whether values that were tried lie evenly by their logarithms rather than by themselves.
+ * @param {any[]} values
+ */
 function isLogSpaced(values) {
   if (values.length < 2 || !values.every((value) => isNumber(value) && value > 0)) return false;
   const sorted = [...values].sort((a, b) => a - b);
   if (sorted.length === 2) return sorted[1] / sorted[0] >= 2;
+  /** @param {number[]} places */
   const uneven = (places) => {
     const gaps = places.slice(1).map((place, at) => place - places[at]);
     const mean = gaps.reduce((sum, gap) => sum + gap, 0) / gaps.length;
@@ -139,7 +162,11 @@ function isLogSpaced(values) {
   return uneven(sorted.map(Math.log)) < uneven(sorted);
 }
 
-/** The scale of one tuned key: its very values are the ticks. */
+/**
+ * The scale of one tuned key: its very values are the ticks.
+ * @param {any[]} values
+ * @returns {Scale}
+ */
 function tunedScale(values) {
   if (!values.every(isNumber)) return categoricalScale(values);
   const scale = isLogSpaced(values) ? logScale(values) : linearScale(values);

@@ -4,16 +4,26 @@ import { createHtml } from "../../pages/dom.js";
 import { formatOrDash, isNumber, pluralize, showInvisible } from "../../pages/formatting.js";
 import { addLineChart } from "../../pages/line_chart.js";
 import { armLabel, armSeries, visibleArms } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import { addPanel, createTable, formatFixed, line, scrollable, valueNode } from "./panels_and_tables.js";
 
+/** @import { Scale } from "../../pages/types.js" */
+/** @import { Arm, GradientStack, TableColumn } from "./types.js" */
+
 export function showInitialGradients() {
-  const measured = data.about?.initial_gradients;
+  const measured = ablation.about?.initial_gradients;
   if (!measured?.stacks?.length) return;
   const panel = addPanel("gradients", "Gradients at initialization", showInvisible(measured.how));
-  measured.stacks.forEach((stack, number) => showStack(panel, stack, number));
+  /** @type {GradientStack[]} */
+  const stacks = measured.stacks;
+  stacks.forEach((stack, number) => showStack(panel, stack, number));
 }
 
+/**
+ * @param {HTMLElement} panel
+ * @param {GradientStack} stack
+ * @param {number} number
+ */
 function showStack(panel, stack, number) {
   const place = createHtml("div", { class: "trio" });
   panel.append(createHtml("h3", {}, showInvisible(stack.name)), place);
@@ -42,27 +52,40 @@ function showStack(panel, stack, number) {
   panel.append(scrollable(gradientTable(stack)));
 }
 
+/** @param {GradientStack["arms"][number]} options */
 const layerPoints = ({ layers, low, high }) =>
   layers.map((middle, at) => ({ x: at + 1, middle, low: low?.[at], high: high?.[at] }));
 
+/**
+ * @param {number[]} layers
+ * @returns {Scale}
+ */
 function layerScale(layers) {
   const last = Math.max(...layers);
   const every = [1, 2, 4, 6, 8, 12, 24].find((step) => last / step <= 7) ?? Math.ceil(last / 6);
   const ticks = layers.filter((layer) => layer === 1 || layer % every === 0);
+  /** @param {number} layer */
   const share = (layer) => (last > 1 ? (layer - 0.7) / (last - 0.4) : 0.5);
   return { ticks: [...new Set(ticks)].map((layer) => [layer, String(layer)]), share };
 }
 
+/** @param {GradientStack} stack */
 function gradientTable(stack) {
+  /**
+   * @param {string} name
+   * @param {number} depth
+   */
   const ratio = (name, depth) =>
     stack.ratio?.find((each) => each.arm === name && each.depth === depth)?.last_over_first;
+  /** @param {string} name */
   const exponent = (name) => stack.exponent?.find((each) => each.arm === name)?.value;
+  /** @type {TableColumn[]} */
   const columns = [
     { head: "arm", cell: ({ name }) => line(...armLabel(name)) },
     ...stack.depths.map((depth) => ({
       head: `last / first of ${depth}`,
       title: `the norm in the last layer over that in the first, of ${pluralize(depth, "layer")}`,
-      cell: ({ name }) => valueNode(ratio(name, depth), formatOrDash(ratio(name, depth))),
+      cell: (/** @type {Arm} */ { name }) => valueNode(ratio(name, depth), formatOrDash(ratio(name, depth))),
     })),
     {
       head: "depth exponent",
@@ -71,7 +94,7 @@ function gradientTable(stack) {
       cell: ({ name }) => valueNode(exponent(name), formatFixed(exponent(name), 2)),
     },
   ];
-  const rows = data.arms.filter(({ name }) => stack.arms.some(({ arm }) => arm === name));
+  const rows = ablation.arms.filter(({ name }) => stack.arms.some(({ arm }) => arm === name));
   const attributes = { class: "figures", "data-stack": showInvisible(stack.name) };
   return createTable(
     `Growth through ${showInvisible(stack.name)}`,

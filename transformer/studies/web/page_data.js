@@ -1,5 +1,14 @@
-// The data of the page of an ablation or of a sweep, as ablations/page.py and sweeps/page.py write them.
+// The data of the page, which of the two types it is: of an ablation, of a sweep, or what both have.
 
 import { readPageData } from "../../pages/dom.js";
 
-export const data = readPageData();
+/** @import { AblationData, StudyData, SweepData } from "./types.js" */
+
+const data = readPageData();
+
+/** @type {StudyData} */
+export const study = data;
+/** @type {AblationData} */
+export const ablation = data;
+/** @type {SweepData} */
+export const sweep = data;

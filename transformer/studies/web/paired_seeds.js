@@ -1,6 +1,6 @@
 // Every seed: its values in an arm and in the reference joined; and above all, the paired differences with their interval.
 
-import { byId, createHtml, createSvg } from "../../pages/dom.js";
+import { byId, createHtml, createSvg, find } from "../../pages/dom.js";
 import { addFigure, redrawAllFigures } from "../../pages/figure.js";
 import { formatOrDash, isNumber, pluralize, showInvisible, truncate, withSpaces } from "../../pages/formatting.js";
 import { cross, labelWidth, marker, svgText, tooltipTitle } from "../../pages/plot_marks.js";
@@ -13,10 +13,13 @@ import {
   verticalAxisWidth,
 } from "../../pages/scales.js";
 import { armClass, armStyle, armTooltipRow, findArm, hasSeveralTasks, hiddenArms, visibleArms } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import { addPanel, createChooser, lowerIsBetter, taskName } from "./panels_and_tables.js";
 
-const seedSelection = { task: data.tasks[0] };
+/** @import { Box, Scale, Stop } from "../../pages/types.js" */
+/** @import { Arm, Comparison, SeedRun } from "./types.js" */
+
+const seedSelection = { task: ablation.tasks[0] };
 const ROW_HEIGHT = 28;
 
 export function showPairedSeeds() {
@@ -25,16 +28,18 @@ export function showPairedSeeds() {
     "A line joins one seed's value in the reference with its value in an arm; both read the same data in the same order.";
   const panel = addPanel("seeds", "Every seed", note, place);
   if (hasSeveralTasks) {
-    const choices = data.tasks.map((task) => [task, taskName(task)]);
+    /** @type {[string, string][]} */
+    const choices = ablation.tasks.map((task) => [task, taskName(task)]);
+    /** @param {string} task */
     const choose = (task) => {
       seedSelection.task = task;
       redrawAllFigures();
     };
-    panel.querySelector(".panel-head").append(createChooser("task", choices, seedSelection.task, choose));
+    find(panel, ".panel-head").append(createChooser("task", choices, seedSelection.task, choose));
   }
   addFigure(place, {
     id: "values",
-    title: `${withSpaces(data.reported)}, seed by seed`,
+    title: `${withSpaces(ablation.reported)}, seed by seed`,
     note: `${lowerIsBetter ? "lower" : "higher"} is better; the bar is the mean`,
     paint: paintSeedValues,
   });
@@ -42,10 +47,10 @@ export function showPairedSeeds() {
 
 /** The answer at a glance, above all words: every difference with its interval. */
 export function showForestPlot() {
-  if (!data.comparisons.some(({ differences }) => differences?.length)) return;
+  if (!ablation.comparisons.some(({ differences }) => differences?.length)) return;
   addFigure(byId("forest"), {
     id: "differences",
-    title: `Difference to ${showInvisible(data.reference)}`,
+    title: `Difference to ${showInvisible(ablation.reference)}`,
     note: "arm minus reference; a ring is a seed, the bar the 95 % t interval of the mean",
     paint: paintDifferences,
   });
@@ -53,15 +58,23 @@ export function showForestPlot() {
 
 // --- values ---
 
-/** The seeds of an arm on the task that is shown: Map of seed to { value, state }. */
+/**
+ * The seeds of an arm on the task that is shown: Map of seed to { value, state }.
+ * @param {Arm} arm
+ */
 const armSeeds = (arm) =>
   new Map(arm.seeds.filter(({ task }) => task === seedSelection.task).map((each) => [each.seed, each]));
 
-const isFinished = (run) => ["done", "stuck"].includes(run?.state) && isNumber(run.value);
+/**
+ * @param {SeedRun | null | undefined} run
+ * @returns {run is SeedRun}
+ */
+const isFinished = (run) => Boolean(run && ["done", "stuck"].includes(run.state) && isNumber(run.value));
 
+/** @param {number} width */
 function paintSeedValues(width) {
-  const reference = findArm(data.reference);
-  const others = visibleArms().filter(({ name }) => name !== data.reference);
+  const reference = findArm(ablation.reference);
+  const others = visibleArms().filter(({ name }) => name !== ablation.reference);
   const facets = others.length ? others : [reference];
   const ours = armSeeds(reference);
   const seeds = [reference, ...others].flatMap((arm) => [...armSeeds(arm).values()]);
@@ -73,7 +86,10 @@ function paintSeedValues(width) {
   const across = Math.min(240, (width - left - PLOT_MARGIN.right) / columns);
   const [lane, tall, foot] = [lost ? 22 : 0, 230, 44];
   const rows = Math.ceil(facets.length / columns);
-  const [parts, stops] = [[], []];
+  /** @type {Node[]} */
+  const parts = [];
+  /** @type {Stop[]} */
+  const stops = [];
   facets.forEach((arm, index) => {
     const column = index % columns;
     const top = PLOT_MARGIN.top + lane + Math.floor(index / columns) * (tall + lane + foot);
@@ -87,7 +103,8 @@ function paintSeedValues(width) {
     parts.push(...drawn.parts);
     stops.push(...drawn.stops);
   });
-  parts.push(verticalAxisName(withSpaces(data.reported), 12, PLOT_MARGIN.top + lane + tall / 2));
+  parts.push(verticalAxisName(withSpaces(ablation.reported), 12, PLOT_MARGIN.top + lane + tall / 2));
+  /** @param {Arm} arm */
   const meanOf = (arm) => {
     const values = [...armSeeds(arm).values()].filter(isFinished).map(({ value }) => value);
     return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
@@ -100,19 +117,36 @@ function paintSeedValues(width) {
     height: PLOT_MARGIN.top + rows * (tall + lane + foot),
     parts,
     stops,
-    description: `${withSpaces(data.reported)} of every seed${task}. Means over seeds: ${means}.`,
+    description: `${withSpaces(ablation.reported)} of every seed${task}. Means over seeds: ${means}.`,
   };
 }
 
-/** One arm beside the reference; the reference by itself where no other arm is shown. */
+/**
+ * One arm beside the reference; the reference by itself where no other arm is shown.
+ * @param {Arm} arm
+ * @param {Map<number, SeedRun>} ours
+ * @param {Box} box
+ * @param {Scale} y
+ * @param {boolean} first
+ * @param {boolean} lost
+ */
 function drawFacet(arm, ours, box, y, first, lost) {
+  /** @param {number} value */
   const atY = (value) => box.bottom - (box.bottom - box.top) * y.share(value);
   const wide = box.right - box.left;
+  /**
+   * @param {string} name
+   * @param {Map<number, SeedRun>} seeds
+   * @param {number} share
+   */
   const column = (name, seeds, share) => ({ name, seeds, x: box.left + wide * share });
-  const self = arm.name === data.reference;
+  const self = arm.name === ablation.reference;
   const theirs = column(arm.name, armSeeds(arm), 0.78);
-  const columns = self ? [column(arm.name, ours, 0.5)] : [column(data.reference, ours, 0.22), theirs];
-  const [parts, stops] = [drawFacetAxes(arm, box, y, atY, first, lost), []];
+  const columns = self ? [column(arm.name, ours, 0.5)] : [column(ablation.reference, ours, 0.22), theirs];
+  /** @type {Node[]} */
+  const parts = drawFacetAxes(arm, box, y, atY, first, lost);
+  /** @type {Stop[]} */
+  const stops = [];
   for (const [seed, run] of self ? ours : theirs.seeds) {
     const mine = ours.get(seed);
     const words = () => pairTooltip(seed, mine, self ? null : run, arm.name);
@@ -122,9 +156,11 @@ function drawFacet(arm, ours, box, y, first, lost) {
     }
     for (const { name, seeds, x } of columns) {
       if (!seeds.has(seed)) continue;
-      const ended = isFinished(seeds.get(seed));
-      const place = ended ? atY(seeds.get(seed).value) : box.top - 12;
-      parts.push(ended ? marker(armStyle(name), x, place) : cross(x, place, 3.6, { class: `cross ${armClass(name)}` }));
+      const one = seeds.get(seed);
+      const place = isFinished(one) ? atY(one.value) : box.top - 12;
+      parts.push(
+        isFinished(one) ? marker(armStyle(name), x, place) : cross(x, place, 3.6, { class: `cross ${armClass(name)}` }),
+      );
       stops.push({ x, y: place, words });
     }
   }
@@ -138,8 +174,17 @@ function drawFacet(arm, ours, box, y, first, lost) {
   return { parts, stops };
 }
 
-/** The grid of a facet, its labels where it is the first of its row, and its name. */
+/**
+ * The grid of a facet, its labels where it is the first of its row, and its name.
+ * @param {Arm} arm
+ * @param {Box} box
+ * @param {Scale} y
+ * @param {(value: number) => number} atY
+ * @param {boolean} first
+ * @param {boolean} lost
+ */
 function drawFacetAxes(arm, box, y, atY, first, lost) {
+  /** @type {Node[]} */
   const parts = [];
   const before = { class: "tick", "text-anchor": "end" };
   for (const [value, words] of y.ticks) {
@@ -151,19 +196,27 @@ function drawFacetAxes(arm, box, y, atY, first, lost) {
   const [middle, room] = [(box.left + box.right) / 2, Math.max(6, Math.floor((box.right - box.left) / 6.6))];
   const name = { class: "facet-name", "text-anchor": "middle" };
   parts.push(svgText(truncate(showInvisible(arm.name), room), middle, box.bottom + 17, name));
-  const against = truncate(`against ${showInvisible(data.reference)}`, room);
+  const against = truncate(`against ${showInvisible(ablation.reference)}`, room);
   const beneath = { class: "tick", "text-anchor": "middle" };
-  if (arm.name !== data.reference) parts.push(svgText(against, middle, box.bottom + 31, beneath));
+  if (arm.name !== ablation.reference) parts.push(svgText(against, middle, box.bottom + 31, beneath));
   return parts;
 }
 
+/**
+ * @param {number} seed
+ * @param {SeedRun | undefined} mine
+ * @param {SeedRun | null | undefined} other
+ * @param {string} name
+ */
 function pairTooltip(seed, mine, other, name) {
+  /** @param {SeedRun | null | undefined} each */
   const said = (each) => {
-    if (!isFinished(each)) return each?.state ?? "not run";
-    return each.state === "stuck" ? `${formatOrDash(each.value)}, stuck` : formatOrDash(each.value);
+    const state = each?.state ?? "not run";
+    if (!isFinished(each)) return state;
+    return state === "stuck" ? `${formatOrDash(each.value)}, stuck` : formatOrDash(each.value);
   };
   const rows = [tooltipTitle(`seed ${seed}${hasSeveralTasks ? `, ${taskName(seedSelection.task)}` : ""}`)];
-  rows.push(armTooltipRow(data.reference, said(mine)));
+  rows.push(armTooltipRow(ablation.reference, said(mine)));
   if (other) rows.push(armTooltipRow(name, said(other)));
   if (isFinished(mine) && isFinished(other))
     rows.push(
@@ -176,12 +229,13 @@ function pairTooltip(seed, mine, other, name) {
 
 /** The comparisons that are drawn, arm by arm, all tasks together before each of them. */
 function visibleComparisons() {
-  const order = data.arms.map(({ name }) => name);
-  return data.comparisons
+  const order = ablation.arms.map(({ name }) => name);
+  return ablation.comparisons
     .filter(({ arm, differences }) => !hiddenArms.has(arm) && differences?.length)
-    .sort((a, b) => order.indexOf(a.arm) - order.indexOf(b.arm) || (a.task !== null) - (b.task !== null));
+    .sort((a, b) => order.indexOf(a.arm) - order.indexOf(b.arm) || Number(a.task !== null) - Number(b.task !== null));
 }
 
+/** @param {number} width */
 function paintDifferences(width) {
   const rows = visibleComparisons();
   if (!rows.length) return null;
@@ -191,11 +245,15 @@ function paintDifferences(width) {
     difference,
   ]);
   const x = linearScale([...ends.filter(isNumber), 0], width < 420 ? 3 : 5);
-  const names = rows.map((row) => (isOverall(row) ? showInvisible(row.arm) : taskName(row.task)));
+  const names = rows.map((row) => (isOverall(row) ? showInvisible(row.arm) : taskName(row.task ?? "")));
   const gutter = Math.min(width * 0.3, 12 + Math.max(...names.map((name) => 1.12 * labelWidth(name))));
   const box = { left: gutter + 8, right: width - PLOT_MARGIN.right - 8, top: PLOT_MARGIN.top + 14, bottom: 0 };
+  /** @param {number} value */
   const atX = (value) => box.left + (box.right - box.left) * x.share(value);
-  const [parts, stops] = [[], []];
+  /** @type {Node[]} */
+  const parts = [];
+  /** @type {Stop[]} */
+  const stops = [];
   let y = box.top;
   rows.forEach((row, index) => {
     const head = isOverall(row);
@@ -209,7 +267,7 @@ function paintDifferences(width) {
     const range = interval ? ` (${formatOrDash(interval[0])} to ${formatOrDash(interval[1])})` : "";
     return `${showInvisible(arm)}${task ? ` on ${showInvisible(task)}` : ""} ${formatOrDash(difference)}${range}`;
   });
-  const description = `Paired differences to ${showInvisible(data.reference)}: ${said.join("; ")}.`;
+  const description = `Paired differences to ${showInvisible(ablation.reference)}: ${said.join("; ")}.`;
   return {
     height: box.bottom + PLOT_MARGIN.bottom,
     parts: [...drawDifferenceAxes(box, x, atX), ...parts],
@@ -218,9 +276,15 @@ function paintDifferences(width) {
   };
 }
 
+/** @param {Comparison} comparison */
 const isOverall = ({ task }) => task === null || !hasSeveralTasks;
 
-/** Upright lines at round differences, and the one at none with what lies on its two sides. */
+/**
+ * Upright lines at round differences, and the one at none with what lies on its two sides.
+ * @param {Box} box
+ * @param {Scale} x
+ * @param {(value: number) => number} atX
+ */
 function drawDifferenceAxes(box, x, atX) {
   const parts = [];
   for (const [value, words] of x.ticks) {
@@ -233,12 +297,20 @@ function drawDifferenceAxes(box, x, atX) {
   const above = { class: "axis-name", "text-anchor": "end" };
   if (atX(0) - box.left > 60) parts.push(svgText(less, atX(0) - 8, box.top - 2, above));
   if (box.right - atX(0) > 60) parts.push(svgText(more, atX(0) + 8, box.top - 2, { class: "axis-name" }));
-  parts.push(svgText(`${withSpaces(data.reported)}, arm − reference`, box.right, box.bottom + 31, above));
+  parts.push(svgText(`${withSpaces(ablation.reported)}, arm − reference`, box.right, box.bottom + 31, above));
   return parts;
 }
 
-/** The seeds of a comparison above, their mean and its interval below. */
+/**
+ * The seeds of a comparison above, their mean and its interval below.
+ * @param {Comparison} comparison
+ * @param {number} y
+ * @param {(value: number) => number} atX
+ * @param {Node[]} parts
+ * @param {Stop[]} stops
+ */
 function drawDifference({ arm, differences, interval, difference, n }, y, atX, parts, stops) {
+  /** @param {number} value */
   const withSign = (value) => `${value > 0 ? "+" : ""}${formatOrDash(value)}`;
   for (const { seed, task, value } of differences) {
     parts.push(createSvg("circle", { class: `seed ${armClass(arm)}`, cx: atX(value), cy: y - 6, r: 3 }));
@@ -246,7 +318,7 @@ function drawDifference({ arm, differences, interval, difference, n }, y, atX, p
     const words = () => [tooltipTitle(`seed ${seed}${where}`), armTooltipRow(arm, withSign(value))];
     stops.push({ x: atX(value), y: y - 6, reach: 10, words });
   }
-  if (interval) parts.push(intervalBar(arm, ...interval.map(atX), y + 4));
+  if (interval) parts.push(intervalBar(arm, atX(interval[0]), atX(interval[1]), y + 4));
   if (!isNumber(difference)) return;
   parts.push(marker(armStyle(arm), atX(difference), y + 4, 4.4));
   const range = interval ? `${formatOrDash(interval[0])} to ${formatOrDash(interval[1])}` : "no interval";
@@ -257,7 +329,13 @@ function drawDifference({ arm, differences, interval, difference, n }, y, atX, p
   stops.push({ x: atX(difference), y: y + 4, reach: 10, words });
 }
 
-/** A bar with ends, on its side. */
+/**
+ * A bar with ends, on its side.
+ * @param {string} arm
+ * @param {number} low
+ * @param {number} high
+ * @param {number} y
+ */
 export const intervalBar = (arm, low, high, y) =>
   createSvg("path", {
     class: `interval-bar ${armClass(arm)}`,

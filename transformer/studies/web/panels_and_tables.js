@@ -1,5 +1,5 @@
 // Numbers, tables and panels of a study's page. The files of this folder stand behind those of transformer/pages in one
-// module, in the order that page.py or sweep_page.py gives. `data.tuned` are the values of each tuned key.
+// module, in the order that page.py or sweep_page.py gives. `study.tuned` are the values of each tuned key.
 
 import { onColorSchemeChange } from "../../pages/color_scale.js";
 import { byId, createHtml, onResize, showError, smallButton } from "../../pages/dom.js";
@@ -12,16 +12,23 @@ import {
   withMinusSign,
   withSpaces,
 } from "../../pages/formatting.js";
-import { data } from "./page_data.js";
+import { study } from "./page_data.js";
+
+/** @import { Attributes, Child } from "../../pages/types.js" */
+/** @import { Interval, TableColumn } from "./types.js" */
 
 const MAX_DECIMALS = 6;
-export const lowerIsBetter = data.direction === "minimize";
+export const lowerIsBetter = study.direction === "minimize";
 
 // --- numbers ---
 
 const fixedFormats = new Map();
 
-/** A number with so many decimals; a dash where there is none. */
+/**
+ * A number with so many decimals; a dash where there is none.
+ * @param {unknown} value
+ * @param {number} decimals
+ */
 export function formatFixed(value, decimals) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);
@@ -35,41 +42,64 @@ export function formatFixed(value, decimals) {
   return withMinusSign(fixedFormats.get(decimals).format(value));
 }
 
+/** @param {unknown} share */
 export const formatPercent = (share) =>
   isNumber(share) ? `${formatNumber(Number((100 * share).toPrecision(3)))} %` : "–";
+/**
+ * @param {any} value
+ * @param {number} decimals
+ */
 export const formatSignedFixed = (value, decimals) =>
   (isNumber(value) && value > 0 ? "+" : "") + formatFixed(value, decimals);
 
-/** As many decimals as the narrowest of some intervals needs to show two digits of its half. */
+/**
+ * As many decimals as the narrowest of some intervals needs to show two digits of its half.
+ * @param {(Interval | undefined)[]} intervals
+ * @param {(number | null)[]} [values]
+ */
 export function decimalsFor(intervals, values = []) {
-  const halves = intervals.filter(Boolean).map(([low, high]) => (high - low) / 2);
+  const halves = intervals.flatMap((each) => (each ? [(each[1] - each[0]) / 2] : []));
   const sizes = halves.some((half) => half > 0) ? halves : values.filter(isNumber).map((value) => Math.abs(value) / 50);
   const least = Math.min(...sizes.filter((size) => size > 0));
   return Number.isFinite(least) ? Math.min(MAX_DECIMALS, Math.max(0, 1 - Math.floor(Math.log10(least)))) : 3;
 }
 
-/** A number in a table, exact in what the element holds, rounded in what is seen. */
+/**
+ * A number in a table, exact in what the element holds, rounded in what is seen.
+ * @param {any} value
+ * @param {string} words
+ */
 export const valueNode = (value, words) =>
   isNumber(value) ? createHtml("data", { value: String(value) }, words) : createHtml("span", { class: "none" }, "–");
 
-/** "[0.12, 0.34]", both ends exact underneath; nothing where there is no interval. */
+/**
+ * "[0.12, 0.34]", both ends exact underneath; nothing where there is no interval.
+ * @param {Interval | undefined} interval
+ * @param {number} decimals
+ * @param {(value: unknown, decimals: number) => string} [write]
+ */
 export function intervalNodes(interval, decimals, write = formatFixed) {
   if (!interval) return [];
   const [low, high] = interval.map((end) => valueNode(end, write(end, decimals)));
   return [createHtml("span", { class: "interval" }, "[", low, ", ", high, "]")];
 }
 
+/** @param {string} task */
 export const taskName = (task) => (task === "" ? "the task" : showInvisible(String(task)));
 
-/** The last part of a dotted key, or the whole of it where another tuned key ends alike. */
+/**
+ * The last part of a dotted key, or the whole of it where another tuned key ends alike.
+ * @param {string} key
+ */
 export function shortKey(key) {
   const last = String(key).split(".").at(-1);
   const alike = tunedKeys().filter((other) => other.split(".").at(-1) === last);
   return withSpaces(alike.length > 1 ? key : last);
 }
 
-export const tunedKeys = () => Object.keys(data.tuned ?? {});
+export const tunedKeys = () => Object.keys(study.tuned ?? {});
 
+/** @param {any} value */
 export const formatTunedValue = (value) =>
   isNumber(value) && value !== 0 && Math.abs(value) < 0.01
     ? value.toExponential().replace("e+", "e")
@@ -77,16 +107,30 @@ export const formatTunedValue = (value) =>
 
 // --- elements ---
 
-/** A word for a shell: as it is where it is plain, else in single quotes. */
+/**
+ * A word for a shell: as it is where it is plain, else in single quotes.
+ * @param {string} word
+ */
 const shellQuote = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-/** The command that writes the page of the heads of a run in a directory, beside those of `against`; `trust` is quoted already. */
+/**
+ * The command that writes the page of the heads of a run in a directory, beside those of `against`; `trust` is quoted already.
+ * @param {string} directory
+ * @param {string} trust
+ * @param {string} [against]
+ */
 export const mapsCommand = (directory, trust, against) =>
-  `${data.maps_command ?? data.about.maps_command} --workdir=${shellQuote(directory)}` +
+  `${study.maps_command ?? study.about?.maps_command} --workdir=${shellQuote(directory)}` +
   (against ? ` --compare_to=${shellQuote(against)}` : "") +
   (trust ? ` ${trust}` : "");
 
-/** One of many, chosen from a list: [[value, words], ...]. */
+/**
+ * One of many, chosen from a list: [[value, words], ...].
+ * @param {string} name
+ * @param {[string, string][]} choices
+ * @param {string} chosen
+ * @param {(value: string) => void} choose
+ */
 export function createChooser(name, choices, chosen, choose) {
   const select = createHtml("select", {}, ...choices.map(([value, words]) => createHtml("option", { value }, words)));
   select.value = chosen;
@@ -94,7 +138,11 @@ export function createChooser(name, choices, chosen, choose) {
   return createHtml("label", { class: "chooser" }, `${name} `, select);
 }
 
-/** A button that copies a text. */
+/**
+ * A button that copies a text.
+ * @param {string} text
+ * @param {string} [words]
+ */
 export function createCopyButton(text, words = "copy") {
   const act = async () => {
     button.textContent = (await copyToClipboard(text)) ? "copied" : "not allowed";
@@ -107,10 +155,14 @@ export function createCopyButton(text, words = "copy") {
 /** Paths in commands are as the study's own command gave them, so relative ones begin where it was given. */
 export const COMMANDS_NOTE = "Run the commands in the folder where the study was started.";
 
-/** A command that can be read and copied. */
+/**
+ * A command that can be read and copied.
+ * @param {string} command
+ */
 export const commandNode = (command) =>
   createHtml("p", { class: "command" }, createHtml("code", {}, command), createCopyButton(command));
 
+/** @param {string} text */
 async function copyToClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -127,12 +179,17 @@ async function copyToClipboard(text) {
   }
 }
 
-/** Draw the page, and its figures anew wherever there is another width or another color scheme. */
+/**
+ * Draw the page, and its figures anew wherever there is another width or another color scheme.
+ * @param {() => void} show
+ */
 export function openPage(show) {
   try {
     show();
   } catch (error) {
-    showError(`This browser cannot draw the page (${error.message}): its data are whole, open it in a current one.`);
+    showError(
+      `This browser cannot draw the page (${error instanceof Error ? error.message : error}): its data are whole, open it in a current one.`,
+    );
     throw error;
   }
   onResize(redrawAllFigures);
@@ -140,7 +197,13 @@ export function openPage(show) {
   document.body.dataset.shown = "yes";
 }
 
-/** A panel of the page: its heading, a note under it, and its content. */
+/**
+ * A panel of the page: its heading, a note under it, and its content.
+ * @param {string} id
+ * @param {string} title
+ * @param {string} note
+ * @param {...Child} content
+ */
 export function addPanel(id, title, note, ...content) {
   const heading = createHtml("h2", { id: `${id}-title` }, title);
   const words = note ? [createHtml("p", { class: "note" }, note)] : [];
@@ -156,17 +219,28 @@ export function addPanel(id, title, note, ...content) {
   return panel;
 }
 
-/** Content behind a fold. */
+/**
+ * Content behind a fold.
+ * @param {string} title
+ * @param {...Child} content
+ */
 export const createDetails = (title, ...content) =>
   createHtml("details", {}, createHtml("summary", {}, title), ...content);
 
+/** @param {...Child} content */
 export const scrollable = (...content) => createHtml("div", { class: "scroll" }, ...content);
+/** @param {...Child} content */
 export const line = (...content) => createHtml("div", {}, ...content);
+/** @param {...Child} content */
 export const small = (...content) => createHtml("div", { class: "small" }, ...content);
 
 /**
  * A table from columns { head, title, cell(row) -> nodes }; on a narrow page each row becomes a card that names its
  * cells, so a cell without content is marked and left out of it.
+ * @param {string} caption
+ * @param {TableColumn[]} columns
+ * @param {any[]} rows
+ * @param {Attributes} [attributes]
  */
 export function createTable(caption, columns, rows, attributes = {}) {
   const head = columns.map(({ head, title }) => createHtml("th", { scope: "col", title }, head));

@@ -6,9 +6,12 @@ import { addFigure } from "../../pages/figure.js";
 import { isNumber, pluralize, truncate, withSpaces } from "../../pages/formatting.js";
 import { labelWidth, svgText } from "../../pages/plot_marks.js";
 import { isSameValue, linearScale, logScale, needsLogScale } from "../../pages/scales.js";
-import { data } from "./page_data.js";
+import { sweep } from "./page_data.js";
 import { addPanel, formatTunedValue, shortKey, tunedKeys } from "./panels_and_tables.js";
 import { metricValues, trialLines, trialRanks } from "./trials.js";
+
+/** @import { Scale } from "../../pages/types.js" */
+/** @import { ParallelAxis, Trial } from "./types.js" */
 
 export function showParallelCoordinates() {
   if (!tunedKeys().length) return;
@@ -20,21 +23,34 @@ export function showParallelCoordinates() {
   addFigure(place, { id: "coordinates", title: "Parallel coordinates", paint: paintParallelCoordinates });
 }
 
-/** An axis of a scale, on which a trial has a number or nothing. */
+/**
+ * An axis of a scale, on which a trial has a number or nothing.
+ * @param {string} name
+ * @param {Scale} scale
+ * @param {(trial: Trial) => any} valueOf
+ * @returns {ParallelAxis}
+ */
 const numberAxis = (name, scale, valueOf) => ({
   name,
   ticks: scale.ticks.map(([value, words]) => [scale.share(value), words]),
   at: (trial) => (isNumber(valueOf(trial)) ? scale.share(valueOf(trial)) : null),
 });
 
-/** The axis of a key: numbers by size, everything else in the order of its values. */
+/**
+ * The axis of a key: numbers by size, everything else in the order of its values.
+ * @param {string} key
+ * @returns {ParallelAxis}
+ */
 function keyAxis(key) {
-  const values = ownValue(data.tuned, key) ?? [];
+  /** @type {any[]} */
+  const values = ownValue(sweep.tuned, key) ?? [];
+  /** @param {Trial} trial */
   const valueOf = (trial) => ownValue(trial.overrides, key);
   if (values.every(isNumber)) {
     const scale = needsLogScale(values, 20) ? logScale(values) : linearScale(values, 4);
     return numberAxis(shortKey(key), scale, valueOf);
   }
+  /** @param {number} index */
   const share = (index) => index / (values.length - 1);
   return {
     name: shortKey(key),
@@ -45,29 +61,41 @@ function keyAxis(key) {
 
 function metricAxis() {
   const scale = needsLogScale(metricValues) ? logScale(metricValues) : linearScale(metricValues, 5);
-  return numberAxis(withSpaces(data.metric), scale, ({ name, value }) => (trialRanks.has(name) ? value : null));
+  return numberAxis(withSpaces(sweep.metric), scale, ({ name, value }) => (trialRanks.has(name) ? value : null));
 }
 
+/** @param {number} width */
 function paintParallelCoordinates(width) {
   const axes = [...tunedKeys().map(keyAxis), ...(metricValues.length ? [metricAxis()] : [])];
   // The words of an axis stand on its left.
   const words = Math.max(12, ...axes[0].ticks.map(([, text]) => labelWidth(text)));
   const [left, right, top, tall] = [Math.min(words, 0.3 * width) + 12, width - 16, 34, 260];
   const between = (right - left) / Math.max(1, axes.length - 1);
+  /**
+   * @param {number} index
+   * @param {number} share
+   * @returns {[number, number]}
+   */
   const at = (index, share) => [left + between * index, top + tall * (1 - share)];
-  const { lines, stops } = trialLines(data.trials, 12, (trial) => {
-    const shares = axes.map((axis, index) => [index, axis.at(trial)]).filter(([, share]) => share !== null);
-    return shares.map(([index, share]) => at(index, share));
-  });
+  const { lines, stops } = trialLines(sweep.trials, 12, (trial) =>
+    axes.flatMap((axis, index) => {
+      const share = axis.at(trial);
+      return share === null ? [] : [at(index, share)];
+    }),
+  );
   return {
     height: top + tall + 16,
     parts: [...lines, ...axes.flatMap((axis, index) => axisParts(axis, index))],
     stops,
     description:
-      `Parallel coordinates of ${pluralize(data.trials.length, "trial")} over ${tunedKeys().map(shortKey).join(", ")} ` +
-      `and ${withSpaces(data.metric)}.`,
+      `Parallel coordinates of ${pluralize(sweep.trials.length, "trial")} over ${tunedKeys().map(shortKey).join(", ")} ` +
+      `and ${withSpaces(sweep.metric)}.`,
   };
 
+  /**
+   * @param {ParallelAxis} axis
+   * @param {number} index
+   */
   function axisParts({ name, ticks }, index) {
     const [x] = at(index, 0);
     const anchor = index === 0 ? "start" : index === axes.length - 1 ? "end" : "middle";

@@ -1,10 +1,10 @@
 // Every run: what it was, how it ended, and the commands that show its heads and that train it again.
 
-import { createHtml, ownValue, smallButton } from "../../pages/dom.js";
+import { createHtml, find, ownValue, smallButton } from "../../pages/dom.js";
 import { downloadBlob, downloadCsv } from "../../pages/figure_export.js";
 import { formatOrDash, formatValue, isNumber, showInvisible, withSpaces } from "../../pages/formatting.js";
 import { armLabel, findArm, hasSeveralTasks } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import {
   addPanel,
   COMMANDS_NOTE,
@@ -17,26 +17,32 @@ import {
   valueNode,
 } from "./panels_and_tables.js";
 
-const sorting = { column: null, descending: false };
+/** @import { Run, RunColumn } from "./types.js" */
 
-/** The columns of the runs: their heads, and the value by which a column sorts. */
+const sorting = { column: -1, descending: false };
+
+/**
+ * The columns of the runs: their heads, and the value by which a column sorts.
+ * @returns {RunColumn[]}
+ */
 function runColumns() {
   return [
     { head: "arm", value: ({ arm }) => arm, cell: ({ arm }) => line(...armLabel(arm)) },
-    ...(hasSeveralTasks ? [{ head: "task", value: ({ task }) => task }] : []),
+    ...(hasSeveralTasks ? [{ head: "task", value: (/** @type {Run} */ { task }) => task }] : []),
     { head: "seed", value: ({ seed }) => seed },
     ...tunedKeys().map((key) => ({
       head: shortKey(key),
-      value: ({ tuned }) => ownValue(tuned, key) ?? null,
-      cell: ({ tuned }) => formatTunedValue(ownValue(tuned, key)),
+      value: (/** @type {Run} */ { tuned }) => ownValue(tuned, key) ?? null,
+      cell: (/** @type {Run} */ { tuned }) => formatTunedValue(ownValue(tuned, key)),
     })),
     { head: "state", value: ({ state }) => state, cell: (cell) => runStateCell(cell) },
-    { head: withSpaces(data.chosen_by), value: ({ chosen }) => chosen },
-    { head: withSpaces(data.reported), value: ({ reported }) => reported },
+    { head: withSpaces(ablation.chosen_by), value: ({ chosen }) => chosen },
+    { head: withSpaces(ablation.reported), value: ({ reported }) => reported },
     { head: "steps", value: ({ steps }) => steps },
   ];
 }
 
+/** @param {Run} run */
 function runStateCell({ arm, task, directory, state }) {
   const taken = findArm(arm)?.seeds.some((each) => each.task === task && each.directory === directory);
   const words = createHtml("span", { class: `state ${showInvisible(state)}` }, showInvisible(state));
@@ -61,8 +67,8 @@ export function showRuns() {
     createHtml("thead", {}, createHtml("tr", {}, ...head, ...last)),
     body,
   );
-  const rows = data.cells.map((cell) => [cell, runRow(cell, columns)]);
-  body.append(...rows.map(([, row]) => row));
+  const rows = ablation.cells.map((run) => ({ run, row: runRow(run, columns) }));
+  body.append(...rows.map(({ row }) => row));
   const scroll = createHtml(
     "div",
     { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every run" },
@@ -73,13 +79,14 @@ export function showRuns() {
     smallButton("CSV of the runs", () => downloadCsv(runTable(), ["runs"]), { id: "save-csv" }),
     smallButton("JSON of everything", () => downloadBlob(resultAsJson(), [], "json"), { id: "save-json" }),
   ];
-  panel.querySelector(".panel-head").append(createHtml("div", { class: "exports" }, ...saving));
+  find(panel, ".panel-head").append(createHtml("div", { class: "exports" }, ...saving));
 
+  /** @param {number} index */
   function sortBy(index) {
     sorting.descending = sorting.column === index && !sorting.descending;
     sorting.column = index;
-    const order = [...rows].sort(([a], [b]) => compareValues(columns[index].value(a), columns[index].value(b)));
-    body.replaceChildren(...order.map(([, row]) => row));
+    const order = [...rows].sort((a, b) => compareValues(columns[index].value(a.run), columns[index].value(b.run)));
+    body.replaceChildren(...order.map(({ row }) => row));
     head.forEach((cell, at) => {
       const direction = sorting.descending ? "descending" : "ascending";
       cell.setAttribute("aria-sort", at === index ? direction : "none");
@@ -87,15 +94,24 @@ export function showRuns() {
   }
 }
 
-/** What has no value stays last, whichever way is sorted. */
+/**
+ * What has no value stays last, whichever way is sorted.
+ * @param {any} a
+ * @param {any} b
+ */
 function compareValues(a, b) {
+  /** @param {any} value */
   const absent = (value) => value === null || value === undefined;
-  if (absent(a) || absent(b)) return absent(a) - absent(b);
+  if (absent(a) || absent(b)) return Number(absent(a)) - Number(absent(b));
   const order =
     isNumber(a) && isNumber(b) ? a - b : formatValue(a).localeCompare(formatValue(b), "en", { numeric: true });
   return sorting.descending ? -order : order;
 }
 
+/**
+ * @param {Run} cell
+ * @param {RunColumn[]} columns
+ */
 function runRow(cell, columns) {
   const parts = columns.map(({ value, cell: write }) => {
     if (write) return createHtml("td", {}, ...[write(cell)].flat());
@@ -111,6 +127,10 @@ function runRow(cell, columns) {
   );
 }
 
+/**
+ * @param {string} command
+ * @param {Run} run
+ */
 const commandCell = (command, { directory }) =>
   createHtml(
     "td",
@@ -127,21 +147,28 @@ const commandCell = (command, { directory }) =>
       : []),
   );
 
-/** What writes the page of a run's heads, beside those of the reference with the same seed and values. */
+/**
+ * What writes the page of a run's heads, beside those of the reference with the same seed and values.
+ * @param {Run} run
+ */
 function runMapsCommand({ arm, task, seed, tuned, directory, state, trust }) {
-  if (!directory || !data.about?.maps_command || !["done", "stuck"].includes(state)) return "";
+  if (!directory || !ablation.about?.maps_command || !["done", "stuck"].includes(state)) return "";
   const alike = JSON.stringify(tuned);
-  const other = data.cells.find(
+  const other = ablation.cells.find(
     (each) =>
-      each.arm === data.reference && each.task === task && each.seed === seed && JSON.stringify(each.tuned) === alike,
+      each.arm === ablation.reference &&
+      each.task === task &&
+      each.seed === seed &&
+      JSON.stringify(each.tuned) === alike,
   );
-  const study = data.about?.workdir;
+  const study = ablation.about?.workdir;
+  /** @param {string} each */
   const path = (each) => (study ? `${study}/${each}` : each);
-  const against = arm !== data.reference && other?.directory ? path(other.directory) : "";
+  const against = arm !== ablation.reference && other?.directory ? path(other.directory) : "";
   return mapsCommand(path(directory), trust, against);
 }
 
-const resultAsJson = () => new Blob([JSON.stringify(data, null, 1), "\n"], { type: "application/json" });
+const resultAsJson = () => new Blob([JSON.stringify(ablation, null, 1), "\n"], { type: "application/json" });
 
 /** The runs as a table, a row a run, with the columns of the CSV that stands beside the page. */
 function runTable() {
@@ -149,7 +176,7 @@ function runTable() {
     ["arm", "task", "seed"],
     ["state", "chosen", "reported", "steps", "directory", "command"],
   ];
-  const rows = data.cells.map((cell) => [
+  const rows = ablation.cells.map((cell) => [
     ...before.map((name) => cell[name]),
     ...tunedKeys().map((key) => ownValue(cell.tuned, key)),
     ...after.map((name) => cell[name]),

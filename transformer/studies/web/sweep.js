@@ -5,7 +5,7 @@ import { addFigure, redrawAllFigures } from "../../pages/figure.js";
 import { formatOrDash, isNumber, pluralize, showInvisible, truncate, withSpaces } from "../../pages/formatting.js";
 import { labelWidth, svgText } from "../../pages/plot_marks.js";
 import { drawAxes, linearScale, logScale, needsLogScale, PLOT_MARGIN, verticalAxisWidth } from "../../pages/scales.js";
-import { data } from "./page_data.js";
+import { sweep } from "./page_data.js";
 import {
   addPanel,
   commandNode,
@@ -22,12 +22,16 @@ import { showParallelCoordinates } from "./parallel_coordinates.js";
 import { findTrial, showTrials, trialLines } from "./trials.js";
 
 function showHeader() {
-  byId("question").textContent = showInvisible(data.name);
-  byId("state").textContent = data.state === "done" ? "" : `· ${data.state}`;
-  const left = isNumber(data.seconds_left) ? [`about ${formatDuration(data.seconds_left)} left`] : [];
-  const said = [data.counts, ...left, `by ${withSpaces(data.metric)}, ${lowerIsBetter ? "lower" : "higher"} is better`];
+  byId("question").textContent = showInvisible(sweep.name);
+  byId("state").textContent = sweep.state === "done" ? "" : `· ${sweep.state}`;
+  const left = isNumber(sweep.seconds_left) ? [`about ${formatDuration(sweep.seconds_left)} left`] : [];
+  const said = [
+    sweep.counts,
+    ...left,
+    `by ${withSpaces(sweep.metric)}, ${lowerIsBetter ? "lower" : "higher"} is better`,
+  ];
   byId("facts").replaceChildren(...said.map((words) => createHtml("span", {}, words)));
-  if (data.state === "stopped") byId("best").before(createHtml("section", { id: "goes-on" }, ...runningNote()));
+  if (sweep.state === "stopped") byId("best").before(createHtml("section", { id: "goes-on" }, ...runningNote()));
 }
 
 const runningNote = () => [
@@ -36,10 +40,13 @@ const runningNote = () => [
     { class: "notice" },
     "This sweep was stopped before all its trials had ended. The command that goes on:",
   ),
-  commandNode(data.command),
+  commandNode(sweep.command),
 ];
 
-/** Seconds as a person says them. */
+/**
+ * Seconds as a person says them.
+ * @param {number} seconds
+ */
 function formatDuration(seconds) {
   if (seconds < 90) return `${Math.max(1, Math.round(seconds))} seconds`;
   if (seconds < 90 * 60) return `${Math.round(seconds / 60)} minutes`;
@@ -47,7 +54,7 @@ function formatDuration(seconds) {
 }
 
 function showBest() {
-  const best = findTrial(data.best);
+  const best = findTrial(sweep.best);
   if (!best) {
     byId("best-trial").append(createHtml("p", { class: "note" }, "No trial is done yet."));
     return;
@@ -58,7 +65,7 @@ function showBest() {
     createHtml(
       "p",
       { class: "answer" },
-      `${withSpaces(data.metric)} `,
+      `${withSpaces(sweep.metric)} `,
       value,
       values.length ? ` with ${values.join(", ")}` : "",
     ),
@@ -69,7 +76,7 @@ function showBest() {
 }
 
 function showImportance() {
-  const known = tunedKeys().filter((key) => isNumber(ownValue(data.importance, key)));
+  const known = tunedKeys().filter((key) => isNumber(ownValue(sweep.importance, key)));
   if (!known.length) return;
   const note =
     "The share of the differences between trials that a key explains by itself, adjusted for chance: one-way analysis of " +
@@ -79,12 +86,16 @@ function showImportance() {
   addFigure(place, { id: "importances", title: "Importance", paint: (width) => paintImportance(width, known) });
 }
 
+/**
+ * @param {number} width
+ * @param {string[]} keys
+ */
 function paintImportance(width, keys) {
-  const order = [...keys].sort((a, b) => data.importance[b] - data.importance[a]);
+  const order = [...keys].sort((a, b) => sweep.importance[b] - sweep.importance[a]);
   const gutter = Math.min(width * 0.4, 12 + Math.max(...order.map((key) => labelWidth(shortKey(key)))));
   const [row, most] = [24, width - gutter - 60];
   const parts = order.flatMap((key, index) => {
-    const [y, share] = [10 + index * row, data.importance[key]];
+    const [y, share] = [10 + index * row, sweep.importance[key]];
     return [
       svgText(truncate(shortKey(key), Math.floor(gutter / 6.6)), gutter - 8, y + 12, {
         class: "tick",
@@ -94,20 +105,21 @@ function paintImportance(width, keys) {
       svgText(formatPercent(share), gutter + most * share + 8, y + 12, { class: "tick" }),
     ];
   });
-  const said = order.map((key) => `${shortKey(key)} ${formatPercent(data.importance[key])}`).join("; ");
+  const said = order.map((key) => `${shortKey(key)} ${formatPercent(sweep.importance[key])}`).join("; ");
   return { height: 20 + order.length * row, parts, description: `Share of the differences between trials: ${said}.` };
 }
 
 function showTrialCurves() {
-  if (!data.trials.some(({ curve }) => curve.length > 1)) return;
+  if (!sweep.trials.some(({ curve }) => curve.length > 1)) return;
   const note = "Every trial that has reported more than once, in the colors of above.";
   const place = createHtml("div", {});
-  addPanel("curves", `${withSpaces(data.metric)} over training`, note, place);
-  addFigure(place, { id: "curve", title: withSpaces(data.metric), paint: paintTrialCurves });
+  addPanel("curves", `${withSpaces(sweep.metric)} over training`, note, place);
+  addFigure(place, { id: "curve", title: withSpaces(sweep.metric), paint: paintTrialCurves });
 }
 
+/** @param {number} width */
 function paintTrialCurves(width) {
-  const drawn = data.trials.filter(({ curve }) => curve.length > 1);
+  const drawn = sweep.trials.filter(({ curve }) => curve.length > 1);
   const points = drawn.flatMap(({ curve }) => curve);
   const values = points.map(([, value]) => value);
   const y = needsLogScale(values, 10) ? logScale(values) : linearScale(values, 5);
@@ -118,7 +130,7 @@ function paintTrialCurves(width) {
     top: PLOT_MARGIN.top,
     bottom: PLOT_MARGIN.top + 300,
   };
-  const frame = drawAxes(box, x, y, ["step", withSpaces(data.metric)]);
+  const frame = drawAxes(box, x, y, ["step", withSpaces(sweep.metric)]);
   const { lines, stops } = trialLines(drawn, 14, ({ curve }) =>
     curve.map(([step, value]) => [frame.atX(step), frame.atY(value)]),
   );
@@ -126,7 +138,7 @@ function paintTrialCurves(width) {
     height: box.bottom + PLOT_MARGIN.bottom,
     parts: [...frame.parts, ...lines],
     stops,
-    description: `${withSpaces(data.metric)} over training, of ${pluralize(drawn.length, "trial")}.`,
+    description: `${withSpaces(sweep.metric)} over training, of ${pluralize(drawn.length, "trial")}.`,
   };
 }
 
@@ -137,8 +149,8 @@ function showSweep() {
   showImportance();
   showTrialCurves();
   showTrials();
-  if (data.state !== "stopped")
-    addPanel("again", "The sweep again", "Completes what is missing.", commandNode(data.command));
+  if (sweep.state !== "stopped")
+    addPanel("again", "The sweep again", "Completes what is missing.", commandNode(sweep.command));
   redrawAllFigures();
 }
 

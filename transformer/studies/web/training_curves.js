@@ -1,24 +1,24 @@
 // Over training: the metrics as bands over the seeds, and what heads do.
 
-import { createHtml, ownValue } from "../../pages/dom.js";
+import { createHtml, find, ownValue } from "../../pages/dom.js";
 import { redrawFigure } from "../../pages/figure.js";
 import { isNumber, showInvisible, withSpaces } from "../../pages/formatting.js";
 import { addLineChart } from "../../pages/line_chart.js";
 import { linearScale, needsLogScale } from "../../pages/scales.js";
 import { bandSeries } from "./arms.js";
-import { data } from "./page_data.js";
+import { ablation } from "./page_data.js";
 import { addPanel, createChooser } from "./panels_and_tables.js";
 
 // From this ratio on the end of a curve is flattened by its beginning.
 const CURVE_LOG_RATIO = 6;
-const bandOptions = { metric: null, logarithmic: false };
+const bandOptions = { metric: "", logarithmic: false };
 
 export function showTrainingCurves() {
-  const metrics = [...new Set(data.arms.flatMap(({ bands }) => Object.keys(bands ?? {})))].filter((metric) =>
-    data.arms.some(({ bands }) => ownValue(bands, metric)?.steps.length),
+  const metrics = [...new Set(ablation.arms.flatMap(({ bands }) => Object.keys(bands ?? {})))].filter((metric) =>
+    ablation.arms.some(({ bands }) => ownValue(bands, metric)?.steps.length),
   );
   if (!metrics.length) return;
-  bandOptions.metric = metrics.includes(data.chosen_by) ? data.chosen_by : metrics[0];
+  bandOptions.metric = metrics.includes(ablation.chosen_by) ? ablation.chosen_by : metrics[0];
   const place = createHtml("div", {});
   const note =
     "Mean over the seeds at the chosen values, from the least seed to the most; runs that diverged are in it as far " +
@@ -35,17 +35,19 @@ export function showTrainingCurves() {
       xName: "step",
       yName: title(),
       logarithmic: bandOptions.logarithmic,
-      level: bandOptions.metric === data.chosen_by ? data.target : null,
+      level: bandOptions.metric === ablation.chosen_by ? ablation.target : null,
       levelName: "target",
     }),
   });
   const renew = () => {
     figure.title = title();
-    figure.element.querySelector("strong").textContent = title();
+    find(figure.element, "strong").textContent = title();
     redrawFigure(figure);
   };
   const box = createHtml("input", { type: "checkbox", id: "bands-log" });
-  const values = (metric) => data.arms.flatMap(({ bands }) => ownValue(bands, metric)?.middle ?? []).filter(isNumber);
+  /** @param {string} metric */
+  const values = (metric) =>
+    ablation.arms.flatMap(({ bands }) => ownValue(bands, metric)?.middle ?? []).filter(isNumber);
   const suit = () =>
     (box.checked = bandOptions.logarithmic = needsLogScale(values(bandOptions.metric), CURVE_LOG_RATIO));
   box.addEventListener("change", () => {
@@ -53,8 +55,10 @@ export function showTrainingCurves() {
     renew();
   });
   suit();
-  const head = panel.querySelector(".panel-head");
+  const head = find(panel, ".panel-head");
+  /** @type {[string, string][]} */
   const choices = metrics.map((metric) => [metric, withSpaces(metric)]);
+  /** @param {string} metric */
   const choose = (metric) => {
     bandOptions.metric = metric;
     suit();
@@ -70,9 +74,9 @@ const STATISTICS = {
 };
 
 export function showHeadStatistics() {
-  const statistics = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(heads ?? {})))];
+  const statistics = [...new Set(ablation.arms.flatMap(({ heads }) => Object.keys(heads ?? {})))];
   const pairs = statistics.flatMap((statistic) => {
-    const sites = [...new Set(data.arms.flatMap(({ heads }) => Object.keys(ownValue(heads, statistic) ?? {})))];
+    const sites = [...new Set(ablation.arms.flatMap(({ heads }) => Object.keys(ownValue(heads, statistic) ?? {})))];
     return sites.map((site) => [statistic, site]);
   });
   if (!pairs.length) return;

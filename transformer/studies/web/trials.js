@@ -1,11 +1,11 @@
-// The trials of a sweep: their colors by how good they are, the one that is read, and their table. `data` is what
+// The trials of a sweep: their colors by how good they are, the one that is read, and their table. `sweep` is what
 // transformer/studies/sweeps/results.py describes; the trials come best first.
 
 import { cssColor } from "../../pages/color_scale.js";
 import { createHtml, createSvg, exportDefaults, ownValue } from "../../pages/dom.js";
 import { formatOrDash, isNumber, showInvisible, withSpaces } from "../../pages/formatting.js";
 import { tooltipTitle } from "../../pages/plot_marks.js";
-import { data } from "./page_data.js";
+import { sweep } from "./page_data.js";
 import {
   addPanel,
   COMMANDS_NOTE,
@@ -19,9 +19,11 @@ import {
   valueNode,
 } from "./panels_and_tables.js";
 
-Object.assign(exportDefaults, { name: data.name, words: showInvisible(data.name), legend: () => [] });
+/** @import { TableColumn, Trial } from "./types.js" */
 
-const rankedTrials = data.trials.filter(
+Object.assign(exportDefaults, { name: sweep.name, words: showInvisible(sweep.name), legend: () => [] });
+
+const rankedTrials = sweep.trials.filter(
   ({ value, state }) => isNumber(value) && state !== "diverged" && state !== "failed",
 );
 export const metricValues = rankedTrials.map(({ value }) => value);
@@ -30,17 +32,27 @@ export const trialRanks = new Map(
     .sort((a, b) => (lowerIsBetter ? a.value - b.value : b.value - a.value))
     .map(({ name }, index, all) => [name, all.length > 1 ? index / (all.length - 1) : 0]),
 );
-let selectedTrial = null; // the name of the trial that is read
+/** @type {string | null} The name of the trial that is read. */
+let selectedTrial = null;
 
-/** The strength of a trial's color: the best in the strongest, what has no value in none. */
-const trialColor = ({ name }) => (trialRanks.has(name) ? cssColor((1 - 0.85 * trialRanks.get(name)) ** 2) : null);
+/**
+ * The strength of a trial's color: the best in the strongest, what has no value in none.
+ * @param {Trial} trial
+ */
+const trialColor = ({ name }) =>
+  trialRanks.has(name) ? cssColor((1 - 0.85 * (trialRanks.get(name) ?? 0)) ** 2) : null;
 
-export const findTrial = (name) => data.trials.find((trial) => trial.name === name);
+/** @param {string | null} name */
+export const findTrial = (name) => sweep.trials.find((trial) => trial.name === name);
 
-/** A line of a trial through some places, thick where it is read or the best. */
+/**
+ * A line of a trial through some places, thick where it is read or the best.
+ * @param {Trial} trial
+ * @param {[number, number][]} places
+ */
 function trialLine(trial, places) {
   const ranked = trialRanks.has(trial.name) ? "ranked" : "unranked";
-  const kind = `trial ${ranked} ${showInvisible(trial.state)}${trial.name === data.best ? " best" : ""}`;
+  const kind = `trial ${ranked} ${showInvisible(trial.state)}${trial.name === sweep.best ? " best" : ""}`;
   const d = `M${places.map((place) => place.map((part) => part.toFixed(1)).join(" ")).join("L")}`;
   return createSvg("path", { class: kind, d, "data-trial": trial.name, stroke: trialColor(trial) });
 }
@@ -48,26 +60,35 @@ function trialLine(trial, places) {
 /**
  * The lines of trials and the stops at their places, read from `reach` pixels on: `placesOf(trial)` is [[x, y], ...].
  * The best are drawn last, above the others, and read first.
+ * @param {Trial[]} trials
+ * @param {number} reach
+ * @param {(trial: Trial) => [number, number][]} placesOf
  */
 export function trialLines(trials, reach, placesOf) {
-  const drawn = trials.map((trial) => [trial, placesOf(trial)]).filter(([, places]) => places.length > 1);
+  const drawn = trials.map((trial) => ({ trial, places: placesOf(trial) })).filter(({ places }) => places.length > 1);
   return {
-    lines: drawn.map(([trial, places]) => trialLine(trial, places)).reverse(),
-    stops: drawn.flatMap(([trial, places]) =>
+    lines: drawn.map(({ trial, places }) => trialLine(trial, places)).reverse(),
+    stops: drawn.flatMap(({ trial, places }) =>
       places.map(([x, y]) => ({ x, y, reach, words: () => trialTooltip(trial) })),
     ),
   };
 }
 
-/** Mark a trial everywhere. */
+/**
+ * Mark a trial everywhere.
+ * @param {string | null} name
+ */
 function selectTrial(name) {
   if (selectedTrial === name) return;
   selectedTrial = name;
   for (const element of document.querySelectorAll("[data-trial]"))
-    element.classList.toggle("read", element.dataset.trial === name);
+    element.classList.toggle("read", element.getAttribute("data-trial") === name);
 }
 
-/** What a tip says of a trial. */
+/**
+ * What a tip says of a trial.
+ * @param {Trial} trial
+ */
 function trialTooltip(trial) {
   selectTrial(trial.name);
   const said = tunedKeys().map((key) =>
@@ -75,10 +96,11 @@ function trialTooltip(trial) {
   );
   const value = createHtml("b", {}, isNumber(trial.value) ? formatOrDash(trial.value) : "no value");
   const step = `${trial.state}, step ${formatOrDash(trial.step)} of ${formatOrDash(trial.steps)}`;
-  return [tooltipTitle(step), createHtml("div", {}, `${withSpaces(data.metric)} `, value), ...said];
+  return [tooltipTitle(step), createHtml("div", {}, `${withSpaces(sweep.metric)} `, value), ...said];
 }
 
 export function showTrials() {
+  /** @type {TableColumn[]} */
   const columns = [
     {
       head: "trial",
@@ -88,11 +110,11 @@ export function showTrials() {
       head: "state",
       cell: ({ state }) => createHtml("span", { class: `state ${showInvisible(state)}` }, showInvisible(state)),
     },
-    { head: withSpaces(data.metric), cell: ({ value }) => valueNode(value, formatOrDash(value)) },
+    { head: withSpaces(sweep.metric), cell: ({ value }) => valueNode(value, formatOrDash(value)) },
     { head: "step", cell: ({ step, steps }) => `${formatOrDash(step)} of ${formatOrDash(steps)}` },
     ...tunedKeys().map((key) => ({
       head: shortKey(key),
-      cell: ({ overrides }) => formatTunedValue(ownValue(overrides, key)),
+      cell: (/** @type {Trial} */ { overrides }) => formatTunedValue(ownValue(overrides, key)),
     })),
     {
       head: "commands",
@@ -102,7 +124,7 @@ export function showTrials() {
       ],
     },
   ];
-  const table = createTable("Trials", columns, data.trials, { id: "trials-table", class: "figures cards" });
+  const table = createTable("Trials", columns, sweep.trials, { id: "trials-table", class: "figures cards" });
   const scroll = createHtml(
     "div",
     { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every trial" },

@@ -8,10 +8,19 @@ import { drawAxes, linearScale, PLOT_MARGIN, verticalAxisWidth } from "../../../
 import { formatMeasurement, headName, loadStatisticsTable, nearestColumn, scaleRange } from "./head_statistics.js";
 import { data } from "./page_data.js";
 
-const DISTANCE_STATISTIC = "distance_in_pixels";
-let distancePlot = null; // what is drawn: the figure, the table of its site, the column of the step, and the chosen head
+/** @import { Figure } from "../../../pages/types.js" */
+/** @import { Choose, HeadDistance, LoadedTable, ViewState } from "./types.js" */
 
-/** Draw the distances of the site that `state` names into `place`; `choose({ layer, head })` where a dot is picked. */
+const DISTANCE_STATISTIC = "distance_in_pixels";
+/** @type {{ figure: Figure, table: LoadedTable, site: number, step: number, chosen: number[] }} What is drawn; nothing before the first plot. */
+let distancePlot = /** @type {any} */ (null); // what is drawn: the figure, the table of its site, the column of the step, and the chosen head
+
+/**
+ * Draw the distances of the site that `state` names into `place`; `choose({ layer, head })` where a dot is picked.
+ * @param {HTMLElement} place
+ * @param {ViewState} state
+ * @param {Choose} choose
+ */
 export async function drawAttentionDistance(place, state, choose) {
   const known = data.history.sites[state.site].tables.some(
     ({ source, names }) => source === "mean" && names.includes(DISTANCE_STATISTIC),
@@ -38,7 +47,10 @@ export async function drawAttentionDistance(place, state, choose) {
   redrawFigure(figure);
 }
 
-/** Every head with its distance at the step that is shown. */
+/**
+ * Every head with its distance at the step that is shown.
+ * @returns {HeadDistance[]}
+ */
 function headDistances() {
   const site = data.sites[distancePlot.site];
   const column = nearestColumn(distancePlot.table.steps, data.steps[distancePlot.step]);
@@ -51,15 +63,18 @@ function headDistances() {
   );
 }
 
+/** @param {number} width */
 function paintDistancePlot(width) {
   const site = data.sites[distancePlot.site];
   const known = headDistances().filter(({ pixels }) => !Number.isNaN(pixels));
-  const { even } = data.roles.far[distancePlot.site];
+  const even = data.roles.far[distancePlot.site]?.even ?? 0;
   // One scale for all steps: a dot that moves has moved.
   const y = linearScale([0, even, scaleRange(distancePlot.table, DISTANCE_STATISTIC)[1]], 4);
   const every = Math.ceil(site.layers.length / 12);
-  const ticks = site.layers.map((name, at) => [at, name]).filter(([at]) => at % every === 0);
-  const x = { ticks, share: (at) => (at + 0.5) / site.layers.length };
+  const ticks = site.layers.flatMap((name, at) =>
+    at % every === 0 ? [/** @type {[number, string]} */ ([at, name])] : [],
+  );
+  const x = { ticks, share: (/** @type {number} */ at) => (at + 0.5) / site.layers.length };
   const height = 190;
   const box = {
     left: verticalAxisWidth(y.ticks),
@@ -68,9 +83,14 @@ function paintDistancePlot(width) {
     bottom: height - PLOT_MARGIN.bottom,
   };
   const frame = drawAxes(box, x, y, ["layer", "pixels"]);
+  /** @param {HeadDistance} head */
   const is = ({ at }) => String(at) === String(distancePlot.chosen);
   // The chosen one lies on top.
   const ordered = [...known.filter((each) => !is(each)), ...known.filter(is)];
+  /**
+   * @param {HeadDistance} head
+   * @returns {[number, number]}
+   */
   const place = ({ at: [layer], pixels }) => [frame.atX(layer), frame.atY(pixels)];
   const dots = ordered.map((each) =>
     marker({ ink: is(each) ? "held" : "other", shape: 0 }, ...place(each), is(each) ? 4.6 : 3.6),

@@ -1,11 +1,15 @@
 // One head, large: names on both axes, known links, and what the row or the column under the pointer is.
 // Positions are those of the sequences; cells are those of the plane that is drawn, which may be pooled.
 
-import { createHtml, createSvg } from "../../../pages/dom.js";
+import { context2d, createHtml, createSvg } from "../../../pages/dom.js";
 import { axisTicks, loadSpectrogram, siteAxis, tickForCell } from "./axes.js";
 import { paintPlane } from "./canvas_pixels.js";
 import { columnMarginal, rowMarginal } from "./marginals.js";
 import { splitWordStart } from "./tokens.js";
+
+/** @import { Attributes } from "../../../pages/types.js" */
+/** @import { HeadMap } from "./map_data.js" */
+/** @import { Axis, AxisPair, HeadView, Heatmap, HeatmapLayout, Hold, PointAt, Site, Tick, ViewState } from "./types.js" */
 
 const MAX_CELL = 46;
 export const LABEL_HEIGHT = 11; // pixels that a label needs
@@ -18,11 +22,12 @@ const FEW_POSITIONS = 40; // positions that are worth more room than their cells
 const SPECTROGRAM_SIZE = 44; // a spectrogram along an axis
 const FONT = "12.5px";
 const MIN_SIGNED_DIFFERENCE = 0.02; // a smaller difference has no sign that matters
-export let heatmap = null;
+/** @type {Heatmap} What is drawn; nothing before the first map. */
+export let heatmap = /** @type {any} */ (null);
 
 /** Forget what is drawn, because something else has taken its place. */
 export function clearHeatmap() {
-  heatmap = null;
+  heatmap = /** @type {any} */ (null);
 }
 
 /**
@@ -31,6 +36,11 @@ export function clearHeatmap() {
  * `look(query, key, event)` is called when the pointer moves to positions (nulls when it leaves), `hold(query, key)`
  * on a click, one of them null. Returns the function that highlights positions: (query, key) => nothing. The elements
  * are made anew only where sizes change: a step repaints them.
+ * @param {HTMLElement} place
+ * @param {HeadView} shown
+ * @param {ViewState} state
+ * @param {PointAt} look
+ * @param {Hold} hold
  */
 export function drawHeatmap(place, shown, state, look, hold) {
   const plane = shown.detail;
@@ -48,6 +58,14 @@ export function drawHeatmap(place, shown, state, look, hold) {
   return highlightCells;
 }
 
+/**
+ * @param {HTMLElement} place
+ * @param {HeadView} shown
+ * @param {ViewState} state
+ * @param {PointAt} look
+ * @param {Hold} hold
+ * @returns {any}
+ */
 function buildHeatmap(place, shown, state, look, hold) {
   const { site, detail: plane } = shown;
   const axes = {
@@ -87,6 +105,10 @@ function buildHeatmap(place, shown, state, look, hold) {
   [place.scrollLeft, place.scrollTop] = scrolled;
   addSpectrograms(frame, axes, plane, box);
 
+  /**
+   * @param {MouseEvent} event
+   * @returns {[number | null, number | null]}
+   */
   const positionAt = (event) => {
     const bounds = svg.getBoundingClientRect();
     const query = Math.floor((event.clientY - bounds.top - box.top) / box.tall);
@@ -105,10 +127,21 @@ function buildHeatmap(place, shown, state, look, hold) {
   return { site, axes, box, ticks, canvas, svg, labels, overlay, profile, lit, links };
 }
 
+/**
+ * @param {HTMLElement} place
+ * @param {HeadMap} plane
+ * @param {AxisPair} axes
+ */
 function heatmapLayout(place, plane, axes) {
-  const measure = createHtml("canvas").getContext("2d");
+  const measure = context2d(createHtml("canvas"));
   measure.font = `${FONT} ${getComputedStyle(document.body).fontFamily}`;
+  /** @param {string} text */
   const width = (text) => measure.measureText(text).width;
+  /**
+   * @param {Axis} axis
+   * @param {number} cells
+   * @param {number} block
+   */
   const longest = (axis, cells, block) =>
     Math.max(
       20,
@@ -146,28 +179,43 @@ function heatmapLayout(place, plane, axes) {
   };
 }
 
-/** Width and height of a cell: square, but a side of few positions beside a long one is drawn out. */
+/**
+ * Width and height of a cell: square, but a side of few positions beside a long one is drawn out.
+ * @param {HeadMap} plane
+ * @param {number} width
+ */
 function cellSize(plane, width) {
   const most = [width / Math.max(1, plane.keys), 620 / Math.max(1, plane.queries)];
   const smallest = plane.pooled || Math.max(plane.keys, plane.queries) > 200 ? 2 : 4;
   const cell = Math.max(smallest, Math.min(MAX_CELL, Math.floor(Math.min(...most))));
+  /**
+   * @param {number} count
+   * @param {number} room
+   */
   const drawn = (count, room) =>
     count <= FEW_POSITIONS && cell < 14 ? Math.max(cell, Math.min(24, Math.floor(Math.min(room, 420 / count)))) : cell;
   return [drawn(plane.keys, most[0]), drawn(plane.queries, most[1])];
 }
 
-/** The largest value of the profiles: one, or a round number nearer to what a flat head holds. */
+/**
+ * The largest value of the profiles: one, or a round number nearer to what a flat head holds.
+ * @param {HeadMap} plane
+ */
 function marginalScale(plane) {
   let largest = 0;
   for (const value of plane.values) largest = Math.max(largest, Math.abs(value));
   return [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((value) => value >= largest) ?? 1;
 }
 
+/**
+ * @param {Heatmap} map
+ * @param {boolean} causal
+ */
 function paintCells({ canvas, plane, box, signed }, causal) {
   const scale = Math.max(1, window.devicePixelRatio || 1);
   const [width, height] = [Math.round(box.across * scale), Math.round(box.down * scale)];
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, box.across, box.down);
   context.imageSmoothingEnabled = false;
@@ -180,11 +228,16 @@ function paintCells({ canvas, plane, box, signed }, causal) {
   for (const hole of negativeMarks(plane, box)) context.clearRect(...hole);
 }
 
-/** The holes of cells whose value is negative: a difference is read without color too. */
+/**
+ * The holes of cells whose value is negative: a difference is read without color too.
+ * @param {HeadMap} plane
+ * @param {HeatmapLayout} box
+ */
 export function negativeMarks(plane, box) {
   const inset = Math.max(1, Math.round(Math.min(box.wide, box.tall) / 4));
   const [width, height] = [box.wide, box.tall].map((side) => side - box.gap - 2 * inset);
   if (Math.min(width, height) < 1) return [];
+  /** @type {[number, number, number, number][]} */
   const holes = [];
   plane.values.forEach((value, at) => {
     if (value > -MIN_SIGNED_DIFFERENCE) return;
@@ -194,19 +247,35 @@ export function negativeMarks(plane, box) {
   return holes;
 }
 
+/**
+ * @param {number} cell
+ * @param {number} size
+ */
 export const cellCenter = (cell, size) => (cell + 0.5) * size;
 
+/**
+ * @param {Tick} tick
+ * @param {HeatmapLayout} box
+ */
 function queryLabel(tick, box) {
   const [x, y] = [box.left - box.aside - 8, box.top + cellCenter(tick.cell, box.tall) + 4];
   return tickLabel(tick, { x, y, "text-anchor": "end" });
 }
 
+/**
+ * @param {Tick} tick
+ * @param {HeatmapLayout} box
+ */
 function keyLabel(tick, box) {
   const [x, y] = [box.left + cellCenter(tick.cell, box.wide), box.top - box.above - 7];
   if (tick.tick || !box.slanted) return tickLabel(tick, { x, y, "text-anchor": "middle" });
   return tickLabel(tick, { transform: `translate(${x + 2} ${y}) rotate(${-LABEL_ANGLE})` });
 }
 
+/**
+ * @param {Tick} tick
+ * @param {Attributes} attributes
+ */
 export function tickLabel(tick, attributes) {
   const special = /^<.*>$/s.test(tick.token ?? "") ? " special" : "";
   const element = createSvg("text", { class: `token${tick.tick ? " number" : ""}${special}`, ...attributes });
@@ -214,6 +283,10 @@ export function tickLabel(tick, attributes) {
   return element;
 }
 
+/**
+ * @param {Site} site
+ * @param {HeatmapLayout} box
+ */
 function axisNames(site, box) {
   const [x, y] = [box.left - 8, box.top - box.above];
   const high = box.slanted ? [24, 9] : [22, 7];
@@ -225,7 +298,12 @@ function axisNames(site, box) {
   );
 }
 
-/** Marks beside the rows that are kept whole. */
+/**
+ * Marks beside the rows that are kept whole.
+ * @param {number[]} positions
+ * @param {HeadMap} plane
+ * @param {HeatmapLayout} box
+ */
 function fullRowMarks(positions, plane, box) {
   const marks = positions.map((position) => {
     const y = box.top + cellCenter(Math.floor(position / plane.queryBlock), box.tall);
@@ -234,8 +312,21 @@ function fullRowMarks(positions, plane, box) {
   return createSvg("g", { class: "whole-rows" }, ...marks);
 }
 
-/** Spectrograms along the axes that were cut from sound, behind their leading positions. */
+/**
+ * Spectrograms along the axes that were cut from sound, behind their leading positions.
+ * @param {HTMLElement} frame
+ * @param {AxisPair} axes
+ * @param {HeadMap} plane
+ * @param {HeatmapLayout} box
+ */
 function addSpectrograms(frame, axes, plane, box) {
+  /**
+   * @param {Axis} axis
+   * @param {number} block
+   * @param {number} cells
+   * @param {number} size
+   * @param {boolean} isKey
+   */
   const place = async (axis, block, cells, size, isKey) => {
     const strip = await loadSpectrogram(axis).catch(() => null);
     if (!strip) return;
@@ -253,6 +344,10 @@ function addSpectrograms(frame, axes, plane, box) {
   place(axes.query, plane.queryBlock, plane.queries, box.tall, false);
 }
 
+/**
+ * @param {[number, number, boolean][]} links
+ * @param {HeatmapLayout} box
+ */
 function goldAlignmentMarks(links, box) {
   const inset = box.gap ? 2.5 : 0.5;
   const [width, height] = [box.wide, box.tall].map((side) => Math.max(1, side - 2 * inset - box.gap));
@@ -271,9 +366,19 @@ function goldAlignmentMarks(links, box) {
   return createSvg("g", { class: "links" }, ...rings);
 }
 
-/** The cell of a position, null for none. */
-export const cellAt = (position, block) => (position === null ? null : Math.floor(position / block));
+/**
+ * The cell of a position, null for null.
+ * @template {number | null} T
+ * @param {T} position
+ * @param {number} block
+ * @returns {T}
+ */
+export const cellAt = (position, block) => /** @type {any} */ (position === null ? null : Math.floor(position / block));
 
+/**
+ * @param {number | null} queryPosition
+ * @param {number | null} keyPosition
+ */
 function highlightCells(queryPosition, keyPosition) {
   const { plane, box, labels, axes } = heatmap;
   const [query, key] = [cellAt(queryPosition, plane.queryBlock), cellAt(keyPosition, plane.keyBlock)];
@@ -282,7 +387,9 @@ function highlightCells(queryPosition, keyPosition) {
   for (const [cell, element] of labels.key) {
     element.classList.toggle("lit", cell === key);
     const faded = query !== null && cell !== key && !plane.pooled && !element.classList.contains("number");
-    element.style.opacity = faded ? 0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(Math.abs(plane.at(query, cell)))) : "";
+    element.style.opacity = faded
+      ? String(0.35 + 0.65 * Math.min(1, 1.6 * Math.sqrt(Math.abs(plane.at(query, cell)))))
+      : "";
   }
   const lit = [];
   if (query !== null && !labels.query.has(query))
@@ -295,7 +402,13 @@ function highlightCells(queryPosition, keyPosition) {
   heatmap.profile.replaceChildren(...rowMarginal(query), ...(key === null ? [] : columnMarginal(key)));
 }
 
-/** Hide the labels that the one of the lit cell would be written over. */
+/**
+ * Hide the labels that the one of the lit cell would be written over.
+ * @param {Map<number, SVGElement>} labels
+ * @param {number | null} lit
+ * @param {number} size
+ * @param {number} room
+ */
 function hideOverlappingLabels(labels, lit, size, room) {
   for (const [cell, element] of labels) {
     const over = lit !== null && cell !== lit && !labels.has(lit) && Math.abs(cell - lit) * size < room;
@@ -303,9 +416,21 @@ function hideOverlappingLabels(labels, lit, size, room) {
   }
 }
 
-/** Veil the other rows, or without a row the other columns, and frame what is left. */
+/**
+ * Veil the other rows, or without a row the other columns, and frame what is left.
+ * @param {number | null} query
+ * @param {number | null} key
+ * @param {HeadMap} plane
+ * @param {HeatmapLayout} box
+ */
 function outlineCells(query, key, plane, box) {
   const { left, top, wide, tall, gap, across, down } = box;
+  /**
+   * @param {number} x
+   * @param {number} y
+   * @param {number} width
+   * @param {number} height
+   */
   const veil = (x, y, width, height) => createSvg("rect", { class: "veil", x, y, width, height });
   const parts = [];
   if (query !== null) {

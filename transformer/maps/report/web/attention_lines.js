@@ -4,7 +4,7 @@
 // `state.tokens` which queries are summed up: lines of the others are left out, and the bars are the sum.
 
 import { darkScheme, oklabToRgb } from "../../../pages/color_scale.js";
-import { byId, createHtml, createSvg, smallButton } from "../../../pages/dom.js";
+import { byId, context2d, createHtml, createSvg, focusChild, focusedChild, smallButton } from "../../../pages/dom.js";
 import { standaloneSvg } from "../../../pages/figure_export.js";
 import { truncate } from "../../../pages/formatting.js";
 import { labelWidth, svgText } from "../../../pages/plot_marks.js";
@@ -16,6 +16,9 @@ import { numberedName } from "./head_grid.js";
 import { data } from "./page_data.js";
 import { currentView } from "./views.js";
 
+/** @import { HeadMap } from "./map_data.js" */
+/** @import { AttentionLines, Choose, HeadView, Highlight, Hold, LineGroup, LinesLayout, PointAt, Side, Site, ViewState } from "./types.js" */
+
 const MIN_LINE_WEIGHT = 0.02; // a lighter line would not be seen
 const MAX_LINES = 700; // at once: a browser without a graphics card strokes them in some 20 milliseconds
 const WEIGHT_BINS = 512;
@@ -23,23 +26,36 @@ const WEIGHT_GROUPS = 12; // lines of a head are stroked in so many groups of li
 const LINES_LAYOUT = { highest: 24, depth: 660, label: 13, bars: 64, gap: 8 };
 const BAR_OPACITY = 0.85;
 const HUE_STEP = 137.5; // degrees between the hues of neighboring heads: never alike
-export let attentionLines = null;
+/** @type {AttentionLines} What is drawn; nothing before the first lines. */
+export let attentionLines = /** @type {any} */ (null);
 
-/** The heads whose lines are drawn, in their order. */
+/**
+ * The heads whose lines are drawn, in their order.
+ * @param {ViewState} state
+ */
 export function lineHeads({ head, also, site, view }) {
   if (view === "rollout") return [head];
   const many = data.sites[site].heads.length;
   return [...new Set([head, ...also])].filter((each) => each < many).sort((a, b) => a - b);
 }
 
-/** A color that a head keeps whatever else is drawn, as drawings alone can hold it too. */
+/**
+ * A color that a head keeps whatever else is drawn, as drawings alone can hold it too.
+ * @param {number} head
+ * @param {number} [alpha]
+ */
 function headColor(head, alpha = 1) {
   const hue = ((255 + HUE_STEP * head) * Math.PI) / 180;
   const parts = oklabToRgb([darkScheme.matches ? 0.76 : 0.56, 0.15 * Math.cos(hue), 0.15 * Math.sin(hue)]).join(", ");
   return alpha === 1 ? `rgb(${parts})` : `rgba(${parts}, ${alpha})`;
 }
 
-/** What `shown` has of every head that is drawn: [[head, plane], ...]. */
+/**
+ * What `shown` has of every head that is drawn: [[head, plane], ...].
+ * @param {ViewState} state
+ * @param {HeadView} shown
+ * @returns {Promise<[number, HeadMap][]>}
+ */
 export const loadLineMaps = (state, shown) =>
   Promise.all(
     lineHeads(state).map(async (head) => [
@@ -48,13 +64,22 @@ export const loadLineMaps = (state, shown) =>
     ]),
   );
 
-/** The queries that are summed: those that were added, and the held one. */
+/**
+ * The queries that are summed: those that were added, and the held one.
+ * @param {ViewState} state
+ * @param {HeadMap} plane
+ */
 function summedQueries({ tokens, row }, plane) {
   const cells = [...tokens, ...(row === null ? [] : [row])].map((query) => cellAt(query, plane.queryBlock));
   return [...new Set(cells)].filter((cell) => cell < plane.queries).sort((a, b) => a - b);
 }
 
-/** With the head added to those that are drawn, or taken from them; one at least stays. */
+/**
+ * With the head added to those that are drawn, or taken from them; one at least stays.
+ * @param {ViewState} state
+ * @param {number} head
+ * @returns {Partial<ViewState>}
+ */
 function toggleHead(state, head) {
   const heads = lineHeads(state);
   const others = heads.includes(head) ? heads.filter((each) => each !== head) : [...heads, head];
@@ -63,14 +88,21 @@ function toggleHead(state, head) {
   return { head: main, also: others.filter((each) => each !== main) };
 }
 
-/** All heads of the layer, or the chosen one alone where all are drawn. */
+/**
+ * All heads of the layer, or the chosen one alone where all are drawn.
+ * @param {ViewState} state
+ */
 export function toggleAllHeads(state) {
   const { heads } = data.sites[state.site];
   const all = lineHeads(state).length === heads.length;
   return { lines: true, also: all ? [] : heads.map((_, head) => head).filter((head) => head !== state.head) };
 }
 
-/** With the query added to the sum, or taken from it. */
+/**
+ * With the query added to the sum, or taken from it.
+ * @param {ViewState} state
+ * @param {number} query
+ */
 export const toggleToken = ({ tokens }, query) => ({
   tokens: tokens.includes(query) ? tokens.filter((each) => each !== query) : [...tokens, query],
 });
@@ -78,6 +110,12 @@ export const toggleToken = ({ tokens }, query) => ({
 /**
  * Draw the lines of `shown.planes` into `place`; `look` and `hold` as in `drawDetail`, `choose(changes)` where a head or
  * a token is picked. Returns the function that highlights positions. The elements are made anew only where sizes change.
+ * @param {HTMLElement} place
+ * @param {HeadView} shown
+ * @param {ViewState} state
+ * @param {PointAt} look
+ * @param {Hold} hold
+ * @param {(query: number) => void} choose
  */
 export function drawAttentionLines(place, shown, state, look, hold, choose) {
   const { queries, keys, queryBlock, keyBlock } = shown.detail;
@@ -102,7 +140,8 @@ export function drawAttentionLines(place, shown, state, look, hold, choose) {
     summed: summedQueries(state, shown.detail),
   });
   attentionLines.causal = shown.site.causal;
-  return (query, key) => {
+  /** @type {Highlight} */
+  const highlight = (query, key) => {
     // The held row is one of the summed; another one is pointed at, and stands alone meanwhile.
     const asked = query === null || query === state.row ? attentionLines.summed : [cellAt(query, queryBlock)];
     const drawn = [asked.join(","), key].join(" ");
@@ -111,8 +150,18 @@ export function drawAttentionLines(place, shown, state, look, hold, choose) {
     Object.assign(attentionLines, { drawn, painted: shown.planes });
     paintAttentionLines(attentionLines, asked, cellAt(key, keyBlock));
   };
+  return highlight;
 }
 
+/**
+ * @param {HTMLElement} place
+ * @param {HeadView} shown
+ * @param {ViewState} state
+ * @param {PointAt} look
+ * @param {Hold} hold
+ * @param {(query: number) => void} choose
+ * @returns {any}
+ */
 function buildAttentionLines(place, shown, state, look, hold, choose) {
   const { site, detail: plane } = shown;
   const axes = { query: siteAxis(site, "query", state.example), key: siteAxis(site, "key", state.example) };
@@ -120,15 +169,17 @@ function buildAttentionLines(place, shown, state, look, hold, choose) {
   const cells = Math.max(plane.queries, plane.keys);
   const tall = Math.max(3, Math.min(LINES_LAYOUT.highest, Math.floor(LINES_LAYOUT.depth / cells)));
   const side = Math.min(130, Math.floor((width - LINES_LAYOUT.bars) * 0.3));
-  const box = { width, tall, top: 26, left: side, right: width - LINES_LAYOUT.bars - side, across: side };
-  box.height = box.top + cells * tall + 8;
+  const height = 26 + cells * tall + 8;
+  const box = { width, height, tall, top: 26, left: side, right: width - LINES_LAYOUT.bars - side, across: side };
   const svg = createSvg("svg", { width, height: box.height, role: "img" });
   svg.setAttribute("aria-label", "lines from each query, left, to the keys that it reads, right");
   const labels = { query: new Map(), key: new Map() };
-  for (const [at, count, block, x, anchor] of [
+  /** @type {[Side, number, number, number, string][]} */
+  const sides = [
     ["query", plane.queries, plane.queryBlock, box.left - LINES_LAYOUT.gap, "end"],
     ["key", plane.keys, plane.keyBlock, box.right + LINES_LAYOUT.gap, "start"],
-  ]) {
+  ];
+  for (const [at, count, block, x, anchor] of sides) {
     const named = createSvg(
       "text",
       { class: "axis-name", x, y: 14, "text-anchor": anchor },
@@ -152,6 +203,10 @@ function buildAttentionLines(place, shown, state, look, hold, choose) {
   frame.style.width = `${width}px`;
   frame.style.height = `${box.height}px`;
   place.replaceChildren(frame);
+  /**
+   * @param {MouseEvent} event
+   * @returns {[number | null, number | null]}
+   */
   const positionAt = (event) => {
     const bounds = svg.getBoundingClientRect();
     const cell = Math.floor((event.clientY - bounds.top - box.top) / tall);
@@ -169,10 +224,15 @@ function buildAttentionLines(place, shown, state, look, hold, choose) {
   return { site, axes, box, canvas, svg, labels, scale };
 }
 
-/** Draw the lines of some queries (all, where none is given) to one key or to all, and the bars beside the keys. */
+/**
+ * Draw the lines of some queries (all, where none is given) to one key or to all, and the bars beside the keys.
+ * @param {AttentionLines} strands
+ * @param {number[]} asked
+ * @param {number | null} key
+ */
 function paintAttentionLines(strands, asked, key) {
   const { canvas, box, planes, scale, labels, signed } = strands;
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, box.width, box.height);
   const { queries } = planes[0][1];
@@ -192,7 +252,12 @@ function paintAttentionLines(strands, asked, key) {
   for (const [cell, label] of labels.key) label.classList.toggle("lit", cell === key);
 }
 
-/** The least weight that is drawn: `MIN_LINE_WEIGHT`, or more where more than `MAX_LINES` lines would be. */
+/**
+ * The least weight that is drawn: `MIN_LINE_WEIGHT`, or more where more than `MAX_LINES` lines would be.
+ * @param {[number, HeadMap][]} planes
+ * @param {number[]} rows
+ * @param {number | null} key
+ */
 function minDrawnWeight(planes, rows, key) {
   const counts = new Uint32Array(WEIGHT_BINS + 1);
   for (const [, plane] of planes)
@@ -208,17 +273,33 @@ function minDrawnWeight(planes, rows, key) {
   return bin < lowest ? MIN_LINE_WEIGHT : (bin + 1) / WEIGHT_BINS;
 }
 
-/** Call `act(row, key, weight)` for some rows of a plane, and for one key or for all. */
+/**
+ * Call `act(row, key, weight)` for some rows of a plane, and for one key or for all.
+ * @param {HeadMap} plane
+ * @param {number[]} rows
+ * @param {number | null} key
+ * @param {(weight: number, row: number, key: number) => void} act
+ */
 function forEachWeight(plane, rows, key, act) {
   const [from, to] = key === null ? [0, plane.keys] : [key, key + 1];
   for (const row of rows) for (let at = from; at < to; at++) act(row, at, plane.values[row * plane.keys + at]);
 }
 
-/** The lines of every head that are drawn now, those of like weight together, light ones first. */
+/**
+ * The lines of every head that are drawn now, those of like weight together, light ones first.
+ * @param {AttentionLines} lines
+ * @returns {[number, LineGroup[]][]}
+ */
 const lineGroupsByHead = ({ planes, sums: { rows, key, least } }) =>
   planes.map(([head, plane]) => [head, lineGroups(plane, rows, key, least)]);
 
-/** [{ ink, width, dash, ends: [query, key, query, key, ...] }, ...] */
+/**
+ * [{ ink, width, dash, ends: [query, key, query, key, ...] }, ...]
+ * @param {HeadMap} plane
+ * @param {number[]} rows
+ * @param {number | null} key
+ * @param {number} least
+ */
 function lineGroups(plane, rows, key, least) {
   const shades = new Map();
   forEachWeight(plane, rows, key, (row, at, value) => {
@@ -235,6 +316,11 @@ function lineGroups(plane, rows, key, least) {
     });
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {LineGroup[]} shades
+ * @param {LinesLayout} layout
+ */
 function strokeLines(context, shades, { left, right, top, tall }) {
   for (const { ink, width, dash, ends } of shades) {
     context.globalAlpha = ink;
@@ -250,7 +336,12 @@ function strokeLines(context, shades, { left, right, top, tall }) {
   }
 }
 
-/** The weight of each key, summed over some queries, a mean of the heads: an array a head. */
+/**
+ * The weight of each key, summed over some queries, a mean of the heads: an array a head.
+ * @param {[number, HeadMap][]} planes
+ * @param {number[]} rows
+ * @returns {[number, Float32Array][]}
+ */
 function summedWeights(planes, rows) {
   return planes.map(([head, plane]) => {
     const sums = new Float32Array(plane.keys);
@@ -260,13 +351,17 @@ function summedWeights(planes, rows) {
   });
 }
 
-/** Bars behind the keys, a piece a head: the sum over the queries. */
+/**
+ * Bars behind the keys, a piece a head: the sum over the queries.
+ * @param {AttentionLines} lines
+ */
 function sumBars({ planes, box, sums: { rows } }) {
   const sums = summedWeights(planes, rows);
   const totals = sums[0][1].map((_, key) => sums.reduce((sum, [, each]) => sum + Math.abs(each[key]), 0));
   const unit = (LINES_LAYOUT.bars - 6) / Math.max(1e-9, ...totals);
   const from = box.width - LINES_LAYOUT.bars + 2;
   const thick = Math.max(1, Math.min(box.tall - 2, 12));
+  /** @type {{ head: number, x: number, y: number, width: number, height: number }[]} */
   const bars = [];
   totals.forEach((_, key) => {
     let x = from;
@@ -285,11 +380,12 @@ export function attentionLinesSvg() {
   const { box, planes, site, svg } = attentionLines;
   const key = planes.length > 1 ? headColorLegend(planes, site, box) : { parts: [], below: 0 };
   const { drawing, body } = standaloneSvg(svg, {
-    title: byId("detail-title").textContent,
+    title: byId("detail-title").textContent ?? "",
     words: contextText(attentionLines),
     parts: key.parts,
     below: key.below,
   });
+  /** @param {number} value */
   const rounded = (value) => Number(value.toFixed(2));
   const lines = lineGroupsByHead(attentionLines).map(([head, shades]) =>
     createSvg("g", { stroke: headColor(head) }, ...shades.map((shade) => lineGroupSvg(shade, box))),
@@ -305,6 +401,10 @@ export function attentionLinesSvg() {
   return drawing;
 }
 
+/**
+ * @param {LineGroup} group
+ * @param {LinesLayout} layout
+ */
 function lineGroupSvg({ ink, width, dash, ends }, { left, right, top, tall }) {
   const lines = [];
   for (let at = 0; at < ends.length; at += 2) {
@@ -315,7 +415,12 @@ function lineGroupSvg({ ink, width, dash, ends }, { left, right, top, tall }) {
   return createSvg("g", { ...look, ...(dash.length ? { "stroke-dasharray": dash.join(" ") } : {}) }, ...lines);
 }
 
-/** Which color is which head, in as many rows as it takes, beneath the lines. */
+/**
+ * Which color is which head, in as many rows as it takes, beneath the lines.
+ * @param {[number, HeadMap][]} planes
+ * @param {Site} site
+ * @param {LinesLayout} box
+ */
 function headColorLegend(planes, site, box) {
   const parts = [];
   let [x, y] = [0, box.height + 6];
@@ -335,9 +440,12 @@ export function describeAttentionLines() {
   const { axes, planes, sums } = attentionLines;
   const { asked, key, rows, signed, least } = sums;
   const plane = planes[0][1];
+  /** @param {number} cell */
   const queryName = (cell) => cellName(axes.query, cell, plane.queryBlock);
+  /** @param {number} cell */
   const keyName = (cell) => cellName(axes.key, cell, plane.keyBlock);
   const over = planes.length > 1 ? `, mean of ${planes.length} heads` : "";
+  /** @param {[number, Float32Array][]} values */
   const total = (values) => values[0][1].map((_, at) => values.reduce((sum, [, each]) => sum + each[at], 0));
   if (asked.length) {
     const many = asked.length > 1;
@@ -359,7 +467,12 @@ export function describeAttentionLines() {
   return `${cut}Thick lines are large weights; click tokens on the left to sum them up.`;
 }
 
-/** The buttons of the heads, each in its color. */
+/**
+ * The buttons of the heads, each in its color.
+ * @param {HTMLElement} place
+ * @param {ViewState} state
+ * @param {Choose} choose
+ */
 export function drawHeadButtons(place, state, choose) {
   place.hidden = !state.lines || state.view === "rollout";
   if (place.hidden) return;
@@ -369,7 +482,7 @@ export function drawHeadButtons(place, state, choose) {
   const name = [state.site, drawn, darkScheme.matches].join(" ");
   if (place.dataset.name === name) return;
   place.dataset.name = name;
-  const focused = [...place.children].indexOf(document.activeElement);
+  const focused = focusedChild(place);
   const buttons = site.heads.map((name, head) => {
     const pressed = drawn.includes(head);
     const words = `lines of ${numberedName("head", name)}`;
@@ -387,5 +500,5 @@ export function drawHeadButtons(place, state, choose) {
   if (site.heads.length > 1)
     buttons.push(smallButton(all ? "one head" : "all heads", () => choose(toggleAllHeads(state))));
   place.replaceChildren(...buttons);
-  if (focused >= 0) place.children[focused]?.focus({ preventScroll: true });
+  focusChild(place, focused);
 }

@@ -4,11 +4,20 @@ import { createHtml } from "../../../pages/dom.js";
 import { siteAxis } from "./axes.js";
 import { blockText } from "./map_data.js";
 
+/** @import { HeadView, PointAt, ViewState } from "./types.js" */
+
+/** @type {{ name: string, audio: HTMLAudioElement } | null} */
 let audioPlayer = null;
 
-/** Draw the player of the example's sound into `place`; returns what highlights positions, which does nothing here. */
+/**
+ * Draw the player of the example's sound into `place`; returns what highlights positions, which does nothing here.
+ * @param {HTMLElement} place
+ * @param {HeadView} shown
+ * @param {ViewState} state
+ * @param {PointAt} look
+ */
 export function drawAudioPlayer(place, shown, state, look) {
-  const axes = ["key", "query"].map((side) => siteAxis(shown.site, side, state.example));
+  const axes = [siteAxis(shown.site, "key", state.example), siteAxis(shown.site, "query", state.example)];
   const side = axes.findIndex((axis) => axis.sound);
   place.hidden = side < 0;
   const name = side < 0 ? null : `${state.site} ${state.example}`;
@@ -27,7 +36,7 @@ export function drawAudioPlayer(place, shown, state, look) {
     if (audio.paused) return look(null, null);
     const heard = axis.leading + Math.floor((audio.currentTime - axis.offset) / axis.stride);
     const frame = Math.max(axis.leading, Math.min(axis.tokens.length - 1, heard));
-    look(...(side === 0 ? [null, frame] : [frame, null]));
+    look(side === 0 ? null : frame, side === 0 ? frame : null);
     requestAnimationFrame(follow);
   };
   audio.addEventListener("play", follow);

@@ -10,7 +10,14 @@ import { data } from "./page_data.js";
 import { goldAlignmentWeight, tokenNodes } from "./tokens.js";
 import { state } from "./view_state.js";
 
-/** How a pooled plane is to be read, in words; "" for a whole map. */
+/** @import { HeadMap } from "./map_data.js" */
+/** @import { Axis, HeadView } from "./types.js" */
+
+/**
+ * How a pooled plane is to be read, in words; "" for a whole map.
+ * @param {HeadMap} plane
+ * @param {boolean} signed
+ */
 export function poolingText(plane, signed) {
   if (!plane.pooled) return "";
   const what = signed ? "the difference of the largest weights" : "the largest weight";
@@ -24,12 +31,19 @@ const ROW_NOTES = {
   reweighted: "Rows are weights times a window, and need not sum to one. ",
 };
 
-/** Put the row or the column into words, and the cell into the tip. */
+/**
+ * Put the row or the column into words, and the cell into the tip.
+ * @param {HeadView} shown
+ * @param {number | null} queryAt
+ * @param {number | null} keyAt
+ */
 export function showReading(shown, queryAt, keyAt) {
   const { site, detail: plane } = shown;
   const [asking, asked] = [siteAxis(site, "query", state.example), siteAxis(site, "key", state.example)];
   const [query, key] = [cellAt(queryAt, plane.queryBlock), cellAt(keyAt, plane.keyBlock)];
+  /** @param {number} cell */
   const queryName = (cell) => cellName(asking, cell, plane.queryBlock);
+  /** @param {number} cell */
   const keyName = (cell) => cellName(asked, cell, plane.keyBlock);
   const reading = byId("reading");
   if (query !== null) {
@@ -56,7 +70,12 @@ export function showReading(shown, queryAt, keyAt) {
   );
 }
 
-/** The three largest of some values with their names, in words. */
+/**
+ * The three largest of some values with their names, in words.
+ * @param {ArrayLike<number>} values
+ * @param {(at: number) => string} nameOf
+ * @param {boolean} signed
+ */
 export function largestWeights(values, nameOf, signed) {
   const ranked = Array.from(values, (value, at) => [at, value]).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
   return ranked
@@ -71,7 +90,12 @@ export function largestWeights(values, nameOf, signed) {
     .join(", ");
 }
 
-/** A cell in the tip: a token with its own marks, all else in words. */
+/**
+ * A cell in the tip: a token with its own marks, all else in words.
+ * @param {Axis} axis
+ * @param {number} cell
+ * @param {number} size
+ */
 export const tooltipName = (axis, cell, size) =>
   size === 1 && !isFrame(axis, cell)
     ? [...tokenNodes(axis.tokens[cell], 60), duplicateSuffix(axis, cell)]
@@ -104,8 +128,9 @@ export function runFacts() {
   const said = [`${pluralize(heads, "head")} at ${pluralize(data.sites.length, "site")}`];
   if (!data.alone) said.push(`maps at ${pluralize(data.steps.length, "step")}`);
   if (!data.alone || data.titles.length > 1) said.push(pluralize(data.titles.length, data.alone ? "text" : "example"));
-  const parameters = data.parameters < 1e7 ? formatNumber(data.parameters) : formatCompact(data.parameters);
-  if (data.parameters) said.unshift(`${parameters} parameters`);
+  const count = data.parameters ?? 0;
+  const parameters = count < 1e7 ? formatNumber(count) : formatCompact(count);
+  if (count) said.unshift(`${parameters} parameters`);
   if (data.device) said.push(`${data.device.count} × ${data.device.kind}`);
   if (data.started) said.push(data.started.slice(0, 10));
   if (data.commit) said.push(`commit ${data.commit.slice(0, 10)}`);

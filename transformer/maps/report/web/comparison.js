@@ -1,6 +1,6 @@
 // The difference of the weights of two steps or of two runs, and the controls that choose it.
 
-import { byId, createHtml } from "../../../pages/dom.js";
+import { byId, createHtml, inputById } from "../../../pages/dom.js";
 import { formatNumber, showInvisible, truncate } from "../../../pages/formatting.js";
 import { formatPercent } from "./head_grid.js";
 import { headName, nearestColumn } from "./head_statistics.js";
@@ -9,16 +9,23 @@ import { data } from "./page_data.js";
 import { toggleRollout, whyNoRollout } from "./rollout.js";
 import { addView } from "./views.js";
 
+/** @import { Choose, ComparedSide, HeadView, Level, ViewState } from "./types.js" */
+
 let matchHeads = true; // of two runs: heads that are alike, or those of the same index
+/** @type {ViewState["compare"]} */
 let lastCompared = data.against ? "run" : 0;
 
 addView("difference", { wanted: (state) => comparedSide(state) !== null, shown: differenceView });
 
-/** What is taken off the weights that `state` names: where its maps lie, and how it is called; null for nothing. */
+/**
+ * What is taken off the weights that `state` names: where its maps lie, and how it is called; null for nothing.
+ * @param {ViewState} state
+ * @returns {ComparedSide | null}
+ */
 function comparedSide(state) {
   const { compare } = state;
   const site = data.sites[state.site];
-  if (Number.isInteger(compare) && compare in data.steps)
+  if (typeof compare === "number" && compare in data.steps)
     return {
       run: "maps",
       step: compare,
@@ -34,36 +41,52 @@ function comparedSide(state) {
     run: "against",
     step,
     levels: sites[state.site].levels,
-    head: (layer, head) => headMatch(state.site, layer, head)?.slice(3, 5) ?? [layer, head],
+    head: (layer, head) => {
+      const match = headMatch(state.site, layer, head);
+      return match ? [match[3], match[4]] : [layer, head];
+    },
     ours: `“${data.title}” step ${formatNumber(data.steps[state.step])}`,
     theirs: (layer, head) => `“${title}” step ${formatNumber(steps[step])} head ${headName(site, layer, head)}`,
   };
 }
 
-/** The entry of data.against.matches for a head, where heads that are alike are compared. */
+/**
+ * The entry of data.against.matches for a head, where heads that are alike are compared.
+ * @param {number} site
+ * @param {number} layer
+ * @param {number} head
+ */
 function headMatch(site, layer, head) {
   if (!matchHeads) return undefined;
-  return data.against.matches.find(([s, l, h]) => s === site && l === layer && h === head);
+  return data.against?.matches.find(([s, l, h]) => s === site && l === layer && h === head);
 }
 
-/** This minus that, at the finest level that both have. */
+/**
+ * This minus that, at the finest level that both have.
+ * @param {ViewState} state
+ * @returns {Promise<HeadView>}
+ */
 async function differenceView(state) {
   const site = data.sites[state.site];
-  const other = comparedSide(state);
+  const other = /** @type {ComparedSide} */ (comparedSide(state));
+  /**
+   * @param {Level[]} levels
+   * @param {number} step
+   */
   const carried = (levels, step) => levels.filter((level) => level.steps.includes(step));
   const theirs = carried(other.levels, other.step);
   const pairs = carried(site.levels, state.step).flatMap((level) => {
     const same = theirs.find(({ name }) => name === level.name);
-    return same ? [[level, same]] : [];
+    return same ? [{ ours: level, theirs: same }] : [];
   });
-  const [[ourWall, theirWall], [ourLevel, theirLevel]] = [pairs[0], pairs.at(-1)];
+  const [coarsest, finest] = [pairs[0], pairs[pairs.length - 1]];
   const [layer, head] = other.head(state.layer, state.head);
   const { site: s, step, example } = state;
   const [mine, their, plane, theirPlane] = await Promise.all([
-    loadMaps(step, s, example, ourWall),
-    loadMaps(other.step, s, example, theirWall, other.run),
-    loadHeadMap(step, s, example, ourLevel, state.layer, state.head),
-    loadHeadMap(other.step, s, example, theirLevel, layer, head, other.run),
+    loadMaps(step, s, example, coarsest.ours),
+    loadMaps(other.step, s, example, coarsest.theirs, other.run),
+    loadHeadMap(step, s, example, finest.ours, state.layer, state.head),
+    loadHeadMap(other.step, s, example, finest.theirs, layer, head, other.run),
   ]);
   const match = other.run === "against" ? headMatch(s, state.layer, state.head) : undefined;
   const alike = match ? ` (${formatPercent(match[5])} alike)` : "";
@@ -80,7 +103,11 @@ async function differenceView(state) {
   };
 }
 
-/** A difference of two planes; of pooled ones, of the largest weights of their blocks. */
+/**
+ * A difference of two planes; of pooled ones, of the largest weights of their blocks.
+ * @param {HeadMap} plane
+ * @param {HeadMap} other
+ */
 function subtractMaps(plane, other) {
   return new HeadMap(
     plane.values.map((value, at) => value - other.values[at]),
@@ -88,10 +115,17 @@ function subtractMaps(plane, other) {
   );
 }
 
-/** A difference with its sign, a minus that is as wide as a plus. */
+/**
+ * A difference with its sign, a minus that is as wide as a plus.
+ * @param {number} value
+ */
 const formatSigned = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 
-/** Fill the choices of what is compared and viewed; `choose({ compare, view })` is called for a new one. */
+/**
+ * Fill the choices of what is compared and viewed; `choose({ compare, view })` is called for a new one.
+ * @param {ViewState} state
+ * @param {Choose} choose
+ */
 export function initComparison(state, choose) {
   const none = createHtml("option", { value: "" }, "–");
   const run = data.against
@@ -100,30 +134,38 @@ export function initComparison(state, choose) {
   const others = data.steps.length > 1 ? data.steps : [];
   const steps = others.map((step, at) => createHtml("option", { value: at }, `step ${formatNumber(step)}`));
   byId("compare").replaceChildren(none, ...run, ...steps);
-  byId("compare").addEventListener("change", ({ target: { value } }) =>
-    choose({ compare: value === "" ? null : value === "run" ? value : Number(value), view: "weights" }),
-  );
-  byId("matched").addEventListener("change", (event) => {
-    matchHeads = event.target.checked;
+  inputById("compare").addEventListener("change", () => {
+    const { value } = inputById("compare");
+    choose({ compare: value === "" ? null : value === "run" ? value : Number(value), view: "weights" });
+  });
+  byId("matched").addEventListener("change", () => {
+    matchHeads = inputById("matched").checked;
     choose({});
   });
   byId("rollout").addEventListener("change", () => choose(toggleRollout(state)));
 }
 
-/** The difference that was looked at last, or none: of a page of two runs the other run first, else the first step. */
+/**
+ * The difference that was looked at last, or none: of a page of two runs the other run first, else the first step.
+ * @param {ViewState} state
+ * @returns {Partial<ViewState>}
+ */
 export function toggleComparison({ compare }) {
   if (compare !== null) lastCompared = compare;
   return { compare: compare === null ? lastCompared : null, view: "weights" };
 }
 
-/** Show which of the choices holds, and why rollout cannot be had. */
+/**
+ * Show which of the choices holds, and why rollout cannot be had.
+ * @param {ViewState} state
+ */
 export function showComparison(state) {
-  byId("compare").value = state.compare ?? "";
+  inputById("compare").value = String(state.compare ?? "");
   byId("matched-toggle").hidden = state.compare !== "run";
-  byId("matched").checked = matchHeads;
+  inputById("matched").checked = matchHeads;
   const why = whyNoRollout(state);
-  byId("rollout").disabled = why !== "";
-  byId("rollout").checked = state.view === "rollout" && why === "" && comparedSide(state) === null;
+  inputById("rollout").disabled = why !== "";
+  inputById("rollout").checked = state.view === "rollout" && why === "" && comparedSide(state) === null;
   byId("rollout-toggle").title =
     why || "rollout: how attention mixes positions over the layers (Abnar and Zuidema 2020); not an attribution";
 }

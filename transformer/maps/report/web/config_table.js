@@ -23,6 +23,7 @@ export function showConfig() {
   byId("config-differences").append(createHtml("h3", {}, words), ...(keys.length ? [table] : []));
 }
 
+/** @param {string[]} options */
 const configRow = ([key, ...values]) =>
   createHtml(
     "tr",

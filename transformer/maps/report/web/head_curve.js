@@ -9,16 +9,25 @@ import { formatMeasurement, headName, scaleRange, statisticScale } from "./head_
 import { data } from "./page_data.js";
 import { nearestStep } from "./view_state.js";
 
+/** @import { Choose, HistoryLayout, LoadedTable, ViewState } from "./types.js" */
+
 const MAX_MARKED_POINTS = 40; // a curve of more points than these is a line alone
 const HEAD_CURVE_SIZE = { height: 140, top: 14 };
 
-/** The chosen head's curve under the columns of the heat map, its changes of level marked. */
+/**
+ * The chosen head's curve under the columns of the heat map, its changes of level marked.
+ * @param {HTMLElement} place
+ * @param {ViewState} state
+ * @param {{ table: LoadedTable, other: LoadedTable | null, statistic: string, box: HistoryLayout }} options
+ * @param {Choose} choose
+ */
 export function drawHeadCurve(place, state, { table, other, statistic, box }, choose) {
   const site = data.sites[state.site];
   const { height, top } = HEAD_CURVE_SIZE;
   const plot = { left: box.left, right: box.left + box.across, top, bottom: height - PLOT_MARGIN.bottom };
+  /** @type {[number, string][]} */
   const ticks = table.steps.map((step, at) => [at, formatCompact(step)]);
-  const columns = { ticks, share: (at) => (at + 0.5) / box.columns };
+  const columns = { ticks, share: (/** @type {number} */ at) => (at + 0.5) / box.columns };
   const frame = drawAxes(plot, columns, linearScale(scaleRange(table, statistic), 3), ["stored step"]);
   const values = table.steps.map((_, at) => table.value(statistic, state.layer, state.head, at));
   const now = box.column_of(data.steps[state.step]);
@@ -26,6 +35,10 @@ export function drawHeadCurve(place, state, { table, other, statistic, box }, ch
   const name = `head ${headName(site, state.layer, state.head)}`;
   const words = `${statisticScale(statistic).words} of ${name}`;
   const svg = createSvg("svg", { width: plot.right + HISTORY_LAYOUT.right, height, role: "img", "aria-label": words });
+  /**
+   * @param {string} kind
+   * @param {number} x
+   */
   const upright = (kind, x) => createSvg("line", { class: kind, x1: x, x2: x, y1: top, y2: plot.bottom });
   svg.append(...frame.parts);
   for (const step of changes) {
@@ -38,7 +51,7 @@ export function drawHeadCurve(place, state, { table, other, statistic, box }, ch
   if (other && match) svg.append(...seriesLine(otherRunCurve(other, table.steps, statistic, match), frame));
   const points = values.map((middle, x) => ({ x, middle }));
   svg.append(
-    ...seriesLine({ look: { ink: "held", shape: points.length > MAX_MARKED_POINTS ? null : 0 }, points }, frame),
+    ...seriesLine({ name, look: { ink: "held", shape: points.length > MAX_MARKED_POINTS ? null : 0 }, points }, frame),
   );
   svg.addEventListener("click", (event) => {
     const at = Math.floor((event.clientX - svg.getBoundingClientRect().left - box.left) / box.column);
@@ -50,11 +63,16 @@ export function drawHeadCurve(place, state, { table, other, statistic, box }, ch
     createHtml("b", {}, name),
     `: ${statisticScale(statistic).words} ${formatMeasurement(values[now], statisticScale(statistic).unit)} ` +
       `at step ${formatNumber(table.steps[now])}${said}.`,
-    ...(other && match ? [` Dashed: head ${headName(site, match[3], match[4])} of ${data.against.title}.`] : []),
+    ...(other && match ? [` Dashed: head ${headName(site, match[3], match[4])} of ${data.against?.title}.`] : []),
   );
 }
 
-/** The steps at which the chosen head's level changes; known of the probe's mean alone. */
+/**
+ * The steps at which the chosen head's level changes; known of the probe's mean alone.
+ * @param {ViewState} state
+ * @param {LoadedTable} table
+ * @param {string} statistic
+ */
 function changePoints(state, table, statistic) {
   if (table.source !== "mean") return [];
   const known = data.history.sites[state.site].changes.find(
@@ -63,11 +81,17 @@ function changePoints(state, table, statistic) {
   return known ? known[3] : [];
 }
 
-/** The other run's curve of the matched head; its steps fall between the columns of ours. */
+/**
+ * The other run's curve of the matched head; its steps fall between the columns of ours.
+ * @param {LoadedTable} other
+ * @param {number[]} steps
+ * @param {string} statistic
+ * @param {number[]} options
+ */
 function otherRunCurve(other, steps, statistic, [, , , layer, head]) {
   const points = other.steps.flatMap((step, at) => {
     const middle = other.value(statistic, layer, head, at);
-    if (Number.isNaN(middle) || step < steps[0] || step > steps.at(-1)) return [];
+    if (Number.isNaN(middle) || step < steps[0] || step > steps[steps.length - 1]) return [];
     const left = Math.max(
       0,
       steps.findLastIndex((each) => each <= step),
@@ -75,5 +99,5 @@ function otherRunCurve(other, steps, statistic, [, , , layer, head]) {
     const span = (steps[left + 1] ?? steps[left] + 1) - steps[left];
     return [{ x: left + (step - steps[left]) / span, middle }];
   });
-  return { look: { ink: "other", shape: null }, points };
+  return { name: "other", look: { ink: "other", shape: null }, points };
 }

@@ -14,6 +14,10 @@ import { data } from "./page_data.js";
 import { positionText } from "./token_highlights.js";
 import { state } from "./view_state.js";
 
+/** @import { CellValue } from "../../../pages/types.js" */
+/** @import { HeadMap } from "./map_data.js" */
+/** @import { Axis, Heatmap, Side, Site } from "./types.js" */
+
 const MAX_RECTANGLES = 4096; // cells that a drawing holds as shapes; more go into it as one image
 const LEGEND_HEIGHT = 34;
 
@@ -24,7 +28,7 @@ function heatmapSvg() {
   const words = signed ? "difference; lower where a cell has a hole" : `${valueName(signed)}, on a square-root scale`;
   const bottom = box.height + 4;
   const { drawing, body } = standaloneSvg(heatmap.svg, {
-    title: byId("detail-title").textContent,
+    title: byId("detail-title").textContent ?? "",
     words: contextText({ ...heatmap, planes: [[state.head, plane]] }),
     parts: [
       ...colorBarParts(box.left, bottom, 160, scale.colorAt, scale.marks),
@@ -37,10 +41,16 @@ function heatmapSvg() {
   return drawing;
 }
 
-/** What a cell's number is. */
+/**
+ * What a cell's number is.
+ * @param {boolean} signed
+ */
 export const valueName = (signed) => (signed ? "difference" : state.view === "value_weighted" ? "share" : "weight");
 
-/** What a drawing is of, in small print: `planes` are its heads', [[head, plane], ...]. */
+/**
+ * What a drawing is of, in small print: `planes` are its heads', [[head, plane], ...].
+ * @param {{ site: Site, planes: [number, HeadMap][], signed: boolean }} options
+ */
 export function contextText({ site, planes, signed }) {
   const steps = data.alone ? [] : [`step ${formatNumber(data.steps[state.step])}`];
   const parts = [data.title, site.name, ...steps, showInvisible(data.titles[state.example])];
@@ -48,6 +58,7 @@ export function contextText({ site, planes, signed }) {
   return [...parts, ...(pooled ? [pooled] : [])].map((part) => truncate(part, 70)).join(" · ");
 }
 
+/** @param {Heatmap} map */
 function heatmapCells({ box, plane, signed, site }) {
   const { left, top, wide, tall, gap, across, down } = box;
   const { queries, keys } = plane;
@@ -72,11 +83,19 @@ function heatmapCells({ box, plane, signed, site }) {
 /** The numbers of the large head, or of all whose lines are drawn, a row a cell; what a causal mask hides is left out. */
 function weightTable() {
   const { axes, site, signed } = state.lines ? attentionLines : heatmap;
+  /** @type {[number, HeadMap][]} */
   const planes = state.lines ? attentionLines.planes : [[state.head, heatmap.plane]];
   const [, plane] = planes[0];
+  /** @param {Side} side */
   const range = (side) => (plane.pooled ? [`${side}_first`, `${side}_last`] : [side]);
   const heads = state.lines ? ["head"] : [];
+  /** @type {CellValue[][]} */
   const rows = [[...heads, ...range("query"), "query_token", ...range("key"), "key_token", valueName(signed)]];
+  /**
+   * @param {Axis} axis
+   * @param {number} cell
+   * @param {number} size
+   */
   const columns = (axis, cell, size) => {
     const [first, last] = cellRange(axis, cell, size);
     return [first + 1, ...(plane.pooled ? [last + 1] : []), positionText(axis, first)];

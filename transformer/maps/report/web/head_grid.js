@@ -1,18 +1,26 @@
 // The wall: every head of one site on one example, a row of thumbnails a layer.
 
-import { createHtml } from "../../../pages/dom.js";
+import { createHtml, find, focusChild, focusedChild } from "../../../pages/dom.js";
 import { paintPlane } from "./canvas_pixels.js";
 import { describeRole, roleBadge, roleOf } from "./head_roles.js";
 import { data } from "./page_data.js";
 import { goldAlignmentWeight } from "./tokens.js";
 
+/** @import { HeadMap } from "./map_data.js" */
+/** @import { GridCell, HeadView, ViewState } from "./types.js" */
+
 const THUMBNAIL = { width: 150, height: 180 }; // pixels of the screen, at most
+/** @type {{ name: string, cells: GridCell[] } | null} */
 let headGrid = null;
 
 /**
  * Draw the wall into `place`; `choose(layer, head)` is called when a thumbnail is picked.
  *
  * Its elements are made anew only where the site or the sizes change: a step repaints them.
+ * @param {HTMLElement} place
+ * @param {HeadView} shown
+ * @param {ViewState} state
+ * @param {(layer: number, head: number) => void} choose
  */
 export function drawHeadGrid(place, shown, state, choose) {
   const { site } = shown;
@@ -33,13 +41,19 @@ export function drawHeadGrid(place, shown, state, choose) {
     const pressed = String(layer === state.layer && head === state.head);
     if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
     if (bar.hidden !== (share === null)) bar.hidden = share === null;
-    if (share !== null) bar.firstChild.style.width = formatPercent(Math.min(1, share));
+    if (share !== null) find(bar, "span").style.width = formatPercent(Math.min(1, share));
   }
 }
 
+/**
+ * @param {HTMLElement} place
+ * @param {number} at
+ * @param {HeadMap} plane
+ * @param {(layer: number, head: number) => void} choose
+ */
 function buildHeadGrid(place, at, plane, choose) {
   const site = data.sites[at];
-  place.style.setProperty("--heads", site.heads.length);
+  place.style.setProperty("--heads", String(site.heads.length));
   const room = (place.clientWidth - 34) / site.heads.length - (site.heads.length > 12 ? 4 : 8);
   const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL.width), plane.queries, plane.keys);
   place.classList.toggle("dense", width < 60);
@@ -53,6 +67,7 @@ function buildHeadGrid(place, at, plane, choose) {
         short ? head : numberedName("head", head),
       ),
     );
+  /** @type {GridCell[]} */
   const cells = [];
   site.layers.forEach((name, layer) => {
     const small = height < 46;
@@ -76,24 +91,35 @@ function buildHeadGrid(place, at, plane, choose) {
     });
   });
   // A redraw during keyboard use must not lose the focus.
-  const focused = [...place.children].indexOf(document.activeElement);
+  const focused = focusedChild(place);
   place.replaceChildren(...children);
-  if (focused >= 0) place.children[focused]?.focus({ preventScroll: true });
+  focusChild(place, focused);
   return cells;
 }
 
-/** Whole pixels of the screen a cell where there is room: no row looks thicker than another. */
+/**
+ * Whole pixels of the screen a cell where there is room: no row looks thicker than another.
+ * @param {number} room
+ * @param {number} queries
+ * @param {number} keys
+ */
 function thumbnailSize(room, queries, keys) {
   const cell = Math.min(room / Math.max(keys, 1), THUMBNAIL.height / Math.max(queries, 1));
   const whole = cell >= 2 ? Math.floor(cell) : cell;
   // Few positions beside many are drawn out, as in the large head.
+  /** @param {number} count */
   const least = (count) => (count <= 12 ? Math.min(40, 6 * count, room) : 0);
   return [Math.max(8, least(keys), whole * keys), Math.max(8, least(queries), whole * queries)];
 }
 
-/** "head 3" for a number, the name itself where it is one. */
+/**
+ * "head 3" for a number, the name itself where it is one.
+ * @param {string} what
+ * @param {string} name
+ */
 export function numberedName(what, name) {
   return /^\d+$/.test(name) ? `${what} ${name}` : name;
 }
 
+/** @param {number} share */
 export const formatPercent = (share) => `${Math.round(100 * share)}%`;

@@ -1,7 +1,16 @@
 // Every head over training: one statistic as a heat map of heads and steps, and the chosen head's curve beneath it.
 
 import { colorForValue, cssColor, darkScheme } from "../../../pages/color_scale.js";
-import { byId, createHtml, createSvg, hideTooltip, renderSegments, showTooltip } from "../../../pages/dom.js";
+import {
+  byId,
+  context2d,
+  createHtml,
+  createSvg,
+  hideTooltip,
+  inputById,
+  renderSegments,
+  showTooltip,
+} from "../../../pages/dom.js";
 import { formatNumber, truncate } from "../../../pages/formatting.js";
 import { renderColorBar } from "../../../pages/plot_marks.js";
 import { tickLabels } from "../../../pages/scales.js";
@@ -18,15 +27,23 @@ import {
 import { data } from "./page_data.js";
 import { nearestStep } from "./view_state.js";
 
+/** @import { Choose, HistoryLayout, LoadedTable, Site, StatisticsTable, ViewState } from "./types.js" */
+
 export const HISTORY_LAYOUT = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
 const MAX_ROLES_SHOWN = 6;
+/** @type {Record<string, string>} */
 const SOURCES = { mean: "these examples (mean)", example: "this example", training: "training batches" };
 
 let selectedSource = "mean";
-let headHistory = null; // what is drawn now: its key, and how to point at a head and a step
+/** @type {{ key: string, box: HistoryLayout, point: (state: ViewState) => void }} What is drawn now. */
+let headHistory = /** @type {any} */ (null);
 let historyRequests = 0;
 
-/** Draw the panel for what `state` names; `choose({ layer, head, step })` is called where a cell is picked. */
+/**
+ * Draw the panel for what `state` names; `choose({ layer, head, step })` is called where a cell is picked.
+ * @param {ViewState} state
+ * @param {Choose} choose
+ */
 export async function drawHeadHistory(state, choose) {
   const asked = ++historyRequests;
   const { tables } = data.history.sites[state.site];
@@ -53,32 +70,52 @@ export async function drawHeadHistory(state, choose) {
   byId("timeline").dataset.shown = location.hash;
 }
 
-/** The buttons of what can be measured on; returns the facts of the table that is shown. */
+/**
+ * The buttons of what can be measured on; returns the facts of the table that is shown.
+ * @param {ViewState} state
+ * @param {StatisticsTable[]} tables
+ * @param {() => void} redraw
+ * @returns {StatisticsTable}
+ */
 function showSources(state, tables, redraw) {
+  /** @param {string} name */
   const find = (name) => tables.find((table) => table.source === (name === "example" ? String(state.example) : name));
   const names = Object.keys(SOURCES).filter(find);
   if (!names.includes(selectedSource)) selectedSource = names[0];
+  /** @type {[string, string][]} */
   const choices = names.length > 1 ? names.map((name) => [name, SOURCES[name]]) : [];
   renderSegments(byId("sources"), choices, selectedSource, (name) => ((selectedSource = name), redraw()));
-  return find(selectedSource);
+  return find(selectedSource) ?? tables[0];
 }
 
-/** The choice of a statistic; returns the one that is shown: the asked one, else the one that tells most. */
+/**
+ * The choice of a statistic; returns the one that is shown: the asked one, else the one that tells most.
+ * @param {ViewState} state
+ * @param {string[]} names
+ */
 function showStatistics(state, names) {
-  const shown = names.includes(state.statistic)
-    ? state.statistic
-    : names.includes("induction")
-      ? "induction"
-      : names[0];
-  const choices = byId("statistic");
+  const shown =
+    state.statistic !== null && names.includes(state.statistic)
+      ? state.statistic
+      : names.includes("induction")
+        ? "induction"
+        : names[0];
+  const choices = inputById("statistic");
   if (choices.dataset.names !== String(names)) {
-    choices.dataset.names = names;
+    choices.dataset.names = String(names);
     choices.replaceChildren(...names.map((name) => createHtml("option", { value: name }, statisticScale(name).words)));
   }
   choices.value = shown;
   return shown;
 }
 
+/**
+ * @param {HTMLElement} place
+ * @param {ViewState} state
+ * @param {LoadedTable} table
+ * @param {string} statistic
+ * @param {Choose} choose
+ */
 function buildHistoryHeatmap(place, state, table, statistic, choose) {
   const site = data.sites[state.site];
   const [layers, heads, columns] = [site.layers.length, site.heads.length, table.steps.length];
@@ -86,12 +123,17 @@ function buildHistoryHeatmap(place, state, table, statistic, choose) {
   const row = Math.min(HISTORY_LAYOUT.highest, Math.max(HISTORY_LAYOUT.lowest, room));
   const fit = Math.max(1, (place.clientWidth - HISTORY_LAYOUT.left - HISTORY_LAYOUT.right) / columns);
   const column = fit >= 3 ? Math.floor(fit) : fit;
-  const box = { row, column, columns, heads, left: HISTORY_LAYOUT.left, across: column * columns };
-  box.y = (layer, head) => layer * (heads * row + HISTORY_LAYOUT.between) + head * row;
-  box.x = (at) => HISTORY_LAYOUT.left + at * column;
-  box.down = box.y(layers - 1, heads);
-  box.column_of = (step) => nearestColumn(table.steps, step);
+  /** @type {HistoryLayout["y"]} */
+  const y = (layer, head) => layer * (heads * row + HISTORY_LAYOUT.between) + head * row;
+  /** @type {HistoryLayout} */
+  const box = {
+    ...{ row, column, columns, heads, left: HISTORY_LAYOUT.left, across: column * columns, y },
+    down: y(layers - 1, heads),
+    x: (at) => HISTORY_LAYOUT.left + at * column,
+    column_of: (step) => nearestColumn(table.steps, step),
+  };
   const ends = scaleRange(table, statistic);
+  /** @type {[number, string][]} */
   const marks = tickLabels([ends[0], (ends[0] + ends[1]) / 2, ends[1]]).map(([, words], at) => [at / 2, words]);
   renderColorBar(byId("timeline-legend"), statisticScale(statistic).unit, (share) => cssColor(share ** 2), marks);
   const size = { width: HISTORY_LAYOUT.left + box.across + HISTORY_LAYOUT.right, height: box.down + 4 };
@@ -112,15 +154,22 @@ function buildHistoryHeatmap(place, state, table, statistic, choose) {
   place.replaceChildren(sheet);
   if (focused) svg.focus({ preventScroll: true });
   addHistoryListeners(svg, state, { site, table, statistic, box }, choose);
-  return { box, point: (now) => highlightHistoryCell(place, now, box, pointer, labels) };
+  return { box, point: (/** @type {ViewState} */ now) => highlightHistoryCell(place, now, box, pointer, labels) };
 }
 
-/** The cells, a pixel of the canvas each: luminance runs evenly from one end of the scale to the other. */
+/**
+ * The cells, a pixel of the canvas each: luminance runs evenly from one end of the scale to the other.
+ * @param {Site} site
+ * @param {LoadedTable} table
+ * @param {string} statistic
+ * @param {[number, number]} options
+ * @param {HistoryLayout} box
+ */
 function paintHistoryHeatmap(site, table, statistic, [low, high], box) {
   const scale = Math.max(1, window.devicePixelRatio || 1);
   const canvas = createHtml("canvas", { width: Math.round(box.across * scale), height: Math.round(box.down * scale) });
   canvas.style.cssText = `left:${box.left}px;top:0;width:${box.across}px;height:${box.down}px`;
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.scale(scale, scale);
   context.imageSmoothingEnabled = false;
   site.layers.forEach((_, layer) => {
@@ -135,7 +184,7 @@ function paintHistoryHeatmap(site, table, statistic, [low, high], box) {
         image.data.set([...colorForValue(share * share), 255], 4 * (head * box.columns + at));
       }
     }
-    small.getContext("2d").putImageData(image, 0, 0);
+    context2d(small).putImageData(image, 0, 0);
     context.drawImage(small, 0, box.y(layer, 0), box.across, box.heads * box.row);
     // Rows that have room stand apart, as the cells of a large head do.
     for (let head = 0; head < box.heads && box.row >= 12; head++)
@@ -144,7 +193,12 @@ function paintHistoryHeatmap(site, table, statistic, [low, high], box) {
   return canvas;
 }
 
-/** Names beside the rows: of every head where there is room, else of every layer; [row, element] each. */
+/**
+ * Names beside the rows: of every head where there is room, else of every layer; [row, element] each.
+ * @param {Site} site
+ * @param {HistoryLayout} box
+ * @returns {[string, SVGElement][]}
+ */
 function rowLabels(site, box) {
   const roomy = box.row >= 11;
   return site.layers.flatMap((layer, l) =>
@@ -156,12 +210,16 @@ function rowLabels(site, box) {
       if (!roomy && h > 0) label.classList.add("unshown");
       if (!roomy && h === 0) label.dataset.layer = truncate(numberedName("layer", layer), 9);
       if (label.dataset.layer) label.textContent = label.dataset.layer;
-      return [text, label];
+      return /** @type {[string, SVGElement]} */ ([text, label]);
     }),
   );
 }
 
-/** A diamond where a head began to play a role: a shape with a rim, so that it is seen on any color. */
+/**
+ * A diamond where a head began to play a role: a shape with a rim, so that it is seen on any color.
+ * @param {number} site
+ * @param {HistoryLayout} box
+ */
 function roleMarks(site, box) {
   const marks = data.history.roles
     .filter((role) => role.site === site)
@@ -176,7 +234,14 @@ function roleMarks(site, box) {
   return createSvg("g", {}, ...marks);
 }
 
+/**
+ * @param {SVGSVGElement} svg
+ * @param {ViewState} state
+ * @param {{ site: Site, table: LoadedTable, statistic: string, box: HistoryLayout }} options
+ * @param {Choose} choose
+ */
 function addHistoryListeners(svg, state, { site, table, statistic, box }, choose) {
+  /** @param {MouseEvent} event */
   const cellAt = (event) => {
     const frame = svg.getBoundingClientRect();
     const y = event.clientY - frame.top;
@@ -215,20 +280,29 @@ function addHistoryListeners(svg, state, { site, table, statistic, box }, choose
     choose({ layer: cell.layer, head: cell.head, ...step });
   });
   svg.addEventListener("keydown", (event) => {
-    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const end = { Home: 0, End: data.steps.length - 1 }[event.key];
+    /** @type {Record<string, [number, number]>} */
+    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const move = moves[event.key];
+    const end = event.key === "Home" ? 0 : event.key === "End" ? data.steps.length - 1 : undefined;
     if ((!move && end === undefined) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     // The page's own arrow keys go over layers, these over rows.
     event.stopPropagation();
     const rows = site.layers.length * box.heads;
     const row = Math.min(rows - 1, Math.max(0, state.layer * box.heads + state.head + (move?.[0] ?? 0)));
-    const step = end ?? Math.min(data.steps.length - 1, Math.max(0, state.step + move[1]));
+    const step = end ?? Math.min(data.steps.length - 1, Math.max(0, state.step + (move?.[1] ?? 0)));
     choose({ layer: Math.floor(row / box.heads), head: row % box.heads, step });
   });
 }
 
-/** Frame the row of the chosen head and the column of the step, and bring the row into sight. */
+/**
+ * Frame the row of the chosen head and the column of the step, and bring the row into sight.
+ * @param {HTMLElement} place
+ * @param {ViewState} state
+ * @param {HistoryLayout} box
+ * @param {SVGGElement} pointer
+ * @param {[string, SVGElement][]} labels
+ */
 function highlightHistoryCell(place, state, box, pointer, labels) {
   const [y, x] = [box.y(state.layer, state.head), box.x(box.column_of(data.steps[state.step]))];
   const height = box.row + (box.row >= 12 ? 1 : 2);
@@ -251,7 +325,11 @@ function highlightHistoryCell(place, state, box, pointer, labels) {
     place.scrollTop = y - place.clientHeight / 2;
 }
 
-/** The roles of the site's heads in words, each a door to the step since which it is played. */
+/**
+ * The roles of the site's heads in words, each a door to the step since which it is played.
+ * @param {ViewState} state
+ * @param {Choose} choose
+ */
 function drawRoleList(state, choose) {
   const roles = data.history.roles.filter((role) => role.site === state.site);
   const items = roles.map((role) => {

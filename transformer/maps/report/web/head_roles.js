@@ -9,6 +9,8 @@ import { formatNumber, pluralize } from "../../../pages/formatting.js";
 import { headName } from "./head_statistics.js";
 import { data } from "./page_data.js";
 
+/** @import { Choose, HeadRole, RoleKind, Site, ViewState } from "./types.js" */
+
 export const POSITION_NOUNS = {
   tokens: "token",
   grid: "patch",
@@ -19,28 +21,41 @@ export const POSITION_NOUNS = {
   experts: "expert",
 };
 
-/** Of heads whose nearest role these examples cannot tell from simpler rules. */
+/** @type {RoleKind} Of heads whose nearest role these examples cannot tell from simpler rules. */
 const AMBIGUOUS = { role: "untold", badge: "?", name: "cannot be told here" };
 
-/** The roles of all heads: { site, layer, head, role, nearest, distance, share, even, score, simpler }. */
+/** @type {HeadRole[]} The roles of all heads. */
 const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, share, even, score, simpler]) => {
+  /** @param {number} index */
   const kind = (index) => (index < 0 ? null : data.roles.kinds[index]);
   const known = simpler.length ? AMBIGUOUS : kind(role);
   return { site, layer, head, role: known, nearest: kind(nearest), distance, share, even, score, simpler };
 });
 const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} ${each.head}`, each]));
 
-/** The entry of a head; indices. */
-export const roleOf = (site, layer, head) => roleByHead.get(`${site} ${layer} ${head}`);
+/**
+ * The entry of a head; indices.
+ * @param {number} site
+ * @param {number} layer
+ * @param {number} head
+ */
+export const roleOf = (site, layer, head) => /** @type {HeadRole} */ (roleByHead.get(`${site} ${layer} ${head}`));
 
-/** A few letters for a role; "–" for none. */
+/**
+ * A few letters for a role; "–" for none.
+ * @param {HeadRole} entry
+ */
 export function roleBadge({ role, distance }) {
   if (!role) return "–";
   return role.badge || `${distance < 0 ? "−" : "+"}${Math.abs(distance)}`;
 }
 
-/** Words of a role with what its site's keys are put in for "{token}". */
-function fillRoleText(words, { site, distance }) {
+/**
+ * Words of a role with what its site's keys are put in for "{token}".
+ * @param {string | undefined} words
+ * @param {HeadRole} entry
+ */
+function fillRoleText(words = "", { site, distance }) {
   const { kind, leading } = data.axes[data.sites[site].key];
   const places = describeOffset(distance);
   // What leads the patches of a picture is no patch.
@@ -51,27 +66,35 @@ function fillRoleText(words, { site, distance }) {
     .replaceAll("{away}", places);
 }
 
+/** @param {number} distance */
 const describeOffset = (distance) => {
   const far = Math.abs(distance);
   return `${far} ${far === 1 ? "place" : "places"} ${distance < 0 ? "back" : "ahead"}`;
 };
 
-/** A rule that gives the same maps, in words. */
+/**
+ * A rule that gives the same maps, in words.
+ * @param {[string, number]} options
+ */
 function simplerRuleText([rule, number]) {
   if (rule === "a fixed distance") return number ? `always ${describeOffset(number)}` : "always its own place";
   return rule === "one place" ? `always place ${number + 1}` : rule;
 }
 
-/** What a head does, in one sentence without its name. */
+/**
+ * What a head does, in one sentence without its name.
+ * @param {HeadRole} entry
+ */
 export function describeRole(entry) {
   const { role, nearest, share, even, simpler } = entry;
+  /** @param {RoleKind} kind */
   const weight = (kind) =>
     kind.role === "broad"
       ? `as if it read ${share}% of it alike`
       : kind.role === "alignment"
         ? `${share}% of linked rows right (without looking: ${even}%)`
         : `${share}% of its weight (evenly spread: ${even}%)`;
-  if (role === AMBIGUOUS) {
+  if (role === AMBIGUOUS && nearest) {
     const others = simpler.map((each) => `, or ${simplerRuleText(each)}`).join("");
     return `cannot be told here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${weight(nearest)}${distanceText(entry)}`;
   }
@@ -80,25 +103,36 @@ export function describeRole(entry) {
   return `none of these; nearest “${fillRoleText(nearest.name, entry)}”: ${weight(nearest)}${distanceText(entry)}`;
 }
 
-/** How far a head looks on a picture. */
+/**
+ * How far a head looks on a picture.
+ * @param {HeadRole} entry
+ */
 function distanceText({ site, layer, head }) {
   const far = data.roles.far[site];
   const pixels = far?.heads[layer][head] ?? null;
+  /** @param {number} value */
   const tenths = (value) => Number(value.toFixed(1));
-  return pixels === null ? "" : `; looks ${tenths(pixels)} pixels far (evenly: ${tenths(far.even)})`;
+  return pixels === null ? "" : `; looks ${tenths(pixels)} pixels far (evenly: ${tenths(far?.even ?? 0)})`;
 }
 
-/** Since when a head plays its role, where the run's statistics tell. */
+/**
+ * Since when a head plays its role, where the run's statistics tell.
+ * @param {HeadRole} entry
+ */
 function onsetText({ site, layer, head, role }) {
   const known = data.history.roles.find(
-    (each) => each.site === site && each.layer === layer && each.head === head && each.role === role.role,
+    (each) => each.site === site && each.layer === layer && each.head === head && each.role === role?.role,
   );
   return known ? `; since step ${formatNumber(known.onset)}` : "";
 }
 
+/** @param {Site} site */
 export const siteLabel = (site) => site.name.replace("/", " · ");
 
-/** Fill the panel; `choose({ site, layer, head })` is called where a head is picked. */
+/**
+ * Fill the panel; `choose({ site, layer, head })` is called where a head is picked.
+ * @param {Choose} choose
+ */
 export function renderRoles(choose) {
   byId("roles-note").textContent = rolesNote();
   const kinds = [...data.roles.kinds, AMBIGUOUS, null].filter((kind) => headRoles.some(({ role }) => role === kind));
@@ -128,7 +162,11 @@ function rolesNote() {
   );
 }
 
-/** The rule of a role: what is measured, and from where on a head has it. */
+/**
+ * The rule of a role: what is measured, and from where on a head has it.
+ * @param {RoleKind} kind
+ * @param {HeadRole} entry
+ */
 function roleDefinition(kind, entry) {
   const percent = Math.round(100 * data.roles.least);
   if (kind === AMBIGUOUS)
@@ -149,10 +187,17 @@ function roleDefinition(kind, entry) {
   );
 }
 
-/** The heads of a role, the clearest first; of none in their own order. */
+/**
+ * The heads of a role, the clearest first; of none in their own order.
+ * @param {RoleKind | null} kind
+ */
 const headsWithRole = (kind) =>
   headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
 
+/**
+ * @param {RoleKind | null} kind
+ * @param {Choose} choose
+ */
 function roleRow(kind, choose) {
   const entries = headRoles.filter(({ role }) => role === kind);
   const chips = data.sites.flatMap((site, index) => {
@@ -177,6 +222,10 @@ function roleRow(kind, choose) {
   );
 }
 
+/**
+ * @param {HeadRole} entry
+ * @param {Choose} choose
+ */
 function headChip(entry, choose) {
   const site = data.sites[entry.site];
   const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name} ${describeRole(entry)}`;
@@ -191,7 +240,11 @@ function headChip(entry, choose) {
   return button;
 }
 
-/** One head in its sentence, a door to it. */
+/**
+ * One head in its sentence, a door to it.
+ * @param {HeadRole} entry
+ * @param {Choose} choose
+ */
 function headSentence(entry, choose) {
   const site = data.sites[entry.site];
   const of = data.sites.length > 1 ? ` of ${siteLabel(site)}` : "";
@@ -208,12 +261,17 @@ function headSentence(entry, choose) {
   return button;
 }
 
-/** Of many doors one is reached by Tab, the chosen head's; the arrow keys go on from it to the next and choose it. */
+/**
+ * Of many doors one is reached by Tab, the chosen head's; the arrow keys go on from it to the next and choose it.
+ * @param {HTMLElement} box
+ */
 export function addArrowNavigation(box) {
   box.addEventListener("keydown", (event) => {
-    const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    /** @type {Record<string, number>} */
+    const steps = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+    const by = steps[event.key];
     const doors = [...box.querySelectorAll("button")];
-    const next = doors[doors.indexOf(document.activeElement) + by];
+    const next = doors[doors.findIndex((door) => door === document.activeElement) + by];
     if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     // The page's own arrow keys go over layers and steps.
@@ -223,15 +281,24 @@ export function addArrowNavigation(box) {
   });
 }
 
+/** @type {HeadRole | null | undefined} */
 let selectedRole = null;
 
-/** Mark the chosen head, and bring its sentence into sight in its own box. */
+/**
+ * Mark the chosen head, and bring its sentence into sight in its own box.
+ * @param {ViewState} state
+ */
 export function selectRole({ site, layer, head }) {
   const entry = roleOf(site, layer, head);
   if (entry === selectedRole) return;
+  /**
+   * @param {HeadRole | null | undefined} each
+   * @param {boolean} chosen
+   */
   const mark = (each, chosen) => {
     for (const element of each ? [each.chip, each.told] : []) {
-      element.setAttribute("aria-pressed", chosen);
+      if (!element) continue;
+      element.setAttribute("aria-pressed", String(chosen));
       element.tabIndex = chosen ? 0 : -1;
     }
   };
@@ -239,6 +306,7 @@ export function selectRole({ site, layer, head }) {
   mark(entry, true);
   selectedRole = entry;
   const box = byId("roles-by-head");
+  if (!entry.told) return;
   const [top, height] = [entry.told.offsetTop, entry.told.offsetHeight];
   if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) box.scrollTop = top - 4;
 }

@@ -1,24 +1,36 @@
 // The picture that an axis was cut from, under the weights of a row: what is read stays clear, all else lies in fog.
 
-import { byId, createHtml, createSvg } from "../../../pages/dom.js";
+import { byId, context2d, createHtml, createSvg } from "../../../pages/dom.js";
 import { formatNumber, withSpaces } from "../../../pages/formatting.js";
 import { loadImages, positionName, siteAxis } from "./axes.js";
 import { poolingText } from "./captions.js";
 import { columnMeans } from "./marginals.js";
 import { data } from "./page_data.js";
 
+/** @import { Attributes } from "../../../pages/types.js" */
+/** @import { HeadMap } from "./map_data.js" */
+/** @import { Axis, AxisPair, HeadView, Highlight, Hold, Painter, PointAt, Side, Site, ViewState } from "./types.js" */
+
 const IMAGE_SIZE = 340; // pixels of the screen, at most
 const FOG_GRAY = 128; // its gray: on a dark picture and on a bright one alike what stays clear is seen
 const MAX_FOG_OPACITY = 0.88; // of the fog, where nothing is read
 
-/** The sides in pixels of the screen of an axis's picture within a square of `room`. */
+/**
+ * The sides in pixels of the screen of an axis's picture within a square of `room`.
+ * @param {Axis} axis
+ * @param {number} room
+ */
 export function imageSize(axis, room) {
-  const [height, width] = axis.image;
+  const [height, width] = axis.image ?? [1, 1];
   const scale = room / Math.max(width, height);
   return { scale, width: Math.round(width * scale), height: Math.round(height * scale) };
 }
 
-/** A canvas and an SVG over it, for `paintImageOverlay` and `patchOutlines`. */
+/**
+ * A canvas and an SVG over it, for `paintImageOverlay` and `patchOutlines`.
+ * @param {{ width: number, height: number }} options
+ * @param {Attributes} attributes
+ */
 export function imageFrame({ width, height }, attributes) {
   const canvas = createHtml("canvas", { width, height });
   const svg = createSvg("svg", { width, height, ...attributes });
@@ -28,21 +40,38 @@ export function imageFrame({ width, height }, attributes) {
   return { frame, canvas, svg };
 }
 
-/** Where each query has a picture of its own, that one, or the first for all of them; else the only one. */
+/**
+ * Where each query has a picture of its own, that one, or the first for all of them; else the only one.
+ * @param {HTMLCanvasElement[]} pictures
+ * @param {number | null} query
+ */
 export const imageOfQuery = (pictures, query) => pictures[pictures.length > 1 ? (query ?? 0) : 0];
 
-/** Whether the positions of an axis have pictures of their own and are not places of one. */
+/**
+ * Whether the positions of an axis have pictures of their own and are not places of one.
+ * @param {Axis} axis
+ */
 export const hasImagePerPosition = (axis) => axis.kind !== "grid" && Boolean(axis.image);
 
-/** Draw a picture as it is; returns what else can be drawn on it. */
+/**
+ * Draw a picture as it is; returns what else can be drawn on it.
+ * @param {HTMLCanvasElement} canvas
+ * @param {HTMLCanvasElement} picture
+ */
 export function paintImage(canvas, picture) {
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.imageSmoothingEnabled = picture.width > canvas.width;
   context.drawImage(picture, 0, 0, canvas.width, canvas.height);
   return context;
 }
 
-/** Draw a picture in the fog that the weights of its patches leave; the largest weight leaves none. */
+/**
+ * Draw a picture in the fog that the weights of its patches leave; the largest weight leaves none.
+ * @param {HTMLCanvasElement} canvas
+ * @param {HTMLCanvasElement} picture
+ * @param {Axis} axis
+ * @param {number[]} patches
+ */
 export function paintImageOverlay(canvas, picture, axis, patches) {
   const [rows, columns] = axis.shape;
   const fog = createHtml("canvas", { width: columns, height: rows });
@@ -52,22 +81,37 @@ export function paintImageOverlay(canvas, picture, axis, patches) {
     const thick = MAX_FOG_OPACITY * (1 - Math.sqrt(Math.max(0, value) / largest));
     image.data.set([FOG_GRAY, FOG_GRAY, FOG_GRAY, Math.round(255 * thick)], 4 * patch);
   });
-  fog.getContext("2d").putImageData(image, 0, 0);
+  context2d(fog).putImageData(image, 0, 0);
   const context = paintImage(canvas, picture);
-  const scale = canvas.width / axis.image[1];
+  const scale = canvas.width / (axis.image?.[1] ?? 1);
   context.imageSmoothingEnabled = false;
   const side = scale * axis.stride;
   context.drawImage(fog, scale * axis.offset, scale * axis.offset, columns * side, rows * side);
 }
 
+/** @param {number[]} patches */
 export const maxWeight = (patches) => patches.reduce((a, b) => Math.max(a, b), 1e-9);
 
-/** Outlines of patches: of those that are linked to the query, of the query's own and of the key's. */
+/**
+ * Outlines of patches: of those that are linked to the query, of the query's own and of the key's.
+ * @param {AxisPair} axes
+ * @param {Side} side
+ * @param {number} scale
+ * @param {ViewState} state
+ * @param {Site["links"]} links
+ * @param {number | null} query
+ * @param {number | null} key
+ */
 export function patchOutlines(axes, side, scale, state, links, query, key) {
   const axis = axes[side];
+  /**
+   * @param {number | null} position
+   * @param {...string} kinds
+   */
   const outline = (position, ...kinds) => {
     if (position === null || position < axis.leading) return [];
     const patch = position - axis.leading;
+    /** @param {number} cell */
     const at = (cell) => scale * (axis.offset + axis.stride * cell);
     const [x, y] = [at(patch % axis.shape[1]), at(Math.floor(patch / axis.shape[1]))];
     const size = { width: scale * axis.stride, height: scale * axis.stride };
@@ -82,11 +126,19 @@ export function patchOutlines(axes, side, scale, state, links, query, key) {
   ];
 }
 
-/** The query whose row is shown while none is held: the class token, or the only one; null where there is neither. */
+/**
+ * The query whose row is shown while none is held: the class token, or the only one; null where there is neither.
+ * @param {AxisPair} axes
+ */
 export const defaultQuery = ({ query }) =>
   (query.kind === "grid" && query.leading) || query.tokens.length === 1 ? 0 : null;
 
-/** The weights with which a query, or for null all on average, reads each patch of the keys. */
+/**
+ * The weights with which a query, or for null all on average, reads each patch of the keys.
+ * @param {HeadMap} plane
+ * @param {Axis} axis
+ * @param {number | null} query
+ */
 export function patchWeights(plane, axis, query) {
   const row = query === null ? columnMeans(plane) : null;
   const at = query === null ? 0 : Math.floor(query / plane.queryBlock);
@@ -96,9 +148,15 @@ export function patchWeights(plane, axis, query) {
   });
 }
 
-/** What a query does, as the view has it: "What “class” reads". */
+/**
+ * What a query does, as the view has it: "What “class” reads".
+ * @param {HeadView} shown
+ * @param {AxisPair} axes
+ * @param {number | null} query
+ */
 export function describeRow(shown, axes, query) {
   // The only one of its kind is called by its kind.
+  /** @param {number} at */
   const name = (at) =>
     axes.query.tokens.length > 1 ? positionName(axes.query, at) : `the ${withSpaces(axes.query.name)}`;
   const by = query === null ? "all queries" : name(query);
@@ -108,16 +166,24 @@ export function describeRow(shown, axes, query) {
   return `What ${by} ${shown.verbs?.[0] ?? (query === null ? "read" : "reads")}${end}`;
 }
 
+/** @type {{ name: string, element: HTMLElement | null, paint: Painter } | null} */
 let largeImage = null; // the large picture, its name and how to paint it
 
 /**
  * Draw the example's picture into `place`, under what the query at hand reads; a click on a patch holds it, where
  * patches are queries. Where each query has a picture of its own and keys are no patches, that one as it is. Returns
  * the function that highlights positions: (query, key) => nothing.
+ * @param {HTMLElement} place
+ * @param {HeadView} shown
+ * @param {ViewState} state
+ * @param {PointAt} look
+ * @param {Hold} hold
  */
 export function drawImageOverlay(place, shown, state, look, hold) {
   const axes = { query: siteAxis(shown.site, "query", state.example), key: siteAxis(shown.site, "key", state.example) };
-  const side = ["key", "query"].find((each) => axes[each].kind === "grid" && axes[each].image);
+  /** @type {Side[]} */
+  const sides = ["key", "query"];
+  const side = sides.find((each) => axes[each].kind === "grid" && axes[each].image);
   const bare = !side && hasImagePerPosition(axes.query);
   const name = [state.site, state.example].join(" ");
   if (largeImage?.name !== name) {
@@ -130,10 +196,18 @@ export function drawImageOverlay(place, shown, state, look, hold) {
     byId("picture-panel").hidden = !largeImage.element && !data.roles.far[state.site];
   }
   const { paint } = largeImage;
-  return (query, key) => paint(shown, state, query, key);
+  /** @type {Highlight} */
+  const highlight = (query, key) => paint(shown, state, query, key);
+  return highlight;
 }
 
-/** The large picture: { element, paint(shown, state, query, key) }. */
+/**
+ * The large picture: { element, paint(shown, state, query, key) }.
+ * @param {AxisPair} axes
+ * @param {Side} side
+ * @param {PointAt} look
+ * @param {Hold} hold
+ */
 function overlayFigure(axes, side, look, hold) {
   const axis = axes[side];
   const size = imageSize(axis, IMAGE_SIZE);
@@ -141,7 +215,13 @@ function overlayFigure(axes, side, look, hold) {
   svg.setAttribute("aria-label", "the picture; arrow keys are the page's, j and k move the held patch");
   const caption = createHtml("p", { class: "note" });
   const both = axes.query.name === axes.key.name;
+  /**
+   * @param {number} patch
+   * @param {boolean} shift
+   * @returns {[number | null, number | null]}
+   */
   const asked = (patch, shift) => (side === "query" || (both && !shift) ? [patch, null] : [null, patch]);
+  /** @param {MouseEvent} event */
   const patchAt = (event) => {
     const bounds = svg.getBoundingClientRect();
     const [column, row] = [event.clientX - bounds.left, event.clientY - bounds.top].map((place) =>
@@ -162,12 +242,12 @@ function overlayFigure(axes, side, look, hold) {
     if (patch !== null) hold(...asked(patch, event.shiftKey));
   });
   const made = loadImages(axis);
-  let last = null;
-  const paint = (...now) => {
-    last = now;
+  let requests = 0;
+  /** @type {Painter} */
+  const paint = (shown, state, query, key) => {
+    const now = ++requests;
     made.then((pictures) => {
-      if (last !== now) return;
-      const [shown, state, query, key] = now;
+      if (requests !== now || !pictures) return;
       const { patches, words, of } = overlayContent(shown, axes, side, query, key);
       paintImageOverlay(canvas, imageOfQuery(pictures, of), axis, patches);
       svg.replaceChildren(...patchOutlines(axes, side, size.scale, state, shown.site.links, of, key));
@@ -177,16 +257,24 @@ function overlayFigure(axes, side, look, hold) {
   return { element: createHtml("figure", { class: "picture-figure" }, frame, caption), paint };
 }
 
-/** The large picture of one query, the last of them while none is at hand. */
+/**
+ * The large picture of one query, the last of them while none is at hand.
+ * @param {Axis} axis
+ */
 function imageFigure(axis) {
   const { frame, canvas, svg } = imageFrame(imageSize(axis, IMAGE_SIZE), { role: "img" });
   const caption = createHtml("p", { class: "note" });
   const made = loadImages(axis);
-  let last = null;
+  let last = -1;
+  /**
+   * @param {HeadView} _shown
+   * @param {ViewState} _state
+   * @param {number | null} query
+   */
   const paint = (_shown, _state, query) => {
     const at = (last = query ?? axis.tokens.length - 1);
     made.then((pictures) => {
-      if (last !== at) return;
+      if (last !== at || !pictures) return;
       paintImage(canvas, pictures[at]);
       const words = `${positionName(axis, at)}, ${formatNumber(at + 1)} of ${formatNumber(axis.tokens.length)}`;
       svg.setAttribute("aria-label", `the picture of ${words}`);
@@ -196,11 +284,23 @@ function imageFigure(axis) {
   return { element: createHtml("figure", { class: "picture-figure" }, frame, caption), paint };
 }
 
-/** What the large picture shows: the weight of every patch, the words for it, and the query whose row it is. */
+/**
+ * What the large picture shows: the weight of every patch, the words for it, and the query whose row it is.
+ * @param {HeadView} shown
+ * @param {AxisPair} axes
+ * @param {Side} side
+ * @param {number | null} query
+ * @param {number | null} key
+ */
 function overlayContent(shown, axes, side, query, key) {
   const axis = axes[side];
   const plane = shown.detail;
+  /** @param {(position: number) => number} value */
   const patchesOf = (value) => axis.tokens.slice(axis.leading).map((_, patch) => value(patch + axis.leading));
+  /**
+   * @param {number} from
+   * @param {number} to
+   */
   const weightOf = (from, to) => plane.at(Math.floor(from / plane.queryBlock), Math.floor(to / plane.keyBlock));
   const column = query === null && key !== null && axes.query.kind === "grid";
   if (column && (side === "query" || axes.query.name === axis.name)) {
@@ -212,8 +312,9 @@ function overlayContent(shown, axes, side, query, key) {
   const patches = patchWeights(plane, axis, of);
   const rests = of !== query && axes.query.leading ? " (the class token; a click on the picture holds a patch)" : "";
   const leading = axis.tokens.slice(0, of === null ? 0 : axis.leading);
-  const aside = leading.map((_, at) => `, ${positionName(axis, at)} ${weightOf(of, at).toFixed(3)}`).join("");
+  const aside = leading.map((_, at) => `, ${positionName(axis, at)} ${weightOf(of ?? 0, at).toFixed(3)}`).join("");
   return { patches, of, words: `${describeRow(shown, axes, of)}${rests}${maxWeightText(patches)}${aside}` };
 }
 
+/** @param {number[]} patches */
 const maxWeightText = (patches) => `; the clearest patch has weight ${maxWeight(patches).toFixed(3)}`;

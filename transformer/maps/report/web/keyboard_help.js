@@ -5,15 +5,22 @@ import { data } from "./page_data.js";
 import { whyNoRollout } from "./rollout.js";
 import { state } from "./view_state.js";
 
-/** Fill the list of keys: a key that has nothing to go over or to show here is left out. */
+/** @import { Site } from "./types.js" */
+
+/**
+ * Fill the list of keys: a key that has nothing to go over or to show here is left out.
+ * @param {HTMLElement} place
+ */
 export function showKeyboardHelp(place) {
   if (place.dataset.lines === String(state.lines)) return;
-  place.dataset.lines = state.lines;
+  place.dataset.lines = String(state.lines);
+  /** @param {(site: Site) => unknown} test */
   const some = (test) => data.sites.some(test);
   const steps = data.steps.length > 1;
   const rolls = data.sites.some((_, site) =>
     data.titles.some((_, example) => !whyNoRollout({ ...state, step: data.steps.length - 1, site, example })),
   );
+  /** @type {[unknown, string, string][]} */
   const keys = [
     [steps, "← →", "step"],
     [steps, "space", "play"],

@@ -24,7 +24,7 @@ async function pollForNewVersion() {
     statusLabel.textContent = "no longer followed: the server has ended";
     return;
   }
-  const busy = playTimer !== null || performance.now() - lastInputTime < IDLE_TIME;
+  const busy = playTimer !== undefined || performance.now() - lastInputTime < IDLE_TIME;
   if (newest === document.documentElement.dataset.version || busy) return;
   const parts = new URLSearchParams(location.hash.slice(1));
   // Who looks at the last step goes on looking at the last step, which will be a later one.
@@ -33,7 +33,10 @@ async function pollForNewVersion() {
   location.reload();
 }
 
-/** Go back to where a reader was before the page was renewed, once all of it is drawn. */
+/**
+ * Go back to where a reader was before the page was renewed, once all of it is drawn.
+ * @param {number} scrolled
+ */
 function restoreScroll(scrolled) {
   const drawn = byId("timeline-panel").hidden || byId("timeline").dataset.shown;
   if (document.body.dataset.shown && drawn) scrollTo(0, scrolled);

@@ -15,12 +15,26 @@ import { byId } from "../../../pages/dom.js";
 import { data } from "./page_data.js";
 import { siteTokens } from "./tokens.js";
 
+/** @import { Grid, Level, Site } from "./types.js" */
+
 /** One head on one example at one level. */
 export class HeadMap {
+  /**
+   * @param {Float32Array} values
+   * @param {Grid} options
+   */
   constructor(values, { queries, keys, queryBlock, keyBlock }) {
-    Object.assign(this, { values, queries, keys, queryBlock, keyBlock });
+    this.values = values;
+    this.queries = queries;
+    this.keys = keys;
+    this.queryBlock = queryBlock;
+    this.keyBlock = keyBlock;
   }
 
+  /**
+   * @param {number} query
+   * @param {number} key
+   */
   at(query, key) {
     return this.values[query * this.keys + key];
   }
@@ -29,7 +43,11 @@ export class HeadMap {
     return this.queryBlock * this.keyBlock > 1;
   }
 
-  /** The plane cut to an example's own positions. */
+  /**
+   * The plane cut to an example's own positions.
+   * @param {number} queries
+   * @param {number} keys
+   */
   cut(queries, keys) {
     const size = {
       queries: Math.min(this.queries, Math.ceil(queries / this.queryBlock)),
@@ -48,11 +66,28 @@ export class HeadMap {
 }
 
 /** A whole level on one example: weight = scale (code / largest code)^root, scale and root of each row. */
-class LevelMaps {
+export class LevelMaps {
+  /**
+   * @param {Site} site
+   * @param {number} example
+   * @param {Level} level
+   * @param {PackedRows[]} parts
+   */
   constructor(site, example, level, parts) {
-    Object.assign(this, { site, example, level, parts, planes: new Map() });
+    this.site = site;
+    this.example = example;
+    this.level = level;
+    this.parts = parts;
+    /** @type {Map<number, HeadMap>} */
+    this.planes = new Map();
+    /** @type {HeadMap[] | null} Attention rollout, once it is asked for. */
+    this.rollout = null;
   }
 
+  /**
+   * @param {number} layer
+   * @param {number} head
+   */
   plane(layer, head) {
     const place = layer * this.site.heads.length + head;
     let plane = this.planes.get(place);
@@ -69,6 +104,11 @@ class LevelMaps {
 
 /** Rows of codes as one block holds them: four planes of the scales' bytes, a plane of roots, then the codes. */
 class PackedRows {
+  /**
+   * @param {Uint8Array} bytes
+   * @param {number} rows
+   * @param {number} largest
+   */
   constructor(bytes, rows, largest) {
     const scales = new DataView(new ArrayBuffer(4 * rows));
     for (let byte = 0; byte < 4; byte++) {
@@ -79,10 +119,17 @@ class PackedRows {
     this.roots = bytes.subarray(4 * rows, 5 * rows);
     this.codes = bytes.subarray(5 * rows);
     this.largest = largest;
+    /** @type {Float32Array[]} */
     this.powers = [];
   }
 
-  /** The weights of `rows` rows from `first` on; a triangular map holds of row q its first q + 1 codes alone. */
+  /**
+   * The weights of `rows` rows from `first` on; a triangular map holds of row q its first q + 1 codes alone.
+   * @param {number} first
+   * @param {number} rows
+   * @param {number} keys
+   * @param {boolean} [triangular]
+   */
   read(first, rows, keys, triangular = false) {
     const values = new Float32Array(rows * keys);
     const inTriangle = (keys * (keys + 1)) / 2;
@@ -98,57 +145,84 @@ class PackedRows {
   }
 }
 
+/** @type {Map<number, Float32Array>} */
 const powers = new Map();
 
-/** (code / largest)^root of every code. */
+/**
+ * (code / largest)^root of every code.
+ * @param {number} root
+ * @param {number} largest
+ */
 function decodedPowers(root, largest) {
   const name = 256 * root + largest;
-  if (!powers.has(name))
-    powers.set(
-      name,
-      Float32Array.from({ length: 256 }, (_, code) => (code / largest) ** root),
-    );
-  return powers.get(name);
+  let known = powers.get(name);
+  if (!known) {
+    known = Float32Array.from({ length: 256 }, (_, code) => (code / largest) ** root);
+    powers.set(name, known);
+  }
+  return known;
 }
 
+/** @type {Map<string, Promise<Uint8Array>>} */
 const cachedBlocks = new Map();
 const MAX_CACHED_BLOCKS = 96;
 
-/** The bytes of a block of the page, unpacked once and kept for a while. */
+/**
+ * The bytes of a block of the page, unpacked once and kept for a while.
+ * @param {string} name
+ */
 export function unpackBlock(name) {
   let bytes = cachedBlocks.get(name);
   // Asked for last, thrown away last.
   cachedBlocks.delete(name);
   bytes ??= blockText(name).then(gunzipBase64);
   cachedBlocks.set(name, bytes);
-  if (cachedBlocks.size > MAX_CACHED_BLOCKS) cachedBlocks.delete(cachedBlocks.keys().next().value);
+  if (cachedBlocks.size > MAX_CACHED_BLOCKS) cachedBlocks.delete([...cachedBlocks.keys()][0]);
   return bytes;
 }
 
-/** The text of a block: the page is drawn while its later blocks are still being read. */
+/**
+ * The text of a block: the page is drawn while its later blocks are still being read.
+ * @param {string} name
+ */
 export async function blockText(name) {
   const parsed = () => document.readyState !== "loading" || byId(name)?.nextSibling;
   while (!parsed()) await new Promise((resolve) => setTimeout(resolve, 15));
-  return byId(name).textContent;
+  return byId(name).textContent ?? "";
 }
 
+/** @param {string} base64 */
 async function gunzipBase64(base64) {
-  const stream = new Response(decodeBase64(base64)).body.pipeThrough(new DecompressionStream("gzip"));
+  const stream = new Blob([decodeBase64(base64)]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+/**
+ * @param {string} text
+ * @returns {Uint8Array<ArrayBuffer>}
+ */
 function decodeBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  // Newer browsers have a faster way, which TypeScript does not know yet.
+  const native = /** @type {any} */ (Uint8Array).fromBase64;
+  if (native) return native.call(Uint8Array, text);
   const characters = atob(text);
   const bytes = new Uint8Array(characters.length);
   for (let at = 0; at < bytes.length; at++) bytes[at] = characters.charCodeAt(at);
   return bytes;
 }
 
+/** @type {Map<string, Promise<LevelMaps>>} */
 const cachedMaps = new Map();
 const MAX_CACHED_MAPS = 8;
 
-/** A promise of all heads of one example at one level. */
+/**
+ * A promise of all heads of one example at one level.
+ * @param {number} step
+ * @param {number} site
+ * @param {number} example
+ * @param {Level} level
+ * @param {string} [run]
+ */
 export function loadMaps(step, site, example, level, run = "maps") {
   const name = `${run}-${step}-${site}-${example}-${level.name}`;
   let maps = cachedMaps.get(name);
@@ -158,35 +232,64 @@ export function loadMaps(step, site, example, level, run = "maps") {
   );
   cachedMaps.set(name, maps);
   // Planes of long sites are large: few are kept.
-  if (cachedMaps.size > MAX_CACHED_MAPS) cachedMaps.delete(cachedMaps.keys().next().value);
+  if (cachedMaps.size > MAX_CACHED_MAPS) cachedMaps.delete([...cachedMaps.keys()][0]);
   return maps;
 }
 
-/** A promise of one head: where a level is split, of its layer alone. */
+/**
+ * A promise of one head: where a level is split, of its layer alone.
+ * @param {number} step
+ * @param {number} site
+ * @param {number} example
+ * @param {Level} level
+ * @param {number} layer
+ * @param {number} head
+ * @param {string} [run]
+ */
 export async function loadHeadMap(step, site, example, level, layer, head, run = "maps") {
   if (!level.split) return (await loadMaps(step, site, example, level, run)).plane(layer, head);
   const name = `${run}-${step}-${site}-${example}-${level.name}`;
+  /** @type {PackedRows[]} */
   const parts = [];
   parts[layer] = await blockReaders(name, site, level, run)[layer]();
   return new LevelMaps(data.sites[site], example, level, parts).plane(layer, head);
 }
 
-/** A function for each block of a level, which reads its rows. */
+/**
+ * A function for each block of a level, which reads its rows.
+ * @param {string} name
+ * @param {number} site
+ * @param {Level} level
+ * @param {string} run
+ */
 function blockReaders(name, site, level, run) {
   const { layers, heads } = data.sites[site];
   const rows = (level.split ? 1 : layers.length) * heads.length * level.queries;
-  const { codes } = run === "maps" ? data : data.against;
+  const { codes } = run === "maps" || !data.against ? data : data.against;
   const names = level.split ? layers.map((_, layer) => `${name}-${layer}`) : [name];
   return names.map((each) => async () => new PackedRows(await unpackBlock(each), rows, codes));
 }
 
-/** The level of the wall, which every step carries. */
+/**
+ * The level of the wall, which every step carries.
+ * @param {Site} site
+ */
 export const coarsestLevel = (site) => site.levels[0];
 
-/** The finest level that the page carries at an index of data.steps. */
-export const finestLevel = (site, step) => site.levels.findLast((level) => level.steps.includes(step));
+/**
+ * The finest level that the page carries at an index of data.steps.
+ * @param {Site} site
+ * @param {number} step
+ */
+export const finestLevel = (site, step) =>
+  site.levels.findLast((level) => level.steps.includes(step)) ?? coarsestLevel(site);
 
-/** Whole rows of long sites: their query positions, and the weights of (layer, head, index of a position). */
+/**
+ * Whole rows of long sites: their query positions, and the weights of (layer, head, index of a position).
+ * @param {number} step
+ * @param {number} site
+ * @param {number} example
+ */
 export async function loadFullRows(step, site, example) {
   const { rows, layers, heads } = data.sites[site];
   if (!rows?.steps.includes(step)) return null;
@@ -198,6 +301,7 @@ export async function loadFullRows(step, site, example) {
   );
   return {
     positions: rows.positions,
+    /** @type {(layer: number, head: number, index: number) => Float32Array} */
     row: (layer, head, index) => packed.read((layer * heads.length + head) * count + index, 1, rows.keys),
   };
 }
@@ -205,6 +309,11 @@ export async function loadFullRows(step, site, example) {
 /**
  * The largest weights of the rows of one layer: (head, query) => [[key, weight], ...], largest first; null for a
  * row that the page does not carry.
+ * @param {number} step
+ * @param {number} site
+ * @param {number} example
+ * @param {number} layer
+ * @returns {Promise<((head: number, query: number) => [number, number][] | null) | null>}
  */
 export async function loadTopWeights(step, site, example, layer) {
   const { top, heads } = data.sites[site];

@@ -5,7 +5,12 @@ import { withMinusSign } from "../../../pages/formatting.js";
 import { cellCenter, heatmap, MARGINAL_SIZE } from "./attention_heatmap.js";
 import { tickForCell } from "./axes.js";
 
-/** The mean of each column over the rows, which stands where no row is asked for. */
+/** @import { HeadMap } from "./map_data.js" */
+
+/**
+ * The mean of each column over the rows, which stands where no row is asked for.
+ * @param {HeadMap} plane
+ */
 export function columnMeans(plane) {
   const means = new Float32Array(plane.keys);
   for (let query = 0; query < plane.queries; query++)
@@ -13,7 +18,10 @@ export function columnMeans(plane) {
   return means;
 }
 
-/** The weights of one row as bars under their columns; without a row, the mean over all rows. */
+/**
+ * The weights of one row as bars under their columns; without a row, the mean over all rows.
+ * @param {number | null} query
+ */
 export function rowMarginal(query) {
   const { plane, box, axes, highest, signed } = heatmap;
   heatmap.means ??= columnMeans(plane);
@@ -41,7 +49,10 @@ export function rowMarginal(query) {
   return [...parts, ...bars, title];
 }
 
-/** The weights of one column as bars beside their rows: which queries read this key. */
+/**
+ * The weights of one column as bars beside their rows: which queries read this key.
+ * @param {number} key
+ */
 export function columnMarginal(key) {
   const { plane, box, highest, signed } = heatmap;
   const values = Float32Array.from({ length: plane.queries }, (_, query) => plane.at(query, key));
@@ -62,10 +73,17 @@ export function columnMarginal(key) {
   return [...lines, ...bars];
 }
 
-/** All bars of a profile as two paths, of positive and of negative values: one element however many they are. */
+/**
+ * All bars of a profile as two paths, of positive and of negative values: one element however many they are.
+ * @param {Float32Array} values
+ * @param {number} size
+ * @param {(at: number, thickness: number, value: number) => string} outline
+ */
 function barPaths(values, size, outline) {
   const thick = Math.max(1, size - (size >= 12 ? 5 : size > 3 ? 1 : 0));
+  /** @param {number} cell */
   const at = (cell) => cellCenter(cell, size) - thick / 2;
+  /** @type {{ bar: string[], "bar less": string[] }} */
   const path = { bar: [], "bar less": [] };
   values.forEach((value, cell) => {
     if (value !== 0) path[value < 0 ? "bar less" : "bar"].push(outline(at(cell), thick, value));

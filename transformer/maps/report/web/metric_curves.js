@@ -1,6 +1,6 @@
 // Curves of the metrics over the steps: one figure a metric, all its splits in it, the maps' step marked.
 
-import { byId, createHtml, ownValue } from "../../../pages/dom.js";
+import { byId, createHtml, find, ownValue } from "../../../pages/dom.js";
 import { redrawFigure } from "../../../pages/figure.js";
 import { formatNumber, showInvisible, withSpaces } from "../../../pages/formatting.js";
 import { addLineChart } from "../../../pages/line_chart.js";
@@ -8,11 +8,18 @@ import { legendKey, MARKER_SHAPES } from "../../../pages/plot_marks.js";
 import { linearScale } from "../../../pages/scales.js";
 import { data } from "./page_data.js";
 
+/** @import { Figure } from "../../../pages/types.js" */
+
+/** @type {Figure[]} */
 export const metricCharts = [];
 
-/** Add the figures of all metrics; `jump(step)` is called where a step of one is picked. */
+/**
+ * Add the figures of all metrics; `jump(step)` is called where a step of one is picked.
+ * @param {(step: number) => void} jump
+ */
 export function addMetricCurves(jump) {
   const names = orderedMetrics(); // those of the other run that this one has not are left out
+  /** @param {string} name */
   const family = (name) =>
     names.find((other) => other !== name && /^[_/]/.test(name.slice(other.length)) && name.startsWith(other));
   const main = names.filter((name) => !family(name));
@@ -22,12 +29,15 @@ export function addMetricCurves(jump) {
   for (const name of main.filter((each) => !once.includes(each))) addMetricCurve(byId("curves"), name, jump);
   const more = byId("more-curves");
   more.hidden = !parts.length;
-  more.querySelector("summary").textContent = `${parts.length} more, by group`;
-  for (const name of parts) addMetricCurve(more.querySelector(".curves"), name, jump);
+  find(more, "summary").textContent = `${parts.length} more, by group`;
+  for (const name of parts) addMetricCurve(find(more, ".curves"), name, jump);
   more.addEventListener("toggle", () => metricCharts.slice(-parts.length).forEach((figure) => redrawFigure(figure)));
 }
 
-/** What was measured at one step alone is a figure, not a curve. */
+/**
+ * What was measured at one step alone is a figure, not a curve.
+ * @param {string[]} names
+ */
 function showSingleValues(names) {
   const items = names.flatMap((name) =>
     Object.entries(data.curves[name]).map(([split, [[step, value]]]) => {
@@ -40,6 +50,7 @@ function showSingleValues(names) {
 
 /** The loss first, then what is measured on held-out data, then what is known of training alone. */
 function orderedMetrics() {
+  /** @param {string} name */
   const rank = (name) =>
     name === "loss" ? 0 : Object.keys(data.curves[name]).some((split) => split !== "train") ? 1 : 2;
   return Object.keys(data.curves).sort((a, b) => rank(a) - rank(b));
@@ -51,12 +62,22 @@ const lastStep = () =>
     1,
     ...[data.curves, data.against?.curves ?? {}]
       .flatMap(Object.values)
-      .flatMap((each) => Object.values(each).map((points) => points.at(-1)[0])),
+      .flatMap((each) => Object.values(each).map((points) => points[points.length - 1][0])),
   );
 
+/**
+ * @param {HTMLElement} place
+ * @param {string} name
+ * @param {(step: number) => void} jump
+ */
 function addMetricCurve(place, name, jump) {
-  const splits = Object.keys(data.curves[name]).sort((a, b) => (b === "train") - (a === "train"));
+  const splits = Object.keys(data.curves[name]).sort((a, b) => Number(b === "train") - Number(a === "train"));
   const held = splits.filter((split) => split !== "train");
+  /**
+   * @param {Record<string, [number, number][]>} curves
+   * @param {string} ink
+   * @param {(split: string) => string} words
+   */
   const seriesOf = (curves, ink, words) =>
     splits
       .filter((split) => ownValue(curves, split))
@@ -68,7 +89,7 @@ function addMetricCurve(place, name, jump) {
   const theirs = ownValue(data.against?.curves, name) ?? {};
   const series = [
     ...seriesOf(data.curves[name], "", (split) => split),
-    ...seriesOf(theirs, "against", (split) => `${split} of ${showInvisible(data.against.title)}`),
+    ...seriesOf(theirs, "against", (split) => `${split} of ${showInvisible(data.against?.title ?? "")}`),
   ];
   const legend = series.map(({ name: split, look, points }) =>
     createHtml(
@@ -76,7 +97,7 @@ function addMetricCurve(place, name, jump) {
       { class: "entry" },
       legendKey(look),
       split,
-      createHtml("b", {}, formatNumber(points.at(-1).middle)),
+      createHtml("b", {}, formatNumber(points[points.length - 1].middle)),
     ),
   );
   const last = lastStep();
@@ -100,7 +121,11 @@ function addMetricCurve(place, name, jump) {
   metricCharts.push(figure);
 }
 
-/** Splits differ by dash and marker too, so that a figure reads without color; another run by its ink. */
+/**
+ * Splits differ by dash and marker too, so that a figure reads without color; another run by its ink.
+ * @param {number} held
+ * @param {string} ink
+ */
 function splitStyle(held, ink) {
   if (held < 0) return { ink: `train ${ink}`, shape: null };
   return { ink: `${ink || "held"} dash-${held % MARKER_SHAPES.length}`, shape: held % MARKER_SHAPES.length };

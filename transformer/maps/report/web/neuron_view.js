@@ -2,7 +2,7 @@
 // of a text was asked for its vectors; see value_norms.py.
 
 import { cssColor } from "../../../pages/color_scale.js";
-import { byId, createHtml, hideTooltip, showTooltip } from "../../../pages/dom.js";
+import { byId, context2d, createHtml, hideTooltip, showTooltip } from "../../../pages/dom.js";
 import { formatNumber, withMinusSign } from "../../../pages/formatting.js";
 import { siteAxis } from "./axes.js";
 import { tooltipName } from "./captions.js";
@@ -12,10 +12,16 @@ import { data } from "./page_data.js";
 import { siteTokens } from "./tokens.js";
 import { decodeFloat16 } from "./value_weighted.js";
 
+/** @import { AxisPair, Site, ViewState } from "./types.js" */
+
 const MAX_KEYS = 64; // at once; of more those of the largest weights
 const BAR_SIZE = { component: 12, most: 400, height: 26 };
 
-/** Draw the components of the held query of the chosen head into `place`, of the last query where none is held. */
+/**
+ * Draw the components of the held query of the chosen head into `place`, of the last query where none is held.
+ * @param {HTMLElement} place
+ * @param {ViewState} state
+ */
 export async function drawNeuronView(place, state) {
   const facts = data.beneath?.[state.site];
   byId("neurons-panel").hidden = !facts?.asked;
@@ -29,6 +35,7 @@ export async function drawNeuronView(place, state) {
     place.replaceChildren();
     return;
   }
+  /** @type {("site" | "example" | "layer" | "head" | "row" | "step")[]} */
   const asked = ["site", "example", "layer", "head", "row", "step"];
   const wanted = asked.map((part) => state[part]);
   const level = finestLevel(site, state.step);
@@ -43,6 +50,7 @@ export async function drawNeuronView(place, state) {
   const parts = queryKeyProducts(decodeFloat16(bytes), facts.vectors, site, state, query, queries.length, keys.length);
   const weights = plane.pooled ? null : keys.map((_, key) => plane.at(query, key));
   const seen = parts.products.map((_, key) => key).filter((key) => !site.causal || key <= query);
+  /** @param {number} key */
   const size = (key) => (weights ? weights[key] : parts.dots[key]);
   const drawn = [...seen]
     .sort((a, b) => size(b) - size(a))
@@ -53,8 +61,18 @@ export async function drawNeuronView(place, state) {
   place.replaceChildren(neuronTable(parts, weights, drawn, axes, query, facts.vectors));
 }
 
-/** q, each key and their products of one query: { q, ks, products, dots }; G groups of heads share keys. */
+/**
+ * q, each key and their products of one query: { q, ks, products, dots }; G groups of heads share keys.
+ * @param {Float32Array} values
+ * @param {{ depth: number, groups: number }} options
+ * @param {Site} site
+ * @param {ViewState} state
+ * @param {number} query
+ * @param {number} queries
+ * @param {number} keys
+ */
 function queryKeyProducts(values, { depth, groups }, site, { head }, query, queries, keys) {
+  /** @param {number} first */
   const at = (first) => values.subarray(first, first + depth);
   const group = Math.floor(head / (site.heads.length / groups));
   const q = at((head * queries + query) * depth);
@@ -64,6 +82,11 @@ function queryKeyProducts(values, { depth, groups }, site, { head }, query, quer
   return { q, ks, products, dots: products.map((each) => each.reduce((sum, value) => sum + value, 0)) };
 }
 
+/**
+ * @param {{ depth: number, scale: number, whole: boolean }} options
+ * @param {number} drawn
+ * @param {number} seen
+ */
 function showNeuronNote({ depth, scale, whole }, drawn, seen) {
   const added = whole ? "" : " What positions or a temperature do to a logit beside the product is not in it.";
   const few = drawn < seen ? ` The ${drawn} keys of the largest weights, of ${seen}.` : "";
@@ -72,7 +95,16 @@ function showNeuronNote({ depth, scale, whole }, drawn, seen) {
     `over the row, as the map has it. Bars up are positive, down negative. Hold a row to choose its query.${added}${few}`;
 }
 
+/**
+ * @param {ReturnType<typeof queryKeyProducts>} options
+ * @param {number[] | null} weights
+ * @param {number[]} drawn
+ * @param {AxisPair} axes
+ * @param {number} query
+ * @param {{ scale: number }} options2
+ */
 function neuronTable({ q, ks, products, dots }, weights, drawn, axes, query, { scale }) {
+  /** @param {Float32Array[]} arrays */
   const largest = (arrays) =>
     arrays.reduce((most, each) => each.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
   const most = {
@@ -80,9 +112,16 @@ function neuronTable({ q, ks, products, dots }, weights, drawn, axes, query, { s
     k: largest(drawn.map((key) => ks[key])),
     both: largest(drawn.map((key) => products[key])),
   };
+  /** @param {number} value */
   const number = (value) => createHtml("td", { class: "figure" }, withMinusSign(value.toFixed(3)));
+  /**
+   * @param {Float32Array} values
+   * @param {number} top
+   * @param {(at: number) => string} words
+   */
   const strip = (values, top, words) => createHtml("td", {}, componentBars(values, top, words));
-  const told = (key) => (at) =>
+  /** @param {number} key */
+  const told = (key) => (/** @type {number} */ at) =>
     `component ${at + 1}: ${withMinusSign(q[at].toFixed(3))} × ${withMinusSign(ks[key][at].toFixed(3))} = ${withMinusSign(products[key][at].toFixed(3))}`;
   const head = ["key", "key's components", "query × key", "sum", "logit", "weight"];
   const rows = drawn.map((key) =>
@@ -113,7 +152,12 @@ function neuronTable({ q, ks, products, dots }, weights, drawn, axes, query, { s
   return createHtml("div", {}, asked, createHtml("div", { class: "scroll" }, table));
 }
 
-/** Components as bars up and down from a line, in the color of their size. */
+/**
+ * Components as bars up and down from a line, in the color of their size.
+ * @param {Float32Array} values
+ * @param {number} most
+ * @param {(at: number) => string} words
+ */
 function componentBars(values, most, words) {
   const wide = Math.max(1, Math.min(BAR_SIZE.component, Math.floor(BAR_SIZE.most / values.length)));
   const [width, half] = [wide * values.length, BAR_SIZE.height / 2];
@@ -123,7 +167,7 @@ function componentBars(values, most, words) {
     height: Math.round(BAR_SIZE.height * scale),
   });
   canvas.style.cssText = `width:${width}px;height:${BAR_SIZE.height}px`;
-  const context = canvas.getContext("2d");
+  const context = context2d(canvas);
   context.scale(scale, scale);
   values.forEach((value, at) => {
     const tall = Math.max(0.5, (half * Math.abs(value)) / most);

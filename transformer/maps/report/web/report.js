@@ -5,7 +5,9 @@ import {
   byId,
   createHtml,
   exportDefaults,
+  find,
   hideTooltip,
+  inputById,
   onResize,
   placeTooltip,
   renderSegments,
@@ -47,15 +49,23 @@ import { showValueWeighting, toggleValueWeighting } from "./value_weighted.js";
 import { nearestStep, readAddress, setState, state, writeAddress } from "./view_state.js";
 import { currentView, weightsView } from "./views.js";
 
+/** @import { HeadView, Highlight, ViewState } from "./types.js" */
+
 const PLAY_INTERVAL = 650; // milliseconds a step while playing
+/** @type {[number | null, number | null]} */
 let pointedPosition = [null, null];
+/** @type {Highlight} */
 let highlightPosition = () => {};
 let curvesDrawn = false;
-export let playTimer = null;
+/** @type {ReturnType<typeof setInterval> | undefined} */
+export let playTimer = undefined;
 let shownStep = -1;
 let sampleSplit = data.samples[0]?.split;
 
-/** Change the state and show it. */
+/**
+ * Change the state and show it.
+ * @param {Partial<ViewState>} changes
+ */
 function changeState(changes) {
   setState(changes);
   render();
@@ -69,10 +79,13 @@ async function render() {
     shown = await currentView(wanted);
     shown.planes = wanted.lines ? await loadLineMaps(wanted, shown) : null;
   } catch (error) {
-    showError(`This browser cannot unpack the maps of this page (${error.message}): open it in a current one.`);
+    showError(
+      `This browser cannot unpack the maps of this page (${error instanceof Error ? error.message : error}): open it in a current one.`,
+    );
     return;
   }
   // While these were unpacked, something else may have been asked for.
+  /** @type {(keyof ViewState)[]} */
   const parts = ["site", "example", "layer", "head", "step", "compare", "view", "lines", "also"];
   if (!parts.every((part) => wanted[part] === state[part])) return;
   renderMaps(shown);
@@ -91,6 +104,7 @@ async function render() {
   prefetchStep();
 }
 
+/** @param {HeadView} shown */
 function renderMaps(shown) {
   const { site } = shown;
   const drawn = (shown.planes ?? []).map(([head]) => site.heads[head]);
@@ -100,7 +114,7 @@ function renderMaps(shown) {
   const said = shown.said ? [createHtml("span", { class: "said" }, ` · ${shown.said}`)] : [];
   byId("detail-title").replaceChildren(`${layer} · ${head}`, ...said);
   byId("links-toggle").hidden = !site.links || shown.detail.pooled || state.lines;
-  byId("links").checked = state.links;
+  inputById("links").checked = state.links;
   const wallWords = poolingText(shown.wall(0, 0), shown.signed);
   const bar = site.links && !shown.signed && !wallWords ? "bar: share of weight on known links" : "";
   byId("wall-note").textContent = [site.name, bar, wallWords].filter(Boolean).join("; ");
@@ -119,6 +133,7 @@ function renderMaps(shown) {
         changeState({ ...toggleToken(state, query), row: null }),
       )
     : drawHeatmap(byId("detail"), shown, state, pointAtPosition, toggleHeld);
+  /** @type {Highlight[]} */
   const parts = [
     own,
     drawTokenHighlights(byId("sentence"), shown, state, pointAtPosition, toggleHeld),
@@ -131,7 +146,10 @@ function renderMaps(shown) {
   highlightPosition(...focusedPosition());
 }
 
-/** The row and the column that are pointed at, or else held. */
+/**
+ * The row and the column that are pointed at, or else held.
+ * @returns {[number | null, number | null]}
+ */
 const focusedPosition = () =>
   pointedPosition[0] === null && pointedPosition[1] === null ? [state.row, state.column] : pointedPosition;
 
@@ -142,6 +160,7 @@ function prefetchStep() {
   const next = playTimer ? (state.step + 1) % data.steps.length : state.step + by;
   if (!(next in data.steps) || state.view !== "weights" || state.compare !== null) return;
   const later = window.requestIdleCallback ?? ((act) => setTimeout(act, 30));
+  /** @param {HeadView} shown */
   const decode = (shown) =>
     shown.site.layers.forEach((_, layer) => shown.site.heads.forEach((_, head) => shown.wall(layer, head)));
   weightsView({ ...state, step: next })
@@ -149,6 +168,11 @@ function prefetchStep() {
     .catch(() => {}); // What cannot be unpacked is told of once it is asked for.
 }
 
+/**
+ * @param {number | null} query
+ * @param {number | null} key
+ * @param {PointerEvent} [event]
+ */
 function pointAtPosition(query, key, event) {
   pointedPosition = [query, key];
   highlightPosition(...focusedPosition());
@@ -156,7 +180,11 @@ function pointAtPosition(query, key, event) {
   else placeTooltip(event.clientX, event.clientY);
 }
 
-/** Hold a row or a column, whichever is given; what is held already is released. */
+/**
+ * Hold a row or a column, whichever is given; what is held already is released.
+ * @param {number | null} query
+ * @param {number | null} key
+ */
 function toggleHeld(query, key) {
   changeState(
     query === null ? { column: key === state.column ? null : key } : { row: query === state.row ? null : query },
@@ -164,11 +192,13 @@ function toggleHeld(query, key) {
 }
 
 function renderControls() {
-  byId("step").value = state.step;
+  inputById("step").value = String(state.step);
   byId("step-shown").textContent = `step ${formatNumber(data.steps[state.step])}`;
   byId("step").setAttribute("aria-valuetext", `step ${data.steps[state.step]}`);
-  byId("example").value = state.example;
-  [...byId("sites").children].forEach((button, index) => button.setAttribute("aria-pressed", index === state.site));
+  inputById("example").value = String(state.example);
+  [...byId("sites").children].forEach((button, index) =>
+    button.setAttribute("aria-pressed", String(index === state.site)),
+  );
   for (const figure of metricCharts) markFigure(figure, data.steps[state.step]);
   showComparison(state);
   showValueWeighting(state);
@@ -181,25 +211,33 @@ function renderControls() {
 
 /** Which of map and lines is drawn, and what belongs to it alone. */
 function renderDrawingChoice() {
+  /** @type {[boolean, string][]} */
   const choices = [
     [false, "map"],
     [true, "lines"],
   ];
   if (byId("drawing").dataset.lines !== String(state.lines))
     renderSegments(byId("drawing"), choices, state.lines, (lines) => changeState({ lines }));
-  byId("drawing").dataset.lines = state.lines;
+  byId("drawing").dataset.lines = String(state.lines);
   drawHeadButtons(byId("strand-heads"), state, changeState);
   byId("legend").hidden = state.lines;
   showKeyboardHelp(byId("keys"));
 }
 
+/** @param {boolean} on */
 function setPlaying(on) {
   clearInterval(playTimer);
-  playTimer = on ? setInterval(() => changeState({ step: (state.step + 1) % data.steps.length }), PLAY_INTERVAL) : null;
+  playTimer = on
+    ? setInterval(() => changeState({ step: (state.step + 1) % data.steps.length }), PLAY_INTERVAL)
+    : undefined;
   byId("play").classList.toggle("playing", on);
   byId("play").setAttribute("aria-label", on ? "Stop" : "Play the steps");
 }
 
+/**
+ * @param {"site" | "example" | "layer" | "head" | "step"} name
+ * @param {number} by
+ */
 function cycleSelection(name, by) {
   const site = data.sites[state.site];
   const size = {
@@ -212,16 +250,24 @@ function cycleSelection(name, by) {
   changeState({ [name]: name === "step" ? state.step + by : (state[name] + by + size) % size });
 }
 
-/** Move the held row or column by some positions; where none is held, hold the first. */
+/**
+ * Move the held row or column by some positions; where none is held, hold the first.
+ * @param {"row" | "column"} name
+ * @param {number} by
+ */
 function moveHeld(name, by) {
   const { queries, keys } = siteTokens(data.sites[state.site], state.example);
   const last = (name === "row" ? queries : keys).length - 1;
   changeState({ [name]: state[name] === null ? 0 : Math.min(last, Math.max(0, state[name] + by)) });
 }
 
-/** The positions of a cell of the large head. */
+/**
+ * The positions of a cell of the large head.
+ * @param {"row" | "column"} name
+ */
 const cellStride = (name) => (name === "row" ? heatmap?.plane.queryBlock : heatmap?.plane.keyBlock) ?? 1;
 
+/** @type {Record<string, () => unknown>} */
 const KEY_ACTIONS = {
   ArrowLeft: () => (setPlaying(false), cycleSelection("step", -1)),
   ArrowRight: () => (setPlaying(false), cycleSelection("step", 1)),
@@ -257,15 +303,15 @@ const KEY_ACTIONS = {
 function addListeners() {
   byId("step").addEventListener(
     "input",
-    (event) => (setPlaying(false), changeState({ step: Number(event.target.value) })),
+    () => (setPlaying(false), changeState({ step: Number(inputById("step").value) })),
   );
   byId("play").addEventListener("click", () => setPlaying(!playTimer));
-  byId("example").addEventListener("change", (event) => changeState({ example: Number(event.target.value) }));
+  byId("example").addEventListener("change", () => changeState({ example: Number(inputById("example").value) }));
   byId("example-before").addEventListener("click", () => cycleSelection("example", -1));
   byId("example-after").addEventListener("click", () => cycleSelection("example", 1));
-  byId("links").addEventListener("change", (event) => changeState({ links: event.target.checked }));
+  byId("links").addEventListener("change", () => changeState({ links: inputById("links").checked }));
   byId("value-weighted").addEventListener("change", () => changeState(toggleValueWeighting(state)));
-  byId("statistic").addEventListener("change", (event) => changeState({ statistic: event.target.value }));
+  byId("statistic").addEventListener("change", () => changeState({ statistic: inputById("statistic").value }));
   for (const [kind, act] of Object.entries(EXPORT_ACTIONS)) byId(`export-${kind}`).addEventListener("click", act);
   // Whether what has the focus has it from a click: then the space bar is the page's.
   let pressed = false;
@@ -273,12 +319,13 @@ function addListeners() {
   document.addEventListener("keydown", (event) => {
     const act = KEY_ACTIONS[event.key];
     if (event.key === "Tab") pressed = false;
-    const pushed = event.key === " " && event.target.closest("button, input:not([type=range]), summary");
-    const busy = event.target.closest("select, audio, input[type=text], input[type=number]") || (pushed && !pressed);
+    const target = /** @type {Element} */ (event.target);
+    const pushed = event.key === " " && target.closest("button, input:not([type=range]), summary");
+    const busy = target.closest("select, audio, input[type=text], input[type=number]") || (pushed && !pressed);
     if (!act || busy || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     // Else the button that was clicked would be pushed once more.
-    if (pushed) document.activeElement.blur();
+    if (pushed && document.activeElement instanceof HTMLElement) document.activeElement.blur();
     act();
   });
   window.addEventListener("hashchange", () => (readAddress(), render()));
@@ -300,6 +347,7 @@ function buildPage() {
   byId("compare-chooser").hidden = still && !data.against;
   byId("curves-panel").hidden = !Object.keys(data.curves).length;
   byId("facts").replaceChildren(...runFacts().map((fact) => createHtml("span", {}, fact)));
+  /** @type {[number, string][]} */
   const sites = data.sites.length > 1 ? data.sites.map((site, index) => [index, siteLabel(site)]) : [];
   renderSegments(byId("sites"), sites, state.site, (site) => changeState({ site }));
   // Names of patches or frames say nothing of an example; words do.
@@ -307,6 +355,7 @@ function buildPage() {
   const asText = data.titles.map((title, example) => {
     const words = inWords ? showInvisible(detokenize(data.tokens[inWords][example])) : "";
     // A title that is the text's own beginning says nothing beside it.
+    /** @param {string} text */
     const letters = (text) => text.toLowerCase().replace(/\[MASK\]|[^\p{L}\p{N}]/giu, "");
     const [of, said] = [letters(title), letters(words)];
     if (!said.startsWith(of.slice(0, 16)) && said && of.includes(said.slice(0, 16))) return showInvisible(title);
@@ -321,8 +370,8 @@ function buildPage() {
     byId("text").textContent = truncate(asText[0], 400);
     byId("examples").hidden = true;
   }
-  document.querySelector(".controls").hidden = !sites.length && still && byId("examples").hidden;
-  byId("step").max = data.steps.length - 1;
+  find(document, ".controls").hidden = !sites.length && still && byId("examples").hidden;
+  inputById("step").max = String(data.steps.length - 1);
   byId("ticks").append(...data.steps.slice(0, 120).map(() => createHtml("i")));
   const missing = missingDataText();
   byId("left-out").hidden = !missing;
@@ -340,6 +389,7 @@ function buildPage() {
   addMetricCurves((step) => (setPlaying(false), changeState({ step: nearestStep(step) })));
 }
 
+/** @param {string} split */
 function chooseSplit(split) {
   sampleSplit = split;
   drawSampleSplits(split, chooseSplit);

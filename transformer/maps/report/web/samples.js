@@ -5,9 +5,14 @@ import { formatNumber } from "../../../pages/formatting.js";
 import { data } from "./page_data.js";
 
 // The fields of a sample that have a column, and what it is called; others stand together as its kind.
+/** @type {Record<string, string>} */
 const SAMPLE_COLUMNS = { source: "source", prompt: "prompt", target: "reference", output: "output" };
 
-/** Show the samples of `split` that were taken last at or before `step`; only what has a reference is right or wrong. */
+/**
+ * Show the samples of `split` that were taken last at or before `step`; only what has a reference is right or wrong.
+ * @param {string} split
+ * @param {number} step
+ */
 export function drawSamples(split, step) {
   const taken = data.samples.filter((group) => group.split === split).sort((a, b) => a.step - b.step);
   const group = taken.findLast((each) => each.step <= step) ?? taken[0];
@@ -17,9 +22,11 @@ export function drawSamples(split, step) {
   const shown = group.rows.length < group.total ? `the first ${group.rows.length} of ${group.total}` : `${group.total}`;
   const judged = `, ${right} exactly as the reference; words that differ from it are underlined`;
   byId("samples-note").textContent = `${shown} samples${compared.length ? judged : ""}.`;
+  /** @param {string} src */
   const picture = (src) => createHtml("img", { src, alt: `pictures made at step ${formatNumber(group.step)}` });
   byId("sample-pictures").replaceChildren(...group.images.map(picture));
   const fields = Object.keys(SAMPLE_COLUMNS).filter((field) => group.rows.some((row) => field in row));
+  /** @param {Record<string, string>} row */
   const kindOf = (row) =>
     Object.keys(row)
       .filter((field) => !(field in SAMPLE_COLUMNS))
@@ -48,7 +55,11 @@ export function drawSamples(split, step) {
   byId("samples").replaceChildren(createHtml("thead", {}, head), createHtml("tbody", {}, ...rows));
 }
 
-/** The words of `text`, those that are no part of its longest common subsequence with `reference` marked. */
+/**
+ * The words of `text`, those that are no part of its longest common subsequence with `reference` marked.
+ * @param {string} text
+ * @param {string} reference
+ */
 function markDifferences(text, reference) {
   const a = text.split(" ").slice(0, 400);
   const b = reference.split(" ").slice(0, 400);
@@ -68,8 +79,17 @@ function markDifferences(text, reference) {
   return nodes;
 }
 
-/** The splits that have samples, as buttons; `choose(split)` is called when one is picked. */
+/**
+ * The splits that have samples, as buttons; `choose(split)` is called when one is picked.
+ * @param {string | undefined} chosen
+ * @param {(split: string) => void} choose
+ */
 export function drawSampleSplits(chosen, choose) {
   const splits = [...new Set(data.samples.map((group) => group.split))];
-  renderSegments(byId("sample-splits"), splits.length > 1 ? splits.map((split) => [split, split]) : [], chosen, choose);
+  renderSegments(
+    byId("sample-splits"),
+    splits.length > 1 ? splits.map((split) => /** @type {[string, string]} */ ([split, split])) : [],
+    chosen,
+    choose,
+  );
 }

@@ -4,16 +4,31 @@ import { createHtml } from "../../../pages/dom.js";
 import { showInvisible, truncate } from "../../../pages/formatting.js";
 import { data } from "./page_data.js";
 
-/** A text as nodes, the mark of a word's beginning apart: it should not be louder than the word. */
+/** @import { Child } from "../../../pages/types.js" */
+/** @import { HeadMap } from "./map_data.js" */
+/** @import { Site } from "./types.js" */
+
+/**
+ * A text as nodes, the mark of a word's beginning apart: it should not be louder than the word.
+ * @param {string} text
+ * @param {(start: string) => Child} wrap
+ */
 export function splitWordStart(text, wrap) {
   return /^▁./su.test(text) ? [wrap(text[0]), text.slice(1)] : [text];
 }
 
-/** A token as nodes of running text. */
+/**
+ * A token as nodes of running text.
+ * @param {string} token
+ * @param {number} length
+ */
 export const tokenNodes = (token, length) =>
   splitWordStart(truncate(showInvisible(token), length), (start) => createHtml("span", { class: "word-start" }, start));
 
-/** The text that tokens were cut from, as near as their own marks tell. */
+/**
+ * The text that tokens were cut from, as near as their own marks tell.
+ * @param {string[]} tokens
+ */
 export function detokenize(tokens) {
   const words = tokens.filter((token) => !/^(<.*>|\[[A-Z]+\])$/s.test(token));
   const marked = words.some((token) => /^▁/.test(token));
@@ -25,12 +40,21 @@ export function detokenize(tokens) {
   return (marked ? whole.join("").replace(/▁/g, " ") : whole.join(single ? "" : " ")).trim();
 }
 
-/** Names of the query and the key positions of one example at one site. */
+/**
+ * Names of the query and the key positions of one example at one site.
+ * @param {Site} site
+ * @param {number} example
+ */
 export function siteTokens(site, example) {
   return { queries: data.tokens[site.query][example], keys: data.tokens[site.key][example] };
 }
 
-/** The share of its weight that a head puts on known links, over queries that have one; null where it is not known. */
+/**
+ * The share of its weight that a head puts on known links, over queries that have one; null where it is not known.
+ * @param {Site} site
+ * @param {number} example
+ * @param {HeadMap} plane
+ */
 export function goldAlignmentWeight(site, example, plane) {
   const links = site.links?.[example];
   if (!links?.length || plane.pooled) return null;

@@ -1,18 +1,23 @@
 // Weights times the norms of what they weigh: |weight f(x)|, f(x) = (x W_V + b_V) W_O with the head's own rows of W_O
 // (Kobayashi et al. 2020, "Attention is not only a weight"). A page of a text has the norms; see value_norms.py.
 
-import { byId } from "../../../pages/dom.js";
+import { byId, inputById } from "../../../pages/dom.js";
 import { finestLevel, HeadMap, loadMaps, unpackBlock } from "./map_data.js";
 import { data } from "./page_data.js";
 import { siteTokens } from "./tokens.js";
 import { addView, weightsView } from "./views.js";
+
+/** @import { HeadView, ViewState } from "./types.js" */
 
 addView("value_weighted", {
   wanted: (state) => state.view === "value_weighted" && !whyNoValueWeighting(state),
   shown: valueWeightedView,
 });
 
-/** Numbers of half precision, low byte first. */
+/**
+ * Numbers of half precision, low byte first.
+ * @param {Uint8Array} bytes
+ */
 export function decodeFloat16(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   return Float32Array.from({ length: bytes.byteLength / 2 }, (_, at) => {
@@ -23,14 +28,21 @@ export function decodeFloat16(bytes) {
   });
 }
 
-/** Why the site's weights cannot be shown times norms; an empty text where they can. */
+/**
+ * Why the site's weights cannot be shown times norms; an empty text where they can.
+ * @param {ViewState} state
+ */
 function whyNoValueWeighting({ site, step }) {
   if (!data.beneath?.[site].norms) return "this site's values are not projected by themselves: they have no such norms";
   const level = finestLevel(data.sites[site], step);
   return level.queryBlock * level.keyBlock === 1 ? "" : "only of whole maps, and this page has pooled ones";
 }
 
-/** |weight f(x)| of every key, as its share of the row, so that rows sum to one as those of weights do. */
+/**
+ * |weight f(x)| of every key, as its share of the row, so that rows sum to one as those of weights do.
+ * @param {ViewState} state
+ * @returns {Promise<HeadView>}
+ */
 async function valueWeightedView(state) {
   const site = data.sites[state.site];
   const [plain, maps, packed] = await Promise.all([
@@ -40,7 +52,17 @@ async function valueWeightedView(state) {
   ]);
   const norms = decodeFloat16(packed);
   const { keys } = siteTokens(site, state.example);
+  /**
+   * @param {number} layer
+   * @param {number} head
+   * @param {number} key
+   */
   const norm = (layer, head, key) => norms[(layer * site.heads.length + head) * keys.length + key];
+  /**
+   * @param {HeadMap} plane
+   * @param {number} layer
+   * @param {number} head
+   */
   const normed = (plane, layer, head) => {
     const values = plane.values.map((weight, at) => weight * norm(layer, head, at % plane.keys));
     for (let row = 0; row < values.length; row += plane.keys) {
@@ -64,16 +86,21 @@ async function valueWeightedView(state) {
   };
 }
 
+/**
+ * @param {ViewState} state
+ * @returns {Partial<ViewState>}
+ */
 export const toggleValueWeighting = (state) =>
   state.view === "value_weighted" || whyNoValueWeighting(state)
     ? { view: "weights" }
     : { view: "value_weighted", compare: null };
 
+/** @param {ViewState} state */
 export function showValueWeighting(state) {
   const why = data.beneath ? whyNoValueWeighting(state) : "";
   byId("value-weighted-toggle").hidden = !data.beneath;
-  byId("value-weighted").disabled = why !== "";
-  byId("value-weighted").checked = state.view === "value_weighted" && !why;
+  inputById("value-weighted").disabled = why !== "";
+  inputById("value-weighted").checked = state.view === "value_weighted" && !why;
   byId("value-weighted-toggle").title =
     why || "the norm of weight × (x W_V + b_V) W_O of the head, as a share of its row (Kobayashi et al. 2020)";
 }

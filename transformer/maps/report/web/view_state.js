@@ -5,7 +5,10 @@ import { data } from "./page_data.js";
 import { siteTokens } from "./tokens.js";
 import { VIEW_NAMES } from "./views.js";
 
+/** @import { ViewState } from "./types.js" */
+
 const first = data.first;
+/** @type {ViewState} */
 export const state = {
   site: first.site,
   example: first.example,
@@ -23,7 +26,10 @@ export const state = {
   tokens: [],
 };
 
-/** Change the state; another site or example lets go of the held row, column and tokens. */
+/**
+ * Change the state; another site or example lets go of the held row, column and tokens.
+ * @param {Partial<ViewState>} changes
+ */
 export function setState(changes) {
   Object.assign(state, changes);
   if ("site" in changes || "example" in changes) {
@@ -36,7 +42,12 @@ export function setState(changes) {
 
 /** Bring every index back to what the page has: an address may be older than the page. */
 function clampState() {
-  const within = (value, size) => Math.min(size - 1, Math.max(0, Number.isInteger(value) ? value : 0));
+  /**
+   * @param {unknown} value
+   * @param {number} size
+   */
+  const within = (value, size) =>
+    Math.min(size - 1, Math.max(0, typeof value === "number" && Number.isInteger(value) ? value : 0));
   state.site = within(state.site, data.sites.length);
   const site = data.sites[state.site];
   state.example = within(state.example, data.titles.length);
@@ -61,29 +72,21 @@ export function writeAddress() {
   const site = data.sites[state.site];
   const parts = new URLSearchParams({
     site: site.name,
-    example: state.example + 1,
+    example: String(state.example + 1),
     layer: site.layers[state.layer],
     head: site.heads[state.head],
   });
-  if (!data.alone) parts.set("step", data.steps[state.step]);
-  if (state.row !== null) parts.set("row", state.row + 1);
-  if (state.column !== null) parts.set("column", state.column + 1);
+  if (!data.alone) parts.set("step", String(data.steps[state.step]));
+  if (state.row !== null) parts.set("row", String(state.row + 1));
+  if (state.column !== null) parts.set("column", String(state.column + 1));
   if (!state.links) parts.set("links", "0");
-  if (state.compare !== null) parts.set("compare", state.compare === "run" ? "run" : data.steps[state.compare]);
+  if (state.compare !== null) parts.set("compare", state.compare === "run" ? "run" : String(data.steps[state.compare]));
   else if (data.against) parts.set("compare", "nothing");
   if (state.view !== "weights") parts.set("view", state.view);
   if (state.statistic !== null) parts.set("statistic", state.statistic);
   if (state.lines) parts.set("draw", "lines");
-  if (state.lines && state.also.length)
-    parts.set(
-      "also",
-      state.also.map((head) => head + 1),
-    );
-  if (state.lines && state.tokens.length)
-    parts.set(
-      "tokens",
-      state.tokens.map((token) => token + 1),
-    );
+  if (state.lines && state.also.length) parts.set("also", String(state.also.map((head) => head + 1)));
+  if (state.lines && state.tokens.length) parts.set("tokens", String(state.tokens.map((token) => token + 1)));
   const address = `#${parts}`;
   if (location.hash !== address) history.replaceState(null, "", address);
 }
@@ -91,7 +94,15 @@ export function writeAddress() {
 /** Take the state from the address of the page. */
 export function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
-  const place = (list, name, other) => (list.indexOf(name) < 0 ? other : list.indexOf(name));
+  /**
+   * @param {string[]} list
+   * @param {string | null} name
+   * @param {number} other
+   */
+  const place = (list, name, other) => {
+    const index = list.findIndex((each) => each === name);
+    return index < 0 ? other : index;
+  };
   state.site = place(
     data.sites.map((site) => site.name),
     parts.get("site"),
@@ -110,6 +121,7 @@ export function readAddress() {
   state.compare = compare === "run" ? compare : compare === "nothing" ? null : nearestStep(Number(compare));
   state.view = parts.get("view") ?? "weights";
   state.statistic = parts.get("statistic");
+  /** @param {string} name */
   const places = (name) => (parts.get(name) ?? "").split(",").map((place) => Number(place) - 1);
   state.lines = parts.get("draw") === "lines";
   state.also = places("also");
@@ -117,5 +129,8 @@ export function readAddress() {
   clampState();
 }
 
-/** The index of the stored step that is nearest. */
+/**
+ * The index of the stored step that is nearest.
+ * @param {number} step
+ */
 export const nearestStep = (step) => nearestColumn(data.steps, step);

@@ -21,18 +21,29 @@
 import { coarsestLevel, finestLevel, loadHeadMap, loadMaps } from "./map_data.js";
 import { data } from "./page_data.js";
 
+/** @import { HeadView, View, ViewState } from "./types.js" */
+
 /** The values of state.view. */
 export const VIEW_NAMES = ["weights", "rollout", "value_weighted"];
 // Of several that apply the first is shown.
 const ORDER = ["value_weighted", "difference", "rollout"];
+/** @type {Map<string, View>} */
 const views = new Map();
 
-/** Add what is shown where `wanted(state)` holds: `shown(state)` resolves to an object as above. */
+/**
+ * Add what is shown where `wanted(state)` holds: `shown(state)` resolves to an object as above.
+ * @param {string} name
+ * @param {View} view
+ */
 export function addView(name, view) {
   views.set(name, view);
 }
 
-/** What is drawn where nothing else is asked for: the weights themselves. */
+/**
+ * What is drawn where nothing else is asked for: the weights themselves.
+ * @param {ViewState} state
+ * @returns {Promise<HeadView>}
+ */
 export async function weightsView(state) {
   const site = data.sites[state.site];
   const [maps, detail] = await Promise.all([
@@ -42,8 +53,12 @@ export async function weightsView(state) {
   return { site, signed: false, said: "", wall: (layer, head) => maps.plane(layer, head), detail };
 }
 
-/** What wall and detail draw: see the head of this file. */
+/**
+ * What wall and detail draw: see the head of this file.
+ * @param {ViewState} state
+ * @returns {Promise<HeadView>}
+ */
 export function currentView(state) {
-  const name = ORDER.find((each) => views.get(each).wanted(state));
-  return name ? views.get(name).shown(state) : weightsView(state);
+  const view = ORDER.map((name) => views.get(name)).find((each) => each?.wanted(state));
+  return view ? view.shown(state) : weightsView(state);
 }
