@@ -1,1 +1,1 @@
-"""Strings of spoken digits: Listen, Attend and Spell (Chan et al. 2016), and a Transformer."""
+"""Speech recognition of spoken digits: Listen, Attend and Spell (Chan et al. 2016) and a Speech-Transformer."""

@@ -1,4 +1,4 @@
-"""Recordings of single digits, FSDD's or of speakers made here, and strings of them with silences between."""
+"""Recordings of single digits (FSDD or synthetic), and utterances joined from them with silences."""
 
 import dataclasses
 import pathlib
@@ -30,27 +30,23 @@ _TRIES = 100
 
 
 class Recording(NamedTuple):
-    """One digit that a speaker has said."""
+    """A recording of one digit by a speaker."""
 
     digit: int
     speaker: str
     samples: Float[np.ndarray, " N"]
 
 
-class Spoken(NamedTuple):
-    """A string of digits as sound, and the samples at which each of them begins and ends."""
+class Utterance(NamedTuple):
+    """A string of digits as audio samples, and the first and last sample of each digit."""
 
     digits: tuple[int, ...]
     samples: Float[np.ndarray, " N"]
     spans: tuple[tuple[int, int], ...]
 
 
-class Recordings:
-    """The recordings of a split, by speaker and digit.
-
-    Raises:
-        ValueError: If a speaker lacks a digit.
-    """
+class RecordingSet:
+    """The recordings of a split, by speaker and digit."""
 
     def __init__(self, recordings: Sequence[Recording]):
         self.all = tuple(recordings)
@@ -66,27 +62,31 @@ class Recordings:
     def __len__(self) -> int:
         return len(self.all)
 
-    def draw(self, random: np.random.Generator, *, fewest: int, most: int, longest: int) -> Spoken:
-        """A string of `fewest` to `most` digits, all by one of the speakers; one of more samples is drawn anew.
+    def sample(self, random: np.random.Generator, *, min_digits: int, max_digits: int, longest: int) -> Utterance:
+        """Sample a string of `min_digits` to `max_digits` digits by one speaker, of at most `longest` samples.
 
         Raises:
             UserError: If none of many strings is as short as `longest`.
         """
         speaker = self.speakers[random.integers(len(self.speakers))]
         for _ in range(_TRIES):
-            digits = random.integers(10, size=random.integers(fewest, most + 1)).tolist()
+            digits = random.integers(10, size=random.integers(min_digits, max_digits + 1)).tolist()
             takes = [self._samples[speaker, digit] for digit in digits]
-            spoken = joined_recordings(digits, [of_digit[random.integers(len(of_digit))] for of_digit in takes], random)
+            spoken = concatenate_recordings(
+                digits, [of_digit[random.integers(len(of_digit))] for of_digit in takes], random
+            )
             if len(spoken.samples) <= longest:
                 return spoken
         raise UserError(
-            f"none of {_TRIES} strings of {fewest} to {most} digits by {speaker} lasts {longest / SAMPLE_RATE:g} "
-            "seconds at most: raise config.task.seconds"
+            f"none of {_TRIES} strings of {min_digits} to {max_digits} digits by {speaker} lasts "
+            f"{longest / SAMPLE_RATE:g} seconds at most: increase config.task.max_seconds"
         )
 
 
-def joined_recordings(digits: Sequence[int], takes: Sequence[np.ndarray], random: np.random.Generator) -> Spoken:
-    """Takes in a row, with silences of faint noise before, between and behind them."""
+def concatenate_recordings(
+    digits: Sequence[int], takes: Sequence[np.ndarray], random: np.random.Generator
+) -> Utterance:
+    """Join recordings, with silences of faint noise before, between and after them."""
 
     def silence(seconds: tuple[float, float]) -> np.ndarray:
         return np.zeros(int(SAMPLE_RATE * random.uniform(*seconds)), np.float32)
@@ -98,12 +98,12 @@ def joined_recordings(digits: Sequence[int], takes: Sequence[np.ndarray], random
         parts += [take, silence(_PAUSES if number < len(takes) - 1 else _EDGES)]
     sound = np.concatenate(parts)
     noisy = sound + _QUIET * random.standard_normal(len(sound), dtype=np.float32)
-    return Spoken(tuple(digits), noisy.astype(np.float32), tuple(spans))
+    return Utterance(tuple(digits), noisy.astype(np.float32), tuple(spans))
 
 
-def say(voice: Voice, digits: Sequence[int], random: np.random.Generator) -> Spoken:
-    """A string of digits by a synthetic speaker."""
-    return joined_recordings(digits, [voice.say(digit, random) for digit in digits], random)
+def synthesize_digits(voice: Voice, digits: Sequence[int], random: np.random.Generator) -> Utterance:
+    """Return a string of digits by a synthetic speaker."""
+    return concatenate_recordings(digits, [voice.synthesize(digit, random) for digit in digits], random)
 
 
 SYNTHETIC, FSDD = "synthetic", "fsdd"
@@ -115,52 +115,52 @@ _MOST_BYTES = 4 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class SpokenDigits:
-    """A set by split: which speakers train, and how it was cut."""
+class SpokenDigitSet:
+    """A data set by split."""
 
     name: str
-    splits: Mapping[str, Recordings]
+    splits: Mapping[str, RecordingSet]
     cut: str
 
 
 @dataclasses.dataclass(frozen=True)
-class MadeUp(Config):
-    """Synthetic voices: `speakers` of them, each of whom says every digit `takes` times.
+class SyntheticSpeakers(Config):
+    """Synthetic voices: `num_speakers`, each of whom says every digit `num_takes` times.
 
     Raises:
-        UserError: For no speaker, and for fewer takes than there are splits.
+        UserError: If there is no speaker, or there are fewer takes than splits.
     """
 
-    speakers: Positive = 12
-    takes: Annotated[int, Range(3, note=": the first tests and the second validates")] = 8
+    num_speakers: Positive = 12
+    num_takes: Annotated[int, Range(3, note=": the first tests and the second validates")] = 8
     seed: int = 0
 
     def recordings(self) -> list[tuple[Recording, int]]:
-        """Every take and its number."""
+        """Return every recording and its take."""
         random = np.random.default_rng(self.seed)
-        voices = [(f"voice{number}", Voice.drawn(random)) for number in range(self.speakers)]
+        voices = [(f"voice{number}", Voice.sample(random)) for number in range(self.num_speakers)]
         return [
-            (Recording(digit, name, voice.say(digit, random)), take)
+            (Recording(digit, name, voice.synthesize(digit, random)), take)
             for name, voice in voices
             for digit in range(10)
-            for take in range(self.takes)
+            for take in range(self.num_takes)
         ]
 
 
-def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -> SpokenDigits:
-    """A set of spoken digits with its splits train, validation and test.
+def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str = "") -> SpokenDigitSet:
+    """Open a set of spoken digits with its splits train, validation and test.
 
-    "fsdd", the archive recordings.zip in `data_dir` (the Free Spoken Digit Dataset): takes 0 to 4 of every speaker and
-    digit test, as its authors split it, 5 to 7 validate, the others train. "synthetic", with options as in
-    "synthetic/speakers=12,takes=8": of the takes one tests and one validates. With the speaker `held_out` nothing of
-    theirs trains or validates, and all of their recordings, and no others, test.
+    "fsdd" is the archive recordings.zip in `data_dir` (the Free Spoken Digit Dataset): takes 0 to 4 of every speaker
+    and digit are the test set, as its authors split it, 5 to 7 validation, the others training. "synthetic" has options
+    as in "synthetic/num_speakers=12,num_takes=8": one take is test and one validation. If a speaker is `held_out`, the
+    test set is all of their recordings and no others.
 
     Raises:
-        UserError: For an unknown name or speaker, and for an archive that is missing or cannot be read.
+        UserError: If the name or the speaker is unknown, or the archive is missing or cannot be read.
     """
     kind, _, options = name.partition("/")
     if kind == SYNTHETIC:
-        made = from_config(MadeUp, whole_numbers(kind, options, "speakers=12,takes=8"), kind)
+        made = from_config(SyntheticSpeakers, whole_numbers(kind, options, "num_speakers=12,num_takes=8"), kind)
         recordings, tests, validates, unread = made.recordings(), range(1), range(1, 2), []
     elif name == FSDD:
         archive = locate_file(_ARCHIVE, data_dir)
@@ -170,9 +170,13 @@ def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -
         raise UserError(f"config.task.dataset={name!r} is unknown: {nearest(name, (SYNTHETIC, FSDD))}")
     speakers = sorted({recording.speaker for recording, _ in recordings})
     if held_out and held_out not in speakers:
-        raise UserError(f"config.task.held_out={held_out!r} is no speaker of {name}: {nearest(held_out, speakers)}")
+        raise UserError(
+            f"config.task.held_out_speaker={held_out!r} is no speaker of {name}: {nearest(held_out, speakers)}"
+        )
     if held_out and len(speakers) == 1:
-        raise UserError(f"config.task.held_out={held_out!r} is the only speaker of {name}: nobody is left to train on")
+        raise UserError(
+            f"config.task.held_out_speaker={held_out!r} is the only speaker of {name}: nobody is left to train on"
+        )
     splits: dict[str, list[Recording]] = {"train": [], "validation": [], "test": []}
     for recording, take in recordings:
         held = "test" if take in tests else "validation" if take in validates else "train"
@@ -186,13 +190,13 @@ def open_spoken(name: str, *, data_dir: str | None = None, held_out: str = "") -
     if held_out:
         cut = f"{held_out} tests and is heard in no other split, takes {validates[0]} to {validates[-1]} validate"
     try:
-        opened = {split: Recordings(of_split) for split, of_split in splits.items()}
+        opened = {split: RecordingSet(of_split) for split, of_split in splits.items()}
     except ValueError as error:
         raise UserError(f"{name} lacks recordings: {error}") from None
     overlap = said_of_overlap(
         {split: [each.samples.tobytes() for each in of_split] for split, of_split in splits.items()}, "recordings"
     )
-    return SpokenDigits(name, opened, join_notes((cut, describe_left_out(unread), overlap)))
+    return SpokenDigitSet(name, opened, join_notes((cut, describe_left_out(unread), overlap)))
 
 
 def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:

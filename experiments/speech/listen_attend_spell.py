@@ -1,4 +1,4 @@
-"""Listen, Attend and Spell: a pyramid of LSTMs hears, and one that attends to it writes (Chan et al. 2016)."""
+"""Listen, Attend and Spell: a pyramidal BLSTM encoder and an attentive LSTM decoder (Chan et al. 2016)."""
 
 import dataclasses
 import math
@@ -26,43 +26,44 @@ from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
 
 @dataclasses.dataclass(frozen=True)
 class ListenAttendSpellConfig(Config, path="config.model"):
-    """A listener, a pyramid over log-mel frames, and a speller; the defaults are those of the paper, section 4.
+    """A listener (pyramidal BLSTM over log-mel frames) and a speller (attentive LSTM).
 
-    `listener`: the width of each direction of every LSTM of the listener. Above its lowest layer each of `pyramid`
-    reads so many neighboring outputs of the one beneath as one: (1, 1, 1) is a stack that keeps every frame.
-    `speller` and `speller_layers`: of the LSTMs that write; `attention`: features of the space that states and frames
-    are compared in. In training each character that the speller reads is its own draw with the probability `sampled`.
-    `vocab_size`: of the vocabulary, None for as many as the task has tokens.
+    Defaults are those of the paper's section 4. `listener_width`: the width of each direction of every LSTM of the
+    listener. Above its lowest layer each of `pyramid` concatenates so many neighboring outputs of the layer below: (1,
+    1, 1) is a stack that keeps every frame. `speller_width`, `speller_layers`: of the decoder's LSTMs. `attention`: the
+    dimension of the space where states and frames are compared. `scheduled_sampling`: the probability that training
+    feeds the speller its own sample instead of the true character. `vocab_size`: rows of the vocabulary, None for as
+    many as the task has tokens.
     """
 
     audio_frontend: LogMelConfig = dataclasses.field(default_factory=LogMelConfig)
-    listener: Positive = 256
+    listener_width: Positive = 256
     pyramid: tuple[Positive, ...] = (2, 2, 2)
-    speller: Positive = 512
+    speller_width: Positive = 512
     speller_layers: Layers = 2
     embedding: Positive = 64
     attention: Positive = 128
-    sampled: Rate = 0.1
+    scheduled_sampling: Rate = 0.1
     vocab_size: int | None = None
 
     @property
     def reduction(self) -> int:
-        """How many frames the listener makes one position of."""
+        """The number of frames of one output of the listener."""
         return math.prod(self.pyramid)
 
     @property
     def listening(self) -> RecurrentConfig:
-        """One layer of the listener."""
-        return RecurrentConfig(width=self.listener, direction=Direction.BIDIRECTIONAL)
+        """The config of one layer of the listener."""
+        return RecurrentConfig(width=self.listener_width, direction=Direction.BIDIRECTIONAL)
 
     @property
     def spelling(self) -> RecurrentConfig:
-        """The stack of the speller."""
-        return RecurrentConfig(width=self.speller, layers=self.speller_layers)
+        """The config of the speller's LSTM stack."""
+        return RecurrentConfig(width=self.speller_width, layers=self.speller_layers)
 
     @property
     def comparing(self) -> AttentionCellConfig:
-        """The score of what the speller's state and a position of the listener have become."""
+        """The config of the attention."""
         return AttentionCellConfig(score=INNER_PRODUCT)
 
 
@@ -83,7 +84,7 @@ class Pyramid(Module):
     ) -> tuple[Float[Array, "B S G"], Int[Array, " B"]]:
         """The top layer's outputs, zero at padding, and how many positions of each utterance there are."""
         for number, factor in enumerate(self.factors):
-            x_BxTxF = beside(x_BxTxF, lengths_B, factor)
+            x_BxTxF = stack_neighbors(x_BxTxF, lengths_B, factor)
             lengths_B = -(-lengths_B // factor)
             x_BxTxF, _ = getattr(self, f"layer_{number}")(x_BxTxF, lengths_B)
         return x_BxTxF, lengths_B
@@ -120,11 +121,11 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         def layer(inputs: int, name: str, outputs: int) -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=True, builder=builder)
 
-        self.phi = layer(config.speller, "embed", config.attention)
+        self.phi = layer(config.speller_width, "embed", config.attention)
         self.psi = layer(annotations, "embed", config.attention)
         self.attention = AttentionCell(config.comparing, config.attention, config.attention, builder=builder)
-        self.hidden_layer = layer(config.speller + annotations, "embed", config.speller)
-        self.output = layer(config.speller, "vocabulary", vocabulary)
+        self.hidden_layer = layer(config.speller_width + annotations, "embed", config.speller_width)
+        self.output = layer(config.speller_width, "vocabulary", vocabulary)
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, Carry]:
         """h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, parts of what is heard are hidden."""
@@ -133,7 +134,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         frames_BxFxM, frames_B = log_mel_features(sound, lengths_B, frontend, dtype=self.dtype, key=masked_by)
         h_BxUxC, lengths_B = self.listener(frames_BxFxM, frames_B)
         memory = self.attention.prepare(jnp.tanh(self.psi(h_BxUxC)), lengths_B)
-        samples = key is not None and self.config.sampled
+        samples = key is not None and self.config.scheduled_sampling
         said_B = jnp.asarray(inputs["target"])[:, 0] if samples else None
         states = self.speller.initial(len(lengths_B), self.dtype)
         first = Carry(states, jnp.zeros((len(lengths_B), h_BxUxC.shape[-1]), self.dtype), said_B)
@@ -142,9 +143,9 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
     def words(self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None) -> StepInput:
         """The characters, and in training where the speller reads its own draw in their place."""
         given, key = super().words(state, inputs, source, key), self.stream(key, "own")
-        if key is None or not self.config.sampled:
+        if key is None or not self.config.scheduled_sampling:
             return given
-        return given._replace(own=sample_own_words(key, self.config.sampled, jnp.asarray(inputs["target"])))
+        return given._replace(own=sample_own_words(key, self.config.scheduled_sampling, jnp.asarray(inputs["target"])))
 
     def advance(
         self, source: AttentionMemory, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
@@ -168,8 +169,8 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         return hidden
 
 
-def beside(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: int) -> Float[Array, "B S _"]:
-    """Every `factor` neighboring positions as one, zeros behind the last real position of each row."""
+def stack_neighbors(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: int) -> Float[Array, "B S _"]:
+    """Concatenate every `factor` neighboring positions, with zeros after the last real position of each row."""
     if factor == 1:
         return x_BxTxF
     rows, count, features = x_BxTxF.shape
@@ -179,7 +180,7 @@ def beside(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"], factor: 
 
 
 def build(config: ListenAttendSpellConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """The model for sounds and strings of any length."""
+    """Build the model for audio and strings of any length."""
     stride = config.audio_frontend.hop_length * config.reduction / SAMPLE_RATE
     frames = Axis("frames", AxisKind.FRAMES, stride=stride)
     site = Site(SITE, Axis("target"), frames, layers=("0",), heads=("0",))

@@ -1,4 +1,4 @@
-"""Measures of transcripts: errors by symbol, whole strings, and whether attention moves on with what is said."""
+"""Speech recognition metrics: character error rate, exact match, and monotonicity of attention."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ def transcript_report(outputs: Sequence[str], references: Sequence[str], *, show
 
 
 def spearman(x: Shaped[Array, "*B T"], y: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Array, "*B"]:
-    """Spearman's correlation of the real pairs of each row, ties at their mean rank; 0 where a side is constant."""
+    """Return Spearman's rank correlation of the real pairs of each row; 0 if a side is constant."""
     both = _away(x, real), _away(y, real)
     covariance, one, other = (jnp.sum(a * b, axis=-1) for a, b in ((both), (both[0],) * 2, (both[1],) * 2))
     spread = jnp.sqrt(one * other)
@@ -40,8 +40,8 @@ def _away(values: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Arr
     return jnp.where(real, rank - mean, 0)
 
 
-def monotone(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Array, "B T"]) -> Float[Array, "L H"]:
-    """The sum over examples of Spearman's correlation of the number of a step and the frame it attends to most."""
+def monotonicity(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Array, "B T"]) -> Float[Array, "L H"]:
+    """Sum over examples Spearman's correlation of the step's index and the frame that it attends to most."""
     most_LxBxHxT = jnp.argmax(weights_LxBxHxTxK, axis=-1)
     steps = jnp.broadcast_to(jnp.arange(most_LxBxHxT.shape[-1]), most_LxBxHxT.shape)
     real = jnp.broadcast_to(real_BxT[None, :, None], most_LxBxHxT.shape)
@@ -51,16 +51,16 @@ def monotone(weights_LxBxHxTxK: Float[Array, "L B H T K"], real_BxT: Bool[Array,
 ALL, FIRST = "all/", "first/"
 
 
-def monotone_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
-    """`spearman` of the symbols that are heard, its mean over examples, of the head that has most of it.
+def monotonicity_report(sums: Mapping[str, np.ndarray], rows: object) -> Report:
+    """Report `spearman` over letters (mean over examples), of the head where it is largest.
 
-    `spearman_with_spaces` is of all symbols: what attention does at a space, which has no sound, counts as well.
-    `spearman_of_digits` is of the first symbol of each digit: what follows it can be spelled without listening again.
+    `spearman_with_spaces` is over all symbols, with spaces, which have no sound. `spearman_of_first_letters` is over
+    the first letter of each digit: the others can be spelled without listening again.
     """
     total, site, layer, head = head_of_most(sums)
     count = max(float(sums["examples"]), 1)
-    beside = {"spearman_with_spaces": ALL, "spearman_of_digits": FIRST}
-    scalars = {name: float(sums[start + site][layer, head]) / count for name, start in beside.items()}
+    stack_neighbors = {"spearman_with_spaces": ALL, "spearman_of_first_letters": FIRST}
+    scalars = {name: float(sums[start + site][layer, head]) / count for name, start in stack_neighbors.items()}
     return Report(
         {"spearman": total / count, **scalars}, note=f"{site}, layer {layer}, head {head}; {int(count)} strings"
     )

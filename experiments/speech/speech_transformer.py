@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer over sound: two convolutions beneath its encoder (Dong et al. 2018)."""
+"""Speech-Transformer: an encoder-decoder Transformer over two convolutions of log-mel frames (Dong et al. 2018)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A synthetic speaker of digits: voiced sounds of three formants, hisses and pauses, never twice alike."""
+"""A synthetic speaker of digits: formant synthesis of voiced sounds, fricatives and pauses, with random variation."""
 
 import dataclasses
 from typing import NamedTuple
@@ -59,13 +59,13 @@ class Voice:
     length: float = 1.0
 
     @classmethod
-    def drawn(cls, random: np.random.Generator) -> "Voice":
+    def sample(cls, random: np.random.Generator) -> "Voice":
         """Any speaker, low or high."""
         pitch = float(random.uniform(85, 230))
         # Who speaks higher has, as a rule, the shorter throat.
         return cls(pitch, float(0.9 + 0.0011 * (pitch - 85) + random.uniform(-0.05, 0.05)), random.uniform(0.85, 1.2))
 
-    def say(self, digit: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
+    def synthesize(self, digit: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
         """A digit, its greatest sample at 0.3 to 0.9: pitch, formants and lengths are jittered at every call."""
         phones, scale = _PHONES[digit], self.formants * random.normal(1, 0.02)
         steps = [

@@ -1,4 +1,4 @@
-"""Spoken digits: the sound of a string of digits in, what was said in letters out, and what was listened to."""
+"""Speech recognition of spoken digits: audio of a string of digits to letters or digits."""
 
 import dataclasses
 import enum
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
-from experiments.speech.data import Recordings, Spoken, SpokenDigits, open_spoken, say
-from experiments.speech.metrics import ALL, FIRST, HEARD, monotone, monotone_report, transcript_report
+from experiments.speech.data import RecordingSet, SpokenDigitSet, Utterance, open_spoken_digits, synthesize_digits
+from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotonicity_report, transcript_report
 from experiments.speech.synthetic_speech import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Looked, Range, UserError
@@ -43,25 +43,25 @@ _SHOWN = 5  # strings to read beside their references
 _SPECTROGRAM = LogMelConfig()  # of the spectrograms that pages show beside maps
 
 
-class Spelling(enum.Enum):
-    """How digits are written: letters: "three one four", letter by letter. digits: "3 1 4", digit by digit."""
+class OutputUnits(enum.Enum):
+    """The symbols of a transcript: letters ("three one four") or digits ("3 1 4")."""
 
     LETTERS = "letters"
     DIGITS = "digits"
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """What a string is written with."""
-        return tuple("0123456789") if self is Spelling.DIGITS else (" ", *sorted(set("".join(WORDS))))
+        """The vocabulary of the transcripts."""
+        return tuple("0123456789") if self is OutputUnits.DIGITS else (" ", *sorted(set("".join(WORDS))))
 
     @property
     def separator(self) -> str:
-        """What stands between symbols in a line of text."""
-        return " " if self is Spelling.DIGITS else ""
+        """The separator of symbols in a line of text."""
+        return " " if self is OutputUnits.DIGITS else ""
 
     def spell(self, digits: Sequence[int]) -> list[tuple[str, int | None]]:
-        """The symbols of a string, each with the place of its digit; a space has none."""
-        if self is Spelling.DIGITS:
+        """Return the symbols of a string, each with the index of its digit; a space has none."""
+        if self is OutputUnits.DIGITS:
             return [(str(digit), place) for place, digit in enumerate(digits)]
         spelled: list[tuple[str, int | None]] = []
         for place, digit in enumerate(digits):
@@ -74,64 +74,68 @@ Digits = Annotated[int, Range(1, 2**10)]
 
 
 @dataclasses.dataclass(frozen=True)
-class SpokenDigitsConfig(Config, path="config.task"):
-    """Batches of `batch_size` strings of `fewest` to `most` digits, each said by one speaker within `seconds`.
+class SpokenDigitRecognitionConfig(Config, path="config.task"):
+    """Batches of `batch_size` strings of `min_digits` to `max_digits` digits by one speaker.
 
-    `dataset`: "synthetic", with options as in "synthetic/speakers=12,takes=8", or "fsdd", the archive in `data_dir`
-    (experiments.speech.data); nothing of the speaker `held_out` trains, and only theirs tests. At least
-    `num_eval_examples` strings validate, in whole batches, and as many others test; `beams`: 1 decodes greedily.
+    A string lasts at most `max_seconds`. `dataset`: "synthetic", with options as in
+    "synthetic/num_speakers=12,num_takes=8", or "fsdd", the archive in `data_dir` (experiments.speech.data).
+    `held_out_speaker`: a speaker whose recordings are the test set and in no other split. At least
+    `num_eval_examples` strings, in whole batches, are the validation set, and as many others the test set. `beams`: the
+    beam size; 1 decodes greedily.
 
     Raises:
-        UserError: For values out of range.
+        UserError: If a value is out of range.
     """
 
     dataset: str = "synthetic"
     data_dir: str | None = None
-    held_out: str = ""
-    fewest: Digits = 2
-    most: Digits = 4
-    seconds: Annotated[float, Range(0.1, 60)] = 3.0
-    spelling: Spelling = Spelling.LETTERS
+    held_out_speaker: str = ""
+    min_digits: Digits = 2
+    max_digits: Digits = 4
+    max_seconds: Annotated[float, Range(0.1, 60)] = 3.0
+    output_units: OutputUnits = OutputUnits.LETTERS
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 500
     beams: Beams = 1
     num_probe_examples: Looked = 4
 
     def _check(self) -> None:
-        if self.fewest > self.most:
-            raise UserError(f"config.task.fewest={self.fewest} digits are more than most={self.most}")
+        if self.min_digits > self.max_digits:
+            raise UserError(
+                f"config.task.min_digits={self.min_digits} digits are more than max_digits={self.max_digits}"
+            )
 
     @property
     def samples(self) -> int:
-        """The greatest number of samples of a string."""
-        return round(self.seconds * SAMPLE_RATE)
+        """The largest number of samples of a string."""
+        return round(self.max_seconds * SAMPLE_RATE)
 
 
 class Transcription(SymbolSequenceTask):
-    """Sounds and what is said in them, without any data: what new sounds are read by."""
+    """Transcription of audio, without a data set: used for new audio."""
 
-    def __init__(self, config: SpokenDigitsConfig):
+    def __init__(self, config: SpokenDigitRecognitionConfig):
         self.config, rows = config, config.batch_size
         super().__init__(
             "transcription",
-            config.spelling.symbols,
-            max(len(config.spelling.spell((digit,) * config.most)) for digit in range(10)),
+            config.output_units.symbols,
+            max(len(config.output_units.spell((digit,) * config.max_digits)) for digit in range(10)),
             {"sound": InputSpec((rows, config.samples), jnp.float32, Modality.SOUND), "lengths": InputSpec((rows,))},
             rows=rows,
             beams=config.beams,
-            separator=config.spelling.separator,
+            separator=config.output_units.separator,
             output=SPEECH_RECOGNITION.output,
             vocabulary="joint",
         )
 
-    def batch(self, strings: Sequence[Spoken]) -> dict[str, np.ndarray]:
-        """Strings as sound and in numbers; `begins` and `ends`: the samples of the digit that each symbol is of."""
+    def batch(self, strings: Sequence[Utterance]) -> dict[str, np.ndarray]:
+        """Return padded audio and targets; `begins` and `ends` are the samples of each symbol's digit."""
         sound = np.zeros((len(strings), self.config.samples), np.float32)
         begins, ends = np.zeros((2, len(strings), self.steps), np.int32)
         said = []
         for row, spoken in enumerate(strings):
             sound[row, : len(spoken.samples)] = spoken.samples
-            spelled = self.config.spelling.spell(spoken.digits)
+            spelled = self.config.output_units.spell(spoken.digits)
             for step, (_, place) in enumerate(spelled):
                 if place is not None:
                     begins[row, step], ends[row, step] = spoken.spans[place]
@@ -155,7 +159,7 @@ class Transcription(SymbolSequenceTask):
         tokens = {"target": steps, "target_input": tuple((SPECIAL[BEGIN], *said[: len(said) - 1]) for said in steps)}
         axes = {axis.name: axis for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.FRAMES}
         for name, axis in axes.items():
-            counts = [positions_of(axis, samples) for samples in lengths.tolist()]
+            counts = [num_frames(axis, samples) for samples in lengths.tolist()]
             tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
         gold = {site.name: links_to(_within(site.key, batch), sure=False) for site in between(sites, *HEARD)}
         if right_B is not None:
@@ -183,7 +187,7 @@ class Transcription(SymbolSequenceTask):
         labels = self.describe(said, view.model.sites, right_B)
         return Answers(self.lines(said["labels"]), labels, look_over(view, self.inputs_of(said)))
 
-    def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Spoken]:
+    def spoken(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
         """The sound in each .wav file, and digits as the synthetic speaker says them.
 
         Raises:
@@ -195,20 +199,20 @@ class Transcription(SymbolSequenceTask):
             if len(spoken.samples) > self.config.samples:
                 raise UserError(
                     f"{text[:80]!r} lasts {len(spoken.samples) / SAMPLE_RATE:.2f} seconds: this run's sounds have "
-                    f"at most {self.config.seconds:g}"
+                    f"at most {self.config.max_seconds:g}"
                 )
-            if len(self.config.spelling.spell(spoken.digits)) >= self.steps:
+            if len(self.config.output_units.spell(spoken.digits)) >= self.steps:
                 raise UserError(
                     f"{text[:80]!r} has more than the {self.steps - 1} symbols of this run's longest string: say fewer "
-                    f"digits, such as {self.config.most}"
+                    f"digits, such as {self.config.max_digits}"
                 )
         return sounds
 
 
-class SpokenDigitsTask(Transcription):
-    """The task: implements transformer.tasks.task.Task."""
+class SpokenDigitRecognition(Transcription):
+    """Spoken digit recognition: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: SpokenDigitsConfig, opened: SpokenDigits, rows_multiple: int = 1):
+    def __init__(self, config: SpokenDigitRecognitionConfig, opened: SpokenDigitSet, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         super().__init__(config)
         self.opened = opened
@@ -226,20 +230,25 @@ class SpokenDigitsTask(Transcription):
         return (said_of(self.opened.name, sizes, "recordings, joined anew at every step", self.opened.cut),)
 
     def fingerprint(self) -> dict[str, str]:
-        """That of every split's recordings."""
+        """Return the fingerprint of every split's recordings."""
         return {
             split: fingerprint(part for each in recordings.all for part in (each.speaker, each.digit, each.samples))
             for split, recordings in self.opened.splits.items()
         }
 
     def source(self, seed: int) -> Source:
-        """Strings that are joined anew at every step."""
+        """Return an endless source of strings that are joined anew at every step."""
         recordings, rows = self.opened.splits["train"], self.config.batch_size
         return GeneratedBatches(lambda random: self._drawn(recordings, random, rows), seed)
 
-    def _drawn(self, recordings: Recordings, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
-        fewest, most, longest = self.config.fewest, self.config.most, self.config.samples
-        return self.batch([recordings.draw(random, fewest=fewest, most=most, longest=longest) for _ in range(count)])
+    def _drawn(self, recordings: RecordingSet, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+        min_digits, max_digits, longest = self.config.min_digits, self.config.max_digits, self.config.samples
+        return self.batch(
+            [
+                recordings.sample(random, min_digits=min_digits, max_digits=max_digits, longest=longest)
+                for _ in range(count)
+            ]
+        )
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """The loss, transcripts against what was said, and whether attention moves on with the symbols."""
@@ -255,11 +264,11 @@ class SpokenDigitsTask(Transcription):
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
         )
-        if self.config.most == 1:  # attention has nowhere to move on to
+        if self.config.max_digits == 1:  # attention has nowhere to move on to
             return evaluations
         return (
             *evaluations,
-            Evaluation("listening", split, batches, self._listening, monotone_report, at_end, reads=HEARD),
+            Evaluation("listening", split, batches, self._listening, monotonicity_report, at_end, reads=HEARD),
         )
 
     def _written(self, rows: Array | np.ndarray) -> list[str]:
@@ -278,52 +287,54 @@ class SpokenDigitsTask(Transcription):
         weights = weights_over(view, self.inputs_of(batch), HEARD)
 
         def moved(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
-            return {site: monotone(each, counted_BxT & several_B[:, None]) for site, each in weights.items()}
+            return {site: monotonicity(each, counted_BxT & several_B[:, None]) for site, each in weights.items()}
 
         said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
         others = {ALL: moved(said_BxT), FIRST: moved(first_BxT)}
-        beside = {start + site.name: each for start, of_site in others.items() for site, each in of_site.items()}
-        return {"examples": jnp.sum(several_B), **mass_sums(moved(heard_BxT)), **beside}, None
+        stack_neighbors = {
+            start + site.name: each for start, of_site in others.items() for site, each in of_site.items()
+        }
+        return {"examples": jnp.sum(several_B), **mass_sums(moved(heard_BxT)), **stack_neighbors}, None
 
 
-def positions_of(axis: Axis, samples: int) -> int:
-    """The frames of so many samples, `axis.stride` seconds each; the last may reach beyond them."""
+def num_frames(axis: Axis, samples: int) -> int:
+    """Return the number of frames of so many samples, `axis.stride` seconds each, rounded up."""
     return -(-samples // round(axis.stride * SAMPLE_RATE))
 
 
 def _within(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B T K"]:
     """Whether the middle of each frame lies in the digit that each symbol is of."""
     size = round(axis.stride * SAMPLE_RATE)
-    middles_K = (np.arange(positions_of(axis, int(batch["lengths"].max()))) + 0.5) * size
+    middles_K = (np.arange(num_frames(axis, int(batch["lengths"].max()))) + 0.5) * size
     begins_BxTx1, ends_BxTx1 = batch["begins"][..., None], batch["ends"][..., None]
     return (begins_BxTx1 <= middles_K) & (middles_K < ends_BxTx1)
 
 
 def _spectrograms(axis: Axis, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Log-mel energies [example, band, time] up to the end of the longest example's last frame."""
-    ends = positions_of(axis, int(batch["lengths"].max())) * round(axis.stride * SAMPLE_RATE)
+    ends = num_frames(axis, int(batch["lengths"].max())) * round(axis.stride * SAMPLE_RATE)
     sound = np.pad(batch["sound"], ((0, 0), (0, max(0, ends - batch["sound"].shape[1]))))[:, :ends]
     frames, _ = log_mel(jnp.asarray(sound), jnp.full(len(sound), ends), _SPECTROGRAM)
     return np.moveaxis(np.asarray(frames), 1, 2)
 
 
-def _spoken(text: str, random: np.random.Generator) -> Spoken:
+def _spoken(text: str, random: np.random.Generator) -> Utterance:
     path = Path(text).expanduser()
     if path.suffix.lower() == ".wav":
         if not path.is_file():
             raise UserError(f"{text[:200]!r} is no file: name a .wav file, or say digits, such as '3 1 4'")
-        return Spoken((), read_wav(path.read_bytes(), str(path)), ())
+        return Utterance((), read_wav(path.read_bytes(), str(path)), ())
     if re.fullmatch(r"[0-9]( ?[0-9])*", text.strip(), flags=re.ASCII) is None:
         raise UserError(f"{text[:80]!r} is neither a .wav file nor digits: say something like '3 1 4'")
-    return say(Voice(), [int(digit) for digit in text if digit.isdecimal()], random)
+    return synthesize_digits(Voice(), [int(digit) for digit in text if digit.isdecimal()], random)
 
 
-def interface_of(config: SpokenDigitsConfig, kept: None) -> TaskInterface:
-    """What the task asks of a model."""
+def make_interface(config: SpokenDigitRecognitionConfig, kept: None) -> TaskInterface:
+    """Return the model interface."""
     return Transcription(config).interface
 
 
-def read(config: SpokenDigitsConfig, view: View, kept: None, sentences: Sentences) -> Reading:
+def read_audio(config: SpokenDigitRecognitionConfig, view: View, kept: None, sentences: Sentences) -> Reading:
     """The sounds that texts name or spell, and what is said in them: `sentences.targets`, or what the model hears.
 
     Raises:
@@ -339,7 +350,7 @@ def read(config: SpokenDigitsConfig, view: View, kept: None, sentences: Sentence
         )
         said = [task.said_in(row) for row in rows]
     else:
-        said = [_symbols(config.spelling, target) for target in sentences.targets]
+        said = [_symbols(config.output_units, target) for target in sentences.targets]
         for target, symbols in zip(sentences.targets, said, strict=True):
             if len(symbols) >= task.steps:
                 raise UserError(f"target={target[:80]!r} has more than {task.steps - 1} symbols, as this run's longest")
@@ -348,24 +359,26 @@ def read(config: SpokenDigitsConfig, view: View, kept: None, sentences: Sentence
     return Reading(task.inputs_of(batch), "forward", task.describe(batch, view.model.sites, everywhere_wrong))
 
 
-def _symbols(spelling: Spelling, text: str) -> list[str]:
+def _symbols(spelling: OutputUnits, text: str) -> list[str]:
     symbols = text.split() if spelling.separator else list(text)
     if unknown := [symbol for symbol in symbols if symbol not in spelling.symbols]:
         raise UserError(f"target={text[:80]!r} has {unknown[0]!r}: this run writes with {''.join(spelling.symbols)!r}")
     return symbols
 
 
-def build(config: SpokenDigitsConfig, directory: Path, rows_multiple: int = 1) -> SpokenDigitsTask:
+def build(config: SpokenDigitRecognitionConfig, directory: Path, rows_multiple: int = 1) -> SpokenDigitRecognition:
     """The task over its recordings; nothing is kept in the run directory."""
-    return SpokenDigitsTask(
-        config, open_spoken(config.dataset, data_dir=config.data_dir, held_out=config.held_out), rows_multiple
+    return SpokenDigitRecognition(
+        config,
+        open_spoken_digits(config.dataset, data_dir=config.data_dir, held_out=config.held_out_speaker),
+        rows_multiple,
     )
 
 
-def synthetic(config: SpokenDigitsConfig, rows_multiple: int = 1) -> SpokenDigitsTask:
+def synthetic(config: SpokenDigitRecognitionConfig, rows_multiple: int = 1) -> SpokenDigitRecognition:
     """The task with a few synthetic voices in the place of its recordings."""
-    return SpokenDigitsTask(config, open_spoken("synthetic/speakers=1,takes=3"), rows_multiple)
+    return SpokenDigitRecognition(config, open_spoken_digits("synthetic/num_speakers=1,num_takes=3"), rows_multiple)
 
 
-READER = Reader(interface_of, read, lambda directory: None)
-TASK = TaskSpec(SpokenDigitsConfig, synthetic, build, READER)
+READER = Reader(make_interface, read_audio, lambda directory: None)
+TASK = TaskSpec(SpokenDigitRecognitionConfig, synthetic, build, READER)

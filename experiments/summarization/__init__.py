@@ -1,1 +1,1 @@
-"""Summaries by a pointer-generator with coverage (See et al. 2017)."""
+"""Abstractive summarization with a pointer-generator and coverage (See et al. 2017)."""

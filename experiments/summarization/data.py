@@ -1,4 +1,4 @@
-"""Articles drawn by a grammar, with the facts in them that count, their summaries, and names that nobody has seen."""
+"""Synthetic articles with facts, their abstractive summaries, and out-of-vocabulary names."""
 
 import dataclasses
 import functools
@@ -17,43 +17,43 @@ _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _HELD_OUT = 4
 
 
-class Told(NamedTuple):
-    """How a kind of fact is told: by either of the sentences of an article, and by its summary in other words."""
+class FactTemplate(NamedTuple):
+    """The sentences that state a kind of fact: either of two in an article, and another in its summary."""
 
     article: tuple[str, ...]
-    summary: str
+    write_summary: str
 
 
 KINDS = {
-    "mill": Told(
+    "mill": FactTemplate(
         ("{who} has bought the old mill in {place}", "the mill near {place} now belongs to {who}"),
         "sale : {who} acquires flour works , {place}",
     ),
-    "race": Told(
+    "race": FactTemplate(
         ("{who} came first in the race at {place}", "at {place} the race went to {who}"),
         "sport : {who} wins {place} run",
     ),
-    "mayor": Told(
+    "mayor": FactTemplate(
         ("the people of {place} have elected {who}", "{who} was elected by the people of {place}"),
         "vote : {place} picks {who} as leader",
     ),
-    "school": Told(
+    "school": FactTemplate(
         ("{who} opened a school in {place} today", "a new school in {place} was opened by {who}"),
         "classes : {who} starts teaching , {place}",
     ),
-    "bridge": Told(
+    "bridge": FactTemplate(
         ("{who} has built a bridge near {place}", "near {place} a bridge was built by {who}"),
         "crossing : {place} thanks builder {who}",
     ),
-    "book": Told(
+    "book": FactTemplate(
         ("a book by {who} about {place} came out", "{who} has written a book about {place}"),
         "print : author {who} describes {place}",
     ),
-    "train": Told(
+    "train": FactTemplate(
         ("{who} drove the first train to {place}", "the first train reached {place} with {who}"),
         "rail : {who} connects {place}",
     ),
-    "prize": Told(
+    "prize": FactTemplate(
         ("{who} from {place} was given a prize", "a prize was given to {who} from {place}"),
         "award : jury honors {who} , {place}",
     ),
@@ -72,7 +72,7 @@ FILLERS = (
 
 
 class Fact(NamedTuple):
-    """A fact that counts: who did what of the `KINDS`, and where."""
+    """A fact: its kind of `KINDS`, who, and where."""
 
     kind: str
     who: str
@@ -80,7 +80,7 @@ class Fact(NamedTuple):
 
 
 class Article(NamedTuple):
-    """An article word by word, the facts that count in the order of its summary, and the place of each one's names."""
+    """An article word by word, its facts in the order of the summary, and the position of each fact's names."""
 
     words: tuple[str, ...]
     facts: tuple[Fact, ...]
@@ -88,53 +88,53 @@ class Article(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ArticleKind:
-    """Articles of facts that count, each of another kind, between `fillers` sentences that do not.
+class ArticleGenerator:
+    """A distribution over articles: facts, each of another kind, among `num_fillers` filler sentences.
 
-    Which fact comes next in a summary nothing in the article says: who tells them must remember what is told. Each name
-    is one of `known` names with the probability 1 - `fresh`, else one of hundreds of thousands that no
-    vocabulary holds.
+    Nothing in the article determines the order of the facts in a summary, so a writer must remember what it has stated.
+    A name is one of `num_known_names` names with probability 1 - `oov_prob`, else one of hundreds of thousands that are
+    out of vocabulary.
     """
 
-    fillers: int = 3
-    known: int = 100
-    fresh: float = 0.5
+    num_fillers: int = 3
+    num_known_names: int = 100
+    oov_prob: float = 0.5
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The names that the vocabulary holds."""
+        """The names of the vocabulary."""
         random, names = np.random.default_rng(0), dict[str, None]()
-        while len(names) < self.known:
+        while len(names) < self.num_known_names:
             names.setdefault(_syllables(random))
         return tuple(names)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """All words of articles and summaries, the known names last."""
-        lines = [*FILLERS, *(line for told in KINDS.values() for line in (*told.article, told.summary))]
+        """All words of articles and summaries, the names last."""
+        lines = [*FILLERS, *(line for told in KINDS.values() for line in (*told.article, told.write_summary))]
         words = {word for line in lines for word in line.split()} - {_WHO, _PLACE}
         return (*sorted(words | {STOP}), *self.names)
 
     def longest(self, facts: int) -> int:
-        """The most words of an article with so many facts."""
+        """Return the number of words of the longest article with so many facts."""
         told = max(len(line.split()) for kind in KINDS.values() for line in kind.article)
-        return facts * (told + 1) + self.fillers * (max(len(line.split()) for line in FILLERS) + 1)
+        return facts * (told + 1) + self.num_fillers * (max(len(line.split()) for line in FILLERS) + 1)
 
-    def longest_summary(self, facts: int) -> int:
-        """The most words of the summary of so many facts."""
-        return facts * (max(len(told.summary.split()) for told in KINDS.values()) + 1)
+    def max_summary_length(self, facts: int) -> int:
+        """Return the number of words of the longest summary of so many facts."""
+        return facts * (max(len(told.write_summary.split()) for told in KINDS.values()) + 1)
 
-    def most_names(self, facts: int) -> int:
-        """The most names of an article with so many facts."""
-        return 2 * (facts + self.fillers)
+    def max_names(self, facts: int) -> int:
+        """Return the largest number of names of an article with so many facts."""
+        return 2 * (facts + self.num_fillers)
 
-    def draw(self, random: np.random.Generator, facts: int, *, unseen: bool) -> Article:
-        """An article of so many facts; with `unseen`, its names outside of the vocabulary are never trained on."""
-        names = self._names(random, self.most_names(facts), unseen)
+    def sample(self, random: np.random.Generator, facts: int, *, unseen: bool) -> Article:
+        """Sample an article of so many facts; with `unseen`, its out-of-vocabulary names are held out from training."""
+        names = self._names(random, self.max_names(facts), unseen)
         kinds = iter(random.permutation(list(KINDS))[:facts].tolist())
         words: list[str] = []
         told: list[tuple[Fact, dict[str, int]]] = []
-        for number, counted in enumerate(random.permutation(facts + self.fillers) < facts):
+        for number, counted in enumerate(random.permutation(facts + self.num_fillers) < facts):
             who, place = names[2 * number : 2 * number + 2]
             if not counted:
                 words += _filled(FILLERS[random.integers(len(FILLERS))], who, place)
@@ -150,8 +150,10 @@ class ArticleKind:
         """So many different names."""
         drawn: dict[str, None] = {}
         while len(drawn) < count:
-            known = random.random() >= self.fresh
-            drawn.setdefault(self.names[random.integers(self.known)] if known else self._fresh(random, unseen))
+            known = random.random() >= self.oov_prob
+            drawn.setdefault(
+                self.names[random.integers(self.num_known_names)] if known else self._fresh(random, unseen)
+            )
         return list(drawn)
 
     def _fresh(self, random: np.random.Generator, unseen: bool) -> str:
@@ -163,27 +165,27 @@ class ArticleKind:
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a name outside of the vocabulary is never trained on: a pure function of it."""
+    """Return whether an out-of-vocabulary name is held out from training, by its hash."""
     return hashlib.blake2b(name.encode(), digest_size=4).digest()[0] % _HELD_OUT == 0
 
 
-def summary(facts: Iterable[Fact]) -> list[str]:
-    """The words that tell these facts, each closed by a stop."""
-    return [word for fact in facts for word in _filled(KINDS[fact.kind].summary, fact.who, fact.place)]
+def write_summary(facts: Iterable[Fact]) -> list[str]:
+    """Return the words of the summary of these facts, each sentence ending in a stop."""
+    return [word for fact in facts for word in _filled(KINDS[fact.kind].write_summary, fact.who, fact.place)]
 
 
-def links(article: Article) -> list[tuple[int, int]]:
-    """Which word of the summary is which of the article: every name of a fact, where the article tells that fact."""
+def gold_alignments(article: Article) -> list[tuple[int, int]]:
+    """Return pairs of a summary word and the article word that it names: every name of a fact."""
     pairs, start = [], 0
     for fact, places in zip(article.facts, article.places, strict=True):
-        told = summary([fact])
+        told = write_summary([fact])
         pairs += [(start + told.index(name), place) for name, place in places.items()]
         start += len(told)
     return pairs
 
 
-def facts_of(words: Sequence[str]) -> list[Fact | None]:
-    """What each sentence of a summary tells; None for one that tells no fact."""
+def parse_facts(words: Sequence[str]) -> list[Fact | None]:
+    """Parse the fact of each sentence of a summary; None for a sentence that states none."""
     text = " ".join(words).strip()
     sentences = [part.strip() for part in text.split(STOP)]
     return [_fact(sentence) for sentence in (sentences[:-1] if text.endswith(STOP) else sentences) if text]
@@ -198,7 +200,7 @@ def _fact(sentence: str) -> Fact | None:
 
 @functools.cache
 def _patterns() -> dict[str, re.Pattern[str]]:
-    return {kind: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\S+)", told.summary)) for kind, told in KINDS.items()}
+    return {kind: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\S+)", told.write_summary)) for kind, told in KINDS.items()}
 
 
 def _filled(line: str, who: str, place: str) -> list[str]:
@@ -213,11 +215,11 @@ def _syllables(random: np.random.Generator) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lexicon:
-    """The `words` of a vocabulary by number, one of which, `unknown`, stands for all words that it lacks.
+class ExtendedVocabulary:
+    """A vocabulary `words` with one unknown token, extended per article by its out-of-vocabulary words if `copies`.
 
-    With `copies` such a word has a number beside: the vocabulary's size and on, in the order in which a text first says
-    them; the same number is another word in another text.
+    The extension has the numbers from the vocabulary's size on, in order of first occurrence in the article (See et al.
+    2017, section 2.2); the same number is another word in another article.
     """
 
     words: tuple[str, ...]
@@ -230,11 +232,11 @@ class Lexicon:
         return {word: number for number, word in enumerate(self.words)}
 
     def beyond(self, text: Sequence[str]) -> tuple[str, ...]:
-        """The words of a text that the vocabulary lacks, each once."""
+        """Return the distinct out-of-vocabulary words of a text."""
         return tuple(dict.fromkeys(word for word in text if word not in self.known))
 
     def read(self, texts: Sequence[Sequence[str]], longest: int, pad: int) -> dict[str, Int[np.ndarray, "B S"]]:
-        """Texts as numbers: `source`, all unknown words alike, and with copies `copied`, each of them by its own."""
+        """Encode texts: `source` with the unknown token and, if `copies`, `copied` with extended numbers."""
         source, copied = np.full((2, len(texts), longest), pad, np.int32)
         for row, text in enumerate(texts):
             source[row, : len(text)] = [self.known.get(word, self.unknown) for word in text]
@@ -242,12 +244,12 @@ class Lexicon:
         return {"source": source, **({"copied": copied} if self.copies else {})}
 
     def say(self, words: Sequence[str], text: Sequence[str]) -> list[int]:
-        """Words that are said about a text as numbers."""
+        """Encode words of a summary of a text."""
         beyond = self.beyond(text) if self.copies else ()
         own = {word: number for number, word in enumerate(beyond, len(self.words))}
         return [self.known.get(word, own.get(word, self.unknown)) for word in words]
 
     def said(self, numbers: Sequence[int], text: Sequence[str]) -> list[str]:
-        """The words that these numbers say about a text: the inverse of `say`, but for what was unknown."""
+        """Decode the numbers of a summary of a text: the inverse of `say`, except for unknown tokens."""
         words = (*self.words, *(self.beyond(text) if self.copies else ()))
         return [words[number] if number < len(words) else self.words[self.unknown] for number in numbers]

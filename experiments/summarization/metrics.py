@@ -1,4 +1,4 @@
-"""Measures of summaries whose facts are known: which are told, told wrong and told again, and which names are right."""
+"""Summarization metrics: fact recall, repeated and hallucinated facts, recall of names, and ROUGE."""
 
 import collections
 from collections.abc import Collection, Mapping, Sequence
@@ -8,34 +8,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from experiments.summarization.data import Article, Fact, facts_of, summary
+from experiments.summarization.data import Article, Fact, parse_facts, write_summary
 from transformer.tasks.task import Report
 
 
-def f_measure(shared: int, output: int, reference: int) -> float:
-    """F1 = 2 P R / (P + R), P = shared / output, R = shared / reference; 0 where nothing is shared."""
+def f1_score(shared: int, output: int, reference: int) -> float:
+    """F1 = 2 P R / (P + R), P = shared / output, R = shared / reference; 0 if nothing is shared."""
     return 2 * shared / (output + reference) if shared else 0.0
 
 
 def rouge_n(output: Sequence[str], reference: Sequence[str], order: int) -> float:
-    """F1 of the runs of `order` words that both have, each counted as often as in the one that has it less often.
-
-    Its recall is section 2 of the paper.
-    """
+    """F1 of the n-grams of `order` words, with clipped counts."""
     said, wanted = (
         collections.Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
         for words in (output, reference)
     )
-    return f_measure((said & wanted).total(), said.total(), wanted.total())
+    return f1_score((said & wanted).total(), said.total(), wanted.total())
 
 
 def rouge_l(output: Sequence[str], reference: Sequence[str]) -> float:
     """F1 of the longest common subsequence (section 3.1, beta = 1)."""
-    return f_measure(common(output, reference), len(output), len(reference))
+    return f1_score(common_subsequence_length(output, reference), len(output), len(reference))
 
 
-def common(output: Sequence[str], reference: Sequence[str]) -> int:
-    """The most words that stand in both in one order, others between them or not."""
+def common_subsequence_length(output: Sequence[str], reference: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence."""
     row = [0] * (len(reference) + 1)
     for word in output:
         above, row = row, [0]
@@ -45,7 +42,7 @@ def common(output: Sequence[str], reference: Sequence[str]) -> int:
 
 
 def rouge(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """`rouge_1`, `rouge_2` and `rouge_l`: means over the summaries of F1 from 0 to 1, of words as they stand."""
+    """Return `rouge_1`, `rouge_2` and `rouge_l`: mean F1 from 0 to 1 over whitespace tokens."""
     pairs, count = list(zip(outputs, references, strict=True)), max(len(references), 1)
     scores = {f"rouge_{order}": sum(rouge_n(*pair, order) for pair in pairs) / count for order in (1, 2)}
     return {**scores, "rouge_l": sum(rouge_l(*pair) for pair in pairs) / count}
@@ -59,25 +56,25 @@ def summary_report(
     shown: int,
     suffix: str = "",
 ) -> Report:
-    """What summaries, word by word, tell of the facts of their articles.
+    """Report facts, names and ROUGE of summaries.
 
-    `unseen_names`: of the names that are not `known`, in facts of a kind that is told, the share that stands in that
-    sentence where it should; `known_names`: of the others. `facts_exact`: the share of the facts that are told, kind
-    and names right. Of the sentences that are told, `repeated` is the share that tell what the same summary has told
-    before, of whomever it says so the second time: an article has one fact of each kind. `wrong` is the share of those
-    that tell no fact of the article. `exact_match`: summaries that tell every fact once and nothing else, in any order.
-    `rouge_1`, `rouge_2`, `rouge_l` are of experiments.summarization.metrics. Behind each name stands the `suffix`.
+    `oov_recall`: of the out-of-vocabulary names (not `known`) in facts of a kind that the summary states, the share
+    that is in its place; `in_vocabulary_recall`: of the others. `fact_recall`: the share of facts stated with kind and
+    names right. `repeated_facts`: the share of sentences that repeat a kind of fact of the same summary (an article has
+    one of each kind). `hallucinated_facts`: the share of sentences that state no fact of the article. `exact_match`:
+    summaries that state every fact once and nothing else, in any order. `rouge_1`, `rouge_2`, `rouge_l`: see `rouge`.
+    `suffix` is appended to each name.
     """
     count: collections.Counter[str] = collections.Counter()
     for words, article in zip(outputs, articles, strict=True):
         count += _counted(words, article, known)
-    references = [summary(article.facts) for article in articles]
+    references = [write_summary(article.facts) for article in articles]
     scalars = {
-        "unseen_names": count["unseen_said"] / max(count["unseen"], 1),
-        "known_names": count["known_said"] / max(count["known"], 1),
-        "facts_exact": count["facts_told"] / max(count["facts"], 1),
-        "repeated": count["repeated"] / max(count["sentences"], 1),
-        "wrong": count["wrong"] / max(count["sentences"], 1),
+        "oov_recall": count["unseen_said"] / max(count["unseen"], 1),
+        "in_vocabulary_recall": count["known_said"] / max(count["known"], 1),
+        "fact_recall": count["facts_told"] / max(count["facts"], 1),
+        "repeated_facts": count["repeated_facts"] / max(count["sentences"], 1),
+        "hallucinated_facts": count["hallucinated_facts"] / max(count["sentences"], 1),
         "exact_match": count["exact"] / max(len(articles), 1),
         **rouge(outputs, references),
     }
@@ -91,7 +88,7 @@ def summary_report(
 
 def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> collections.Counter[str]:
     """What `summary_report` adds up, of one summary."""
-    told, true = facts_of(words), collections.Counter(article.facts)
+    told, true = parse_facts(words), collections.Counter(article.facts)
     whole = collections.Counter(fact for fact in told if fact is not None)
     first: dict[str, Fact] = {}
     for fact in whole:
@@ -103,8 +100,8 @@ def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> 
         facts=len(article.facts),
         facts_told=(true & whole).total(),
         sentences=len(told),
-        repeated=whole.total() - len(first),
-        wrong=sum(fact not in true for fact in told),
+        repeated_facts=whole.total() - len(first),
+        hallucinated_facts=sum(fact not in true for fact in told),
         exact=int(None not in told and whole == true),
     )
     for right, said in names:
@@ -116,7 +113,7 @@ def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> 
 def copying_sums(
     p_gen_BxT: Float[Array, "B T"], copied_BxT: Bool[Array, "B T"], counts_BxT: Bool[Array, "B T"]
 ) -> dict[str, Array]:
-    """The sums of p_gen over the words that a summary must copy, and over those that it writes."""
+    """Sum p_gen over the words that a summary must copy, and over the others."""
     sums: dict[str, Array] = {}
     for name, of_BxT in (("copied", counts_BxT & copied_BxT), ("written", counts_BxT & ~copied_BxT)):
         sums |= {name: jnp.sum(jnp.where(of_BxT, p_gen_BxT, 0)), f"{name}_words": jnp.sum(of_BxT)}
@@ -124,6 +121,6 @@ def copying_sums(
 
 
 def copying_report(sums: Mapping[str, np.ndarray], rows: Any) -> Report:
-    """`p_gen/copied` and `p_gen/written`: the mean p_gen where true summaries have unseen names, and elsewhere."""
+    """Report the mean p_gen where true summaries have out-of-vocabulary names (`p_gen/copied`), and elsewhere."""
     shares = {name: float(sums[name]) / max(float(sums[f"{name}_words"]), 1) for name in ("copied", "written")}
     return Report({f"p_gen/{name}": share for name, share in shares.items()})

@@ -1,4 +1,4 @@
-"""A pointer-generator: a recurrent decoder that writes words and copies those of its source (See et al. 2017)."""
+"""Pointer-generator network: a recurrent decoder that generates or copies words (See et al. 2017)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -26,12 +26,8 @@ from transformer.models.recurrent_attention_decoder import SITE, DecoderSteps, R
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, TaskInterface
 
 
-class CoveredKeys(Module):
-    """v' tanh(W1 k_i + W2 q + w_c c_i): of each key the coverage c_i beside it (See et al. 2017, equation 11).
-
-    It moves the prepared keys of a score with a hidden layer of `hidden` units for each of `heads` heads. The paper's
-    b, which moves all keys alike, is in neither score, this one or the one that knows of no coverage.
-    """
+class CoverageScore(Module):
+    """Additive attention score with coverage: v' tanh(W1 k_i + W2 q + w_c c_i) (See et al. 2017, equation 11)."""
 
     def __init__(self, heads: int, hidden: int, *, builder: Builder):
         rule = builder.rule(Role.DENSE, 1, hidden)
@@ -49,8 +45,8 @@ class CoveredKeys(Module):
         return rows._replace(keys=dataclasses.replace(rows.keys, keys=moved))
 
 
-def read_again(weights_RxK: Float[Array, "R K"], coverage_RxK: Float[Array, "R K"]) -> Float[Array, " R"]:
-    """sum_i min(a_i, c_i), from 0 to 1: how much of a step's attention lies where it has lain (equation 12)."""
+def coverage_overlap(weights_RxK: Float[Array, "R K"], coverage_RxK: Float[Array, "R K"]) -> Float[Array, " R"]:
+    """Coverage loss sum_i min(a_i, c_i) of a step, from 0 to 1 (equation 12)."""
     return jnp.sum(jnp.minimum(weights_RxK, coverage_RxK), axis=-1)
 
 
@@ -144,7 +140,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         self.first_hidden = linear(annotations, "embed", width)
         self.first_memory = linear(annotations, "embed", width)
         self.attention = AttentionCell(AttentionCellConfig(), width, annotations, builder=builder)
-        self.covered = None if config.coverage is None else CoveredKeys(1, width, builder=builder)
+        self.covered = None if config.coverage is None else CoverageScore(1, width, builder=builder)
         self.decoder = RecurrentLayer(config.decoder, embedding + annotations, builder=builder)
         self.readout = linear(width + annotations, "embed", width)
         self.output = Linear((("embed", width),), (("vocabulary", self.vocabulary),), bias=True, builder=builder)
@@ -184,7 +180,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         else:
             context_RxC, alignment = self.attention.step(state.hidden, self.covered(source.memory, carry.coverage))
             weights_RxS = alignment.weights[:, 0]
-            again_R = read_again(weights_RxS, carry.coverage)
+            again_R = coverage_overlap(weights_RxS, carry.coverage)
             coverage_RxS = carry.coverage + weights_RxS.astype(carry.coverage.dtype)
         outputs = StepOutput(state.hidden, context_RxC, weights_RxS, again_R)
         return Carry(state, context_RxC, coverage_RxS), outputs, alignment

@@ -1,4 +1,4 @@
-"""Summaries: an article in, the facts in it that count told in other words, with names that nobody has seen."""
+"""Summarization of synthetic articles: state their facts in other words, with out-of-vocabulary names."""
 
 import dataclasses
 import enum
@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from experiments.summarization.data import KINDS, Article, ArticleKind, Lexicon, links, summary
+from experiments.summarization.data import (
+    KINDS,
+    Article,
+    ArticleGenerator,
+    ExtendedVocabulary,
+    gold_alignments,
+    write_summary,
+)
 from experiments.summarization.metrics import copying_report, copying_sums, summary_report
 from transformer.attention.sites import Site, between
 from transformer.config import BatchRows, Beams, Config, Examples, Items, Looked, Positive, Range, Share, UserError
@@ -50,41 +57,41 @@ _ORIGINS, _ORIGIN_NAMES = ("target", "origin"), ("written", "copied")
 _WORDS = re.compile(r"[\w'-]+|[^\w\s]")
 
 
-class Unseen(enum.Enum):
-    """What a summary says where its article has a word that the vocabulary lacks.
+class OOVTarget(enum.Enum):
+    """The target for an out-of-vocabulary word.
 
-    copied: that word, by its number in the article (See et al. 2017, section 2.2). unknown: one token for them all.
+    copied: that word, by its number in the article (See et al. 2017, section 2.2). unknown: one token for all of them.
     """
 
     COPIED = "copied"
     UNKNOWN = "unknown"
 
 
-Fillers = Annotated[int, Range(0, 2**8)]
+NumFillers = Annotated[int, Range(0, 2**8)]
 """A number of sentences of one article that do not count."""
-Names = Annotated[int, Range(1, 2**14)]
+NumNames = Annotated[int, Range(1, 2**14)]
 """A number of names that are made one by one."""
 
 
 @dataclasses.dataclass(frozen=True)
-class SummariesConfig(Config, path="config.task"):
-    """Batches of `batch_size` articles with `fewest` to `most` facts that count and `fillers` sentences that do not.
+class SummarizationConfig(Config, path="config.task"):
+    """Batches of `batch_size` articles with `min_facts` to `max_facts` facts and `num_fillers` filler sentences.
 
-    `known` names are in the vocabulary, and a name of an article is none of them with the probability `fresh`.
-    `unseen`: what summaries say of words beyond the vocabulary; models that copy serve the one, models that do not the
-    other. Articles of each of the `eval_sizes` numbers of facts, whose fresh names are never trained on, validate, at
-    least `num_eval_examples` in whole batches, and as many others test; `beams`: 1 decodes greedily.
+    `num_known_names` names are in the vocabulary; a name is out of vocabulary with probability `oov_prob`.
+    `oov_target`: the targets for such names; models that copy need `copied`, others `unknown`. For each of the
+    `eval_sizes` numbers of facts at least `num_eval_examples` articles, in whole batches, are the validation set, and
+    as many others the test set; their out-of-vocabulary names are held out. `beams`: the beam size; 1 decodes greedily.
 
     Raises:
-        UserError: For numbers of facts or names that no article has.
+        UserError: If no article has so many facts or names.
     """
 
-    fewest: Positive = 1
-    most: Positive = 5
-    fillers: Fillers = 2
-    known: Names = 100
-    fresh: Share = 0.5
-    unseen: Unseen = Unseen.COPIED
+    min_facts: Positive = 1
+    max_facts: Positive = 5
+    num_fillers: NumFillers = 2
+    num_known_names: NumNames = 100
+    oov_prob: Share = 0.5
+    oov_target: OOVTarget = OOVTarget.COPIED
     eval_sizes: Annotated[tuple[Positive, ...], Items(least=1, distinct=True)] = (3, 5)
     batch_size: BatchRows = 32
     num_eval_examples: Examples = 256
@@ -92,37 +99,39 @@ class SummariesConfig(Config, path="config.task"):
     num_probe_examples: Looked = 4
 
     def _check(self) -> None:
-        if self.fewest > self.most:
-            raise UserError(f"config.task.fewest={self.fewest} and most={self.most} must rise")
+        if self.min_facts > self.max_facts:
+            raise UserError(f"config.task.min_facts={self.min_facts} and max_facts={self.max_facts} must rise")
         if self.largest > len(KINDS):
             raise UserError(
-                f"config.task.most={self.most} and eval_sizes={self.eval_sizes}: an article has at most {len(KINDS)} "
-                "facts, each of another kind"
+                f"config.task.max_facts={self.max_facts} and eval_sizes={self.eval_sizes}: "
+                f"an article has at most {len(KINDS)} facts, each of another kind"
             )
-        names = self.kind.most_names(self.largest)
-        if not self.fresh and self.known < names:
-            raise UserError(f"config.task.known={self.known} must be at least {names} where no name is fresh")
+        names = self.kind.max_names(self.largest)
+        if not self.oov_prob and self.num_known_names < names:
+            raise UserError(
+                f"config.task.num_known_names={self.num_known_names} must be at least {names} if oov_prob=0"
+            )
 
     @property
     def largest(self) -> int:
-        """The most facts of any article."""
-        return max((self.most, *self.eval_sizes))
+        """The largest number of facts of any article."""
+        return max((self.max_facts, *self.eval_sizes))
 
     @property
-    def kind(self) -> ArticleKind:
-        """The articles."""
-        return ArticleKind(self.fillers, self.known, self.fresh)
+    def kind(self) -> ArticleGenerator:
+        """The distribution of the articles."""
+        return ArticleGenerator(self.num_fillers, self.num_known_names, self.oov_prob)
 
 
-class Summaries(TokenSequenceTask):
-    """The task: implements transformer.tasks.task.Task."""
+class Summarization(TokenSequenceTask):
+    """Summarization: implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: SummariesConfig, rows_multiple: int = 1):
+    def __init__(self, config: SummarizationConfig, rows_multiple: int = 1):
         check_rows(config.batch_size, rows_multiple)
         self.config, self.kind = config, config.kind
-        copies = config.unseen is Unseen.COPIED
-        self.lexicon = Lexicon((*SPECIAL, "<unknown>", *self.kind.vocabulary), UNKNOWN, copies)
-        self.longest, self.beyond = self.kind.longest(config.largest), self.kind.most_names(config.largest)
+        copies = config.oov_target is OOVTarget.COPIED
+        self.lexicon = ExtendedVocabulary((*SPECIAL, "<unknown>", *self.kind.vocabulary), UNKNOWN, copies)
+        self.longest, self.beyond = self.kind.longest(config.largest), self.kind.max_names(config.largest)
         words = len(self.lexicon.words)
         vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
         asks = TRANSLATION_WITH_COPYING if copies else TRANSLATION
@@ -134,8 +143,10 @@ class Summaries(TokenSequenceTask):
         self.objectives = (Objective("summaries", self.loss),)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         random = np.random.default_rng(VALIDATION_SEED + 1)
-        self._shown = [self.kind.draw(random, config.most, unseen=True) for _ in range(config.num_probe_examples)]
-        self.probe_batch = self.inputs_of(self._batch(self._shown, config.most))
+        self._shown = [
+            self.kind.sample(random, config.max_facts, unseen=True) for _ in range(config.num_probe_examples)
+        ]
+        self.probe_batch = self.inputs_of(self._batch(self._shown, config.max_facts))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -151,16 +162,18 @@ class Summaries(TokenSequenceTask):
         """Articles that are drawn anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
-            counts = random.integers(self.config.fewest, self.config.most + 1, self.config.batch_size)
-            return self._batch([self.kind.draw(random, facts, unseen=False) for facts in counts], self.config.most)
+            counts = random.integers(self.config.min_facts, self.config.max_facts + 1, self.config.batch_size)
+            return self._batch(
+                [self.kind.sample(random, facts, unseen=False) for facts in counts], self.config.max_facts
+            )
 
         return GeneratedBatches(draw, seed)
 
     def labels(self, sites: Sequence[Site]) -> Labels:
         """The words of the probed articles and summaries, and where each name of a summary was read."""
         articles = [article.words for article in self._shown]
-        told = tuple(tuple(Link(*pair, True) for pair in links(article)) for article in self._shown)
-        return self._describe(articles, [summary(article.facts) for article in self._shown], sites, told)
+        told = tuple(tuple(Link(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
+        return self._describe(articles, [write_summary(article.facts) for article in self._shown], sites, told)
 
     def answer(self, view: View, request: Request) -> Answers:
         """A summary of each text, whose words it may copy.
@@ -202,11 +215,11 @@ class Summaries(TokenSequenceTask):
 
     def _steps(self, facts: int) -> int:
         """The words of the longest summary of so many facts, with its end."""
-        return self.kind.longest_summary(facts) + 1
+        return self.kind.max_summary_length(facts) + 1
 
     def _batch(self, articles: Sequence[Article], facts: int) -> dict[str, np.ndarray]:
         """Articles of at most so many facts as numbers, and their summaries."""
-        texts, said = [article.words for article in articles], [summary(article.facts) for article in articles]
+        texts, said = [article.words for article in articles], [write_summary(article.facts) for article in articles]
         read = self.lexicon.read(texts, self.kind.longest(facts), PAD)
         return {**read, **self._taught(said, texts, self._steps(facts))}
 
@@ -234,10 +247,10 @@ class Summaries(TokenSequenceTask):
 
         def articles(facts: Sequence[int], number: int) -> list[Article]:
             random = np.random.default_rng((seed, *facts, number))
-            return [self.kind.draw(random, int(random.choice(facts)), unseen=True) for _ in range(config.batch_size)]
+            return [self.kind.sample(random, int(random.choice(facts)), unseen=True) for _ in range(config.batch_size)]
 
-        usual = range(config.fewest, config.most + 1)
-        batches = [self._batch(articles(usual, number), config.most) for number in range(count)]
+        usual = range(config.min_facts, config.max_facts + 1)
+        batches = [self._batch(articles(usual, number), config.max_facts) for number in range(count)]
         found = [
             Evaluation("loss", split, batches, self.loss_sums, means, at_end),
             Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, reads=_ORIGINS),
@@ -284,4 +297,4 @@ class Summaries(TokenSequenceTask):
         return Labels(tokens, tuple(map(" ".join, said)), gold or None)
 
 
-TASK = TaskSpec(SummariesConfig, Summaries)
+TASK = TaskSpec(SummarizationConfig, Summarization)

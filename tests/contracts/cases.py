@@ -200,11 +200,11 @@ SPOKEN_DIGITS = {
     # One digit by its number and the end are two steps: two devices can share them.
     "task": {
         "name": "experiments.speech.task",
-        "dataset": "synthetic/speakers=1,takes=3",
-        "fewest": 1,
-        "most": 1,
-        "seconds": 0.96,
-        "spelling": "digits",
+        "dataset": "synthetic/num_speakers=1,num_takes=3",
+        "min_digits": 1,
+        "max_digits": 1,
+        "max_seconds": 0.96,
+        "output_units": "digits",
         "batch_size": 16,
         "num_eval_examples": 16,
         "num_probe_examples": 3,
@@ -213,13 +213,13 @@ SPOKEN_DIGITS = {
         "family": "experiments.speech.listen_attend_spell",
         # Eight bands every 40 ms, two of which become one.
         "audio_frontend": {"num_mel_bins": 8, "window_length": 320, "hop_length": 320},
-        "listener": 8,
+        "listener_width": 8,
         "pyramid": (2,),
-        "speller": 8,
+        "speller_width": 8,
         "speller_layers": 1,
         "embedding": 8,
         "attention": 8,
-        "sampled": 0.0,
+        "scheduled_sampling": 0.0,
         "vocab_size": 16,
     },
 }
@@ -725,14 +725,14 @@ CASES = (
         slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
-        "summaries x pointer_generator",
+        "summarization x pointer_generator",
         {
             "name": "contract",
             # One fact and two sentences have 32 words, and a summary ten: two devices can share both.
             "task": {
                 "name": "experiments.summarization.task",
-                "most": 1,
-                "known": 20,
+                "max_facts": 1,
+                "num_known_names": 20,
                 "eval_sizes": (1,),
                 "batch_size": 16,
                 "num_eval_examples": 16,

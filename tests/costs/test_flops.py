@@ -466,7 +466,7 @@ STEPS = {
     "patches": 427_008,
     "image_classification x vit": 1_124_352,
     "image_classification x convolutional_classifier": 437_760,
-    "summaries x pointer_generator": 6_650_880 - 3 * 2 * 16 * 10 * 32 * 8,
+    "summarization x pointer_generator": 6_650_880 - 3 * 2 * 16 * 10 * 32 * 8,
     "linear_regression x regression_decoder": 2_774_016,
     "in_context_learning x decoder": 5_971_968 + OF_SCORES * 384 * 16 * (32 - 18),
     "few_shot x snail": 3_717_504,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.speech.task import Spelling, SpokenDigitsConfig, Transcription
+from experiments.speech.task import OutputUnits, SpokenDigitRecognitionConfig, Transcription
 from launch import cli, evaluate, generate
 from transformer.config import UserError
 from transformer.decoding import generate as decoding
@@ -109,14 +109,14 @@ def test_a_transformer_that_reads_along_is_one_that_reads_at_once() -> None:
 @pytest.mark.parametrize(
     ("spelling", "weight", "said"),
     [
-        (Spelling.LETTERS, -1.0, "--language_model_weight=-1 must be a number of at least 0"),
-        (Spelling.LETTERS, math.nan, "--language_model_weight=nan"),
-        (Spelling.DIGITS, 0.3, "without the ' ' that this run's lines have between them"),
-        (Spelling.LETTERS, 0.3, "--language_model=words has 8 positions, and this run's strings have up to 24"),
+        (OutputUnits.LETTERS, -1.0, "--language_model_weight=-1 must be a number of at least 0"),
+        (OutputUnits.LETTERS, math.nan, "--language_model_weight=nan"),
+        (OutputUnits.DIGITS, 0.3, "without the ' ' that this run's lines have between them"),
+        (OutputUnits.LETTERS, 0.3, "--language_model=words has 8 positions, and this run's strings have up to 24"),
     ],
 )
 def test_what_cannot_read_along_is_refused(
-    spelling: Spelling, weight: float, said: str, monkeypatch: pytest.MonkeyPatch
+    spelling: OutputUnits, weight: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a search was led astray without a word: beyond its positions a model reads the last one again."""
     words = SimpleNamespace(
@@ -124,7 +124,7 @@ def test_what_cannot_read_along_is_refused(
         model=SimpleNamespace(max_length=8),
     )
     monkeypatch.setattr(trained_run, "load", lambda *_, **__: (None, words, None))
-    heard = SimpleNamespace(task=Transcription(SpokenDigitsConfig(spelling=spelling)), model=None)
+    heard = SimpleNamespace(task=Transcription(SpokenDigitRecognitionConfig(output_units=spelling)), model=None)
     with pytest.raises(UserError, match=said):
         trained_run.with_language_model((None, heard, None), "words", weight)
 
@@ -133,8 +133,20 @@ def test_what_cannot_read_along_is_refused(
 def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     quiet = {"steps": 2, "log_every": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 2}
     words = {"name": "language_modeling", "dataset": "digit_words", "tokenizer": "characters", "context": 16}
-    heard = {"name": "experiments.speech.task", "dataset": "synthetic/speakers=1,takes=3", "most": 2, "seconds": 1.5}
-    small = {"listener": 2, "pyramid": (8,), "speller": 4, "speller_layers": 1, "embedding": 2, "attention": 3}
+    heard = {
+        "name": "experiments.speech.task",
+        "dataset": "synthetic/num_speakers=1,num_takes=3",
+        "max_digits": 2,
+        "max_seconds": 1.5,
+    }
+    small = {
+        "listener_width": 2,
+        "pyramid": (8,),
+        "speller_width": 4,
+        "speller_layers": 1,
+        "embedding": 2,
+        "attention": 3,
+    }
     runs = {
         "words": {
             "task": words | {"batching": "windows", "rows": 8, "prompts": ("one",), "max_new_tokens": 2},

@@ -1,24 +1,23 @@
-r"""Listen, Attend and Spell (Chan et al. 2016), and a Transformer, on strings of spoken digits: "three one four".
+r"""Listen, Attend and Spell (Chan et al. 2016) or a Speech-Transformer on spoken digits: "three one four".
 
     python -m launch.train --config=experiments/speech/configs/spoken_digits.py --workdir=runs/speech --data_dir=DIR
     python -m launch.train --config=experiments/speech/configs/spoken_digits.py:transformer \
-        --workdir=runs/speech_transformer \
-        --data_dir=DIR
+        --workdir=runs/speech_transformer --data_dir=DIR
     python -m launch.train --config=experiments/speech/configs/spoken_digits.py:synthetic \
         --workdir=runs/speech_synthetic
     python -m launch.train --config=experiments/speech/configs/spoken_digits.py:held_out \
-        --workdir=runs/speech_held_out \
-        --data_dir=DIR
-    python -m launch.train --config=experiments/speech/configs/spoken_digits.py:single --workdir=runs/speech_single \
-        --data_dir=DIR
+        --workdir=runs/speech_held_out --data_dir=DIR
+    python -m launch.train --config=experiments/speech/configs/spoken_digits.py:single \
+        --workdir=runs/speech_single --data_dir=DIR
 
-DIR holds recordings.zip of the Free Spoken Digit Dataset; `synthetic` needs no files. A run takes five to eight minutes
-on one core. Expect a character error rate of 0.010 by the official split and 0.065 on the speaker held out, Spearman's
-correlation of a letter's number with where it is read of 0.98 and 0.87, 1.0 over the first letter of each digit
-(`spearman_of_digits`), and 0.996 of single digits right: results/speech.md. The Transformer and the synthetic speaker
-are not yet measured. `python -m launch.generate --workdir=runs/speech --text='3 1 4'` has the synthetic speaker say
-that, writes what the model hears and maps where it listened, with the sound to be played; `--text=FILE.wav` reads a
-recording.
+DIR holds recordings.zip of the Free Spoken Digit Dataset; `:synthetic` needs no files. A run takes five to eight
+minutes on one CPU core. Expected character error rate: 0.010 on the official split, 0.065 on a held-out speaker
+(`:held_out`). Expected rank correlation of a letter's index with the position that it attends to: 0.98 and 0.87; 1.0
+over the first letter of each digit (`spearman_of_first_letters`). Single digits (`:single`) are 0.996 right. See
+results/speech.md. The Transformer and the synthetic speaker are not yet measured.
+
+`python -m launch.generate --workdir=runs/speech --text='3 1 4'` synthesizes that, prints the transcript and maps the
+attention under the audio; `--text=FILE.wav` reads a recording.
 """
 
 from typing import Literal
@@ -27,7 +26,7 @@ from ml_collections import ConfigDict
 
 
 def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "single"] = "fsdd") -> ConfigDict:
-    """Fresh strings of 2 to 4 digits at every step; a position of the listener's top is 80 ms long."""
+    """Build the config: new strings of 2 to 4 digits at every step; one output of the listener spans 80 ms."""
     config = ConfigDict(
         {
             "name": f"spoken_digits_{case}",
@@ -39,8 +38,8 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
             "task": {"name": "experiments.speech.task", "dataset": "fsdd", "batch_size": 24, "num_eval_examples": 240},
             "model": {
                 "family": "experiments.speech.listen_attend_spell",
-                "listener": 48,
-                "speller": 96,
+                "listener_width": 48,
+                "speller_width": 96,
                 "speller_layers": 1,
                 "embedding": 16,
                 "attention": 48,
@@ -83,8 +82,10 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
     elif case == "synthetic":
         config.task.dataset = "synthetic"
     elif case == "held_out":
-        config.task.held_out = "theo"
+        config.task.held_out_speaker = "theo"
     elif case == "single":
-        config.task.update({"fewest": 1, "most": 1, "seconds": 1.2, "spelling": "digits", "batch_size": 48})
+        config.task.update(
+            {"min_digits": 1, "max_digits": 1, "max_seconds": 1.2, "output_units": "digits", "batch_size": 48}
+        )
         config.steps = 3000
     return config

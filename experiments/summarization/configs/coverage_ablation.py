@@ -34,9 +34,9 @@ def get_ablation(ablation):
         question="Does coverage keep a pointer-generator from telling things again?",
         arms={"pointer": {"model.coverage": None, "initialize_from.rules": ()}, "coverage": {}},
         reference="pointer",
-        chosen_by="validation/repeated/5",
-        reported="test/repeated/5",
+        chosen_by="validation/repeated_facts/5",
+        reported="test/repeated_facts/5",
         seeds=(1, 2, 3),
         notable=0.05,
-        followed=("validation/unseen_names/5", "validation/known_names/5", "validation/facts_exact/5"),
+        followed=("validation/oov_recall/5", "validation/in_vocabulary_recall/5", "validation/fact_recall/5"),
     )

@@ -1,4 +1,4 @@
-r"""Summaries of drawn articles: attention alone, a pointer-generator, and one with coverage (See et al. 2017).
+r"""Summarization of synthetic articles with a pointer-generator (See et al. 2017).
 
     python -m launch.train --config=experiments/summarization/configs/pointer_generator.py --workdir=runs/articles
     python -m launch.train --config=experiments/summarization/configs/pointer_generator.py:coverage \
@@ -6,13 +6,15 @@ r"""Summaries of drawn articles: attention alone, a pointer-generator, and one w
     python -m launch.train --config=experiments/summarization/configs/pointer_generator.py:plain \
         --workdir=runs/articles_plain
 
-Half of the names are in no vocabulary. A summary tells those facts of its article that count in other words and in an
-order that nothing says, so that who writes it must know what is told. Attention alone has no word for a name that is in
-no vocabulary, whatever it learns; `known_names` tells whether it has learned to say the others. As in the paper
-(section 5) coverage is added to a model that has learned, the first run: from the first step on its loss keeps two
-seeds of three from learning which name belongs where. Each takes two to five minutes on one core. Expect all unseen
-names right but by attention alone, 0.23 of the sentences about five facts told again by the first run, and 0.004 by the
-second, which has twice the steps: results/summaries.md.
+`:coverage` continues the first run with the coverage loss, `:plain` is attention without copying. Half of the names are
+out of vocabulary. A summary states the facts of its article in other words and in an unspecified order, so the decoder
+must remember which it has stated. Without copying, out-of-vocabulary names cannot be written; `in_vocabulary_recall`
+says whether the others are. As in the paper (section 5), coverage is added to a trained model: from the first step on,
+its loss keeps two of three seeds from learning which name belongs where. Each run takes two to five minutes on one
+core.
+
+Expected `oov_recall`: 1.0, without copying 0. Expected `repeated_facts` at five facts: 0.23 after the first run, 0.004
+after the second, which has twice the steps. See results/summaries.md.
 
     python -m launch.generate --workdir=runs/articles_coverage --beams=4 \
         --text='Ann has bought the old mill in Oslo. nobody in Rome had seen Ben. Carl opened a school in Lima today.'
@@ -24,7 +26,7 @@ from ml_collections import ConfigDict
 
 
 def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> ConfigDict:
-    """Fresh batches of 32 articles of one to five facts; tested with three and with five."""
+    """Build the config: batches of 32 new articles of one to five facts; evaluated with three and with five."""
     config = ConfigDict(
         {
             "name": f"articles_{arm}",
@@ -48,7 +50,7 @@ def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> Conf
     )
     match arm:
         case "plain":
-            config.task.unseen = "unknown"
+            config.task.oov_target = "unknown"
         case "coverage":
             config.initialize_from = ConfigDict({"run": "runs/articles", "rules": ("covered/* = fresh",)})
             config.model.coverage = 1.0

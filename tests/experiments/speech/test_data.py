@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.speech.data import Recording, Recordings, open_spoken
-from experiments.speech.data import joined_recordings as joined
+from experiments.speech.data import Recording, RecordingSet, open_spoken_digits
+from experiments.speech.data import concatenate_recordings as joined
 from experiments.speech.synthetic_speech import Voice
 from transformer.config import UserError
 from transformer.data.datasets.digit_words import WORDS
@@ -90,16 +90,16 @@ def test_what_is_no_sound_is_refused_in_one_line(content: bytes, said: str) -> N
 
 
 def test_the_synthetic_speaker_never_speaks_twice_alike_but_by_the_seed() -> None:
-    once, again, other = (Voice(120.0).say(3, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    once, again, other = (Voice(120.0).synthesize(3, np.random.default_rng(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(once, again)
     assert len(once) != len(other) or (once != other).any()
     for digit in range(10):
-        sound = Voice(120.0).say(digit, np.random.default_rng(digit))
+        sound = Voice(120.0).synthesize(digit, np.random.default_rng(digit))
         assert 0.15 < len(sound) / SAMPLE_RATE < 0.7, WORDS[digit]
         assert 0.29 < np.abs(sound).max() < 0.91
     # The pitch of a vowel ("four"), by its autocorrelation: that of the voice, which jitters by a few percent.
     for pitch in (100.0, 200.0):
-        sound = Voice(pitch).say(4, np.random.default_rng(0))
+        sound = Voice(pitch).synthesize(4, np.random.default_rng(0))
         middle = sound[len(sound) // 2 - 400 : len(sound) // 2 + 400]
         lags = np.arange(SAMPLE_RATE // 260, SAMPLE_RATE // 75)
         best = lags[np.argmax([middle[lag:] @ middle[:-lag] for lag in lags])]
@@ -123,10 +123,10 @@ def test_a_string_is_of_one_speaker_and_short_enough() -> None:
         """Its samples say who speaks, and its length what."""
         return Recording(digit, speaker, np.full(100 + digit, {"low": 0.25, "high": 0.75}[speaker], np.float32))
 
-    recordings = Recordings([take(digit, speaker) for digit in range(10) for speaker in ("low", "high")])
+    recordings = RecordingSet([take(digit, speaker) for digit in range(10) for speaker in ("low", "high")])
     random, seen = np.random.default_rng(0), set()
     for _ in range(40):
-        spoken = recordings.draw(random, fewest=2, most=4, longest=3000)
+        spoken = recordings.sample(random, min_digits=2, max_digits=4, longest=3000)
         assert 2 <= len(spoken.digits) <= 4
         assert len(spoken.samples) <= 3000
         assert [end - begin - 100 for begin, end in spoken.spans] == list(spoken.digits)
@@ -134,7 +134,7 @@ def test_a_string_is_of_one_speaker_and_short_enough() -> None:
         seen.add(speaker)
     assert len(seen) == 2
     with pytest.raises(UserError, match=r"none of 100 strings of 2 to 4 digits by \w+ lasts 0.025 seconds"):
-        recordings.draw(random, fewest=2, most=4, longest=200)
+        recordings.sample(random, min_digits=2, max_digits=4, longest=200)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def takes_of(recordings: Recordings) -> set[tuple[str, int]]:
+def takes_of(recordings: RecordingSet) -> set[tuple[str, int]]:
     """Who says what in which take, as the lengths tell."""
     for each in recordings.all:
         assert len(each.samples) // 100 == each.digit
@@ -159,12 +159,12 @@ def takes_of(recordings: Recordings) -> set[tuple[str, int]]:
 
 
 def test_the_official_split_and_one_that_holds_a_speaker_out(archive: Path) -> None:
-    opened = open_spoken("fsdd", data_dir=str(archive))
+    opened = open_spoken_digits("fsdd", data_dir=str(archive))
     takes = {"train": {8}, "validation": {5, 6, 7}, "test": {0, 1, 2, 3, 4}}
     for split, recordings in opened.splits.items():
         assert takes_of(recordings) == {(speaker, take) for speaker in ("anna", "ben") for take in takes[split]}
         assert len(recordings) == 20 * len(takes[split])
-    held = open_spoken("fsdd", data_dir=str(archive), held_out="ben")
+    held = open_spoken_digits("fsdd", data_dir=str(archive), held_out="ben")
     assert takes_of(held.splits["test"]) == {("ben", take) for take in range(9)}
     assert takes_of(held.splits["train"]) == {("anna", 8)}
     assert takes_of(held.splits["validation"]) == {("anna", take) for take in (5, 6, 7)}
@@ -175,12 +175,12 @@ def test_what_cannot_be_opened_is_said_in_one_line(archive: Path, tmp_path: Path
     for options, said in (
         ({"name": "fsd"}, "config.task.dataset='fsd' is unknown.*fsdd"),
         ({"name": "fsdd", "data_dir": str(tmp_path)}, "there is no file .*recordings.zip: give the folder"),
-        ({"name": "fsdd", "data_dir": str(archive), "held_out": "bern"}, "held_out='bern' is no speaker.*ben"),
-        ({"name": "synthetic/speakers=1,takes=3", "held_out": "voice0"}, "is the only speaker"),
-        ({"name": "synthetic/takes=2"}, "takes=2 must be at least 3"),
+        ({"name": "fsdd", "data_dir": str(archive), "held_out": "bern"}, "held_out_speaker='bern' is no speaker.*ben"),
+        ({"name": "synthetic/num_speakers=1,num_takes=3", "held_out": "voice0"}, "is the only speaker"),
+        ({"name": "synthetic/num_takes=2"}, "num_takes=2 must be at least 3"),
     ):
         with pytest.raises(UserError, match=said):
-            open_spoken(**options)
+            open_spoken_digits(**options)
     (tmp_path / "recordings.zip").write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read as an archive"):
-        open_spoken("fsdd", data_dir=str(tmp_path))
+        open_spoken_digits("fsdd", data_dir=str(tmp_path))

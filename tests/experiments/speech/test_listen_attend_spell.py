@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig, beside
+from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig, stack_neighbors
 from tests.models.running import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
@@ -38,7 +38,13 @@ INTERFACE = TaskInterface(
     2,
 )
 CONFIG = ListenAttendSpellConfig(
-    LogMelConfig(num_mel_bins=3), listener=2, pyramid=(2,), speller=4, speller_layers=2, embedding=3, attention=5
+    LogMelConfig(num_mel_bins=3),
+    listener_width=2,
+    pyramid=(2,),
+    speller_width=4,
+    speller_layers=2,
+    embedding=3,
+    attention=5,
 )
 
 
@@ -63,12 +69,15 @@ def told(config: ListenAttendSpellConfig, weights: Any, frames: np.ndarray, said
     def dense(name: str, x: np.ndarray) -> np.ndarray:
         return weights[name]["kernel"].T.astype(np.float64) @ x + weights[name]["bias"]
 
-    h = layer(weights["listener"]["layer_0"], frames, config.listener)
+    h = layer(weights["listener"]["layer_0"], frames, config.listener_width)
     for number, factor in enumerate(config.pyramid, 1):
         rows = [h[at : at + factor].ravel() for at in range(0, len(h), factor)]
         rows = [np.concatenate([row, np.zeros(factor * h.shape[1] - len(row))]) for row in rows]
-        h = layer(weights["listener"][f"layer_{number}"], np.array(rows), config.listener)
-    states = [oracle.State(np.zeros(config.speller), np.zeros(config.speller)) for _ in range(config.speller_layers)]
+        h = layer(weights["listener"][f"layer_{number}"], np.array(rows), config.listener_width)
+    states = [
+        oracle.State(np.zeros(config.speller_width), np.zeros(config.speller_width))
+        for _ in range(config.speller_layers)
+    ]
     context, logits, seen = np.zeros(h.shape[1]), [], []
     for character in said:
         x = np.concatenate([weights["embedding"]["table"][character].astype(np.float64), context])
@@ -114,7 +123,7 @@ def test_logits_and_maps_are_those_of_the_equations() -> None:
 def test_neighbors_stand_beside_one_another_and_padding_is_zero(factor: int) -> None:
     x = np.random.default_rng(0).normal(size=(2, 7, 3)).astype(np.float32)
     x[1, 4:] = np.nan
-    found = np.asarray(beside(jnp.asarray(x), jnp.array([7, 4]), factor))
+    found = np.asarray(stack_neighbors(jnp.asarray(x), jnp.array([7, 4]), factor))
     if factor == 1:
         np.testing.assert_array_equal(found, x)  # a layer of its own leaves padding out
         return
@@ -153,8 +162,8 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam() -> None:
 def test_in_training_the_speller_reads_its_own_draws_as_often_as_the_config_says() -> None:
     """With all of them its own, what it should have read has no effect; with none, what it drew has none."""
 
-    def logits(sampled: float, target: np.ndarray, key: int) -> np.ndarray:
-        model = model_of(dataclasses.replace(CONFIG, sampled=sampled))
+    def logits(scheduled_sampling: float, target: np.ndarray, key: int) -> np.ndarray:
+        model = model_of(dataclasses.replace(CONFIG, scheduled_sampling=scheduled_sampling))
         options = {"train": True, "key": jax.random.key(key)}
         given = INPUTS | {"target": target}
         return np.asarray(jax.jit(lambda given: model.apply(random_variables(model), given, **options)[0])(given))
@@ -183,9 +192,9 @@ def test_the_flops_are_two_for_each_matrix_element_and_place() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"listener": 0}, "listener=0 must be at least 1"),
+        ({"listener_width": 0}, "listener_width=0 must be at least 1"),
         ({"pyramid": (2, 0)}, r"pyramid\[1\]=0 must be at least 1"),
-        ({"sampled": 1.5}, "sampled"),
+        ({"scheduled_sampling": 1.5}, "scheduled_sampling"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:

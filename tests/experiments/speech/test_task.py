@@ -11,18 +11,18 @@ import pytest
 from scipy.stats import spearmanr
 
 from experiments.speech import task as spoken_digits
-from experiments.speech.data import say
+from experiments.speech.data import synthesize_digits
 from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig
-from experiments.speech.metrics import monotone, monotone_report, spearman, transcript_report
+from experiments.speech.metrics import monotonicity, monotonicity_report, spearman, transcript_report
 from experiments.speech.synthetic_speech import Voice
 from experiments.speech.task import (
     READER,
-    Spelling,
-    SpokenDigitsConfig,
-    SpokenDigitsTask,
+    OutputUnits,
+    SpokenDigitRecognition,
+    SpokenDigitRecognitionConfig,
     Transcription,
     build,
-    positions_of,
+    num_frames,
 )
 from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
@@ -34,11 +34,11 @@ from transformer.tasks.registry import task_config
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
 from transformer.tasks.task import Request, Sentences, View
 
-CONFIG = SpokenDigitsConfig(
-    dataset="synthetic/speakers=2,takes=3",
-    fewest=1,
-    most=2,
-    seconds=1.6,
+CONFIG = SpokenDigitRecognitionConfig(
+    dataset="synthetic/num_speakers=2,num_takes=3",
+    min_digits=1,
+    max_digits=2,
+    max_seconds=1.6,
     batch_size=4,
     num_eval_examples=5,
     num_probe_examples=2,
@@ -48,21 +48,28 @@ SITE = Site("decoder/attention", Axis("target"), FRAMES, ("0",), ("0",))
 
 
 @pytest.fixture(scope="module")
-def task() -> SpokenDigitsTask:
+def task() -> SpokenDigitRecognition:
     return build(CONFIG, Path())
 
 
 @functools.cache
-def view_of(task: SpokenDigitsTask) -> View:
+def view_of(task: SpokenDigitRecognition) -> View:
     """A model that has learned nothing."""
-    small = {"listener": 2, "pyramid": (8,), "speller": 4, "speller_layers": 1, "embedding": 2, "attention": 3}
+    small = {
+        "listener_width": 2,
+        "pyramid": (8,),
+        "speller_width": 4,
+        "speller_layers": 1,
+        "embedding": 2,
+        "attention": 3,
+    }
     model = FAMILY.build(ListenAttendSpellConfig(**small), task.interface, Precision())
     shapes, normal = model.functional.shapes(), np.random.default_rng(0).normal
     variables = Variables(jax.tree.map(lambda leaf: 0.3 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
     return View(model, variables, {}, {}, jnp.int32(0), train=False)
 
 
-def test_a_batch_has_strings_in_letters_and_where_each_is_heard(task: SpokenDigitsTask) -> None:
+def test_a_batch_has_strings_in_letters_and_where_each_is_heard(task: SpokenDigitRecognition) -> None:
     batch, again = task.source(3)[7], task.source(3)[7]
     for name, values in batch.items():
         np.testing.assert_array_equal(values, again[name])
@@ -86,14 +93,16 @@ def test_a_batch_has_strings_in_letters_and_where_each_is_heard(task: SpokenDigi
 
 
 def test_digits_are_spelled_by_letters_or_as_they_are() -> None:
-    assert Spelling.LETTERS.spell((1, 2)) == [
+    assert OutputUnits.LETTERS.spell((1, 2)) == [
         *(("o", 0), ("n", 0), ("e", 0), (" ", None)),
         *((letter, 1) for letter in "two"),
     ]
-    assert Spelling.DIGITS.spell((1, 2)) == [("1", 0), ("2", 1)]
-    assert len(Spelling.LETTERS.symbols) == 16  # fifteen letters and the space
+    assert OutputUnits.DIGITS.spell((1, 2)) == [("1", 0), ("2", 1)]
+    assert len(OutputUnits.LETTERS.symbols) == 16  # fifteen letters and the space
     task = build(
-        SpokenDigitsConfig("synthetic/speakers=1,takes=3", spelling=Spelling.DIGITS, batch_size=2, num_eval_examples=1),
+        SpokenDigitRecognitionConfig(
+            "synthetic/num_speakers=1,num_takes=3", output_units=OutputUnits.DIGITS, batch_size=2, num_eval_examples=1
+        ),
         Path(),
     )
     (line, _) = task.lines(task.source(0)[0]["labels"])
@@ -102,13 +111,13 @@ def test_digits_are_spelled_by_letters_or_as_they_are() -> None:
     assert task.steps == 5
 
 
-def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigitsTask) -> None:
+def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigitRecognition) -> None:
     labels = task.labels((SITE,)).completed((SITE,))
     batch = task.shown
     for row in range(2):
         length = int(batch["lengths"][row])
         names = labels.tokens["frames"][row]
-        assert len(names) == -(-length // 640) == positions_of(FRAMES, length)
+        assert len(names) == -(-length // 640) == num_frames(FRAMES, length)
         assert names[:2] == ("0.00 s", "0.08 s")
         assert labels.tokens["target_input"][row] == ("<begin>", *labels.tokens["target"][row][:-1])
         np.testing.assert_allclose(read_wav(labels.sounds["frames"][row], ""), batch["sound"][row, :length], atol=1e-4)
@@ -146,33 +155,38 @@ def test_attention_that_moves_on_is_monotone() -> None:
     for step, (first, second) in enumerate(((0, 5), (2, 3), (2, 1), (5, 0))):
         weights[0, :, 0, step, first] = weights[0, :, 1, step, second] = 1
     real = np.array([[True] * 4, [True, True, True, False]])
-    sums = np.asarray(jax.jit(monotone)(weights, real))
+    sums = np.asarray(jax.jit(monotonicity)(weights, real))
     whole, part = spearmanr([0, 1, 2, 3], [0, 2, 2, 5]).statistic, spearmanr([0, 1, 2], [0, 2, 2]).statistic
     np.testing.assert_allclose(sums, [[whole + part, -2]], atol=1e-6)
-    beside = {"all/decoder/attention": np.array([[0.5, 0.25]]), "first/decoder/attention": np.array([[2.0, 1.0]])}
-    report = monotone_report({"examples": np.array(2), "mass/decoder/attention": sums, **beside}, None)
+    stack_neighbors = {
+        "all/decoder/attention": np.array([[0.5, 0.25]]),
+        "first/decoder/attention": np.array([[2.0, 1.0]]),
+    }
+    report = monotonicity_report({"examples": np.array(2), "mass/decoder/attention": sums, **stack_neighbors}, None)
     assert report.scalars == {
         "spearman": pytest.approx((whole + part) / 2),
         "spearman_with_spaces": 0.25,
-        "spearman_of_digits": 1.0,
+        "spearman_of_first_letters": 1.0,
     }
 
 
 def test_strings_of_more_digits_than_the_run_has_are_refused_though_they_are_short_enough() -> None:
     """Else a third digit had no step, or was cut off without a word."""
-    for spelling, most in ((Spelling.LETTERS, 3), (Spelling.DIGITS, 1)):
-        given = SpokenDigitsConfig(fewest=1, most=most, seconds=9.0, spelling=spelling)
-        count = len(spelling.spell((3,) * most))
-        with pytest.raises(UserError, match=f"has more than the {count} symbols .* digits, such as {most}"):
-            Transcription(given).spoken(["3" * (most + 1)])
-        assert len(Transcription(given).spoken(["3" * most])) == 1
+    for spelling, max_digits in ((OutputUnits.LETTERS, 3), (OutputUnits.DIGITS, 1)):
+        given = SpokenDigitRecognitionConfig(
+            min_digits=1, max_digits=max_digits, max_seconds=9.0, output_units=spelling
+        )
+        count = len(spelling.spell((3,) * max_digits))
+        with pytest.raises(UserError, match=f"has more than the {count} symbols .* digits, such as {max_digits}"):
+            Transcription(given).spoken(["3" * (max_digits + 1)])
+        assert len(Transcription(given).spoken(["3" * max_digits])) == 1
 
 
 def test_digits_are_in_order_where_their_first_letters_are(
-    task: SpokenDigitsTask, monkeypatch: pytest.MonkeyPatch
+    task: SpokenDigitRecognition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attention that rests at the end while a digit's other letters are spelled; strings of one digit do not count."""
-    batch = task.batch([say(Voice(), digits, np.random.default_rng(0)) for digits in ((1, 2), (3,))])
+    batch = task.batch([synthesize_digits(Voice(), digits, np.random.default_rng(0)) for digits in ((1, 2), (3,))])
     looked = np.zeros((1, 2, 1, task.steps, 20), np.float32)
     for step, frame in enumerate((3, 19, 19, 19, 9, 19, 19)):  # "one two"
         looked[0, :, 0, step, frame] = 1
@@ -183,19 +197,22 @@ def test_digits_are_in_order_where_their_first_letters_are(
     assert listening.finish(sums, {}).scalars == {
         "spearman": pytest.approx(spearmanr(range(6), heard).statistic, abs=1e-6),
         "spearman_with_spaces": pytest.approx(spearmanr(range(7), all_of_it).statistic, abs=1e-6),
-        "spearman_of_digits": pytest.approx(1, abs=1e-6),
+        "spearman_of_first_letters": pytest.approx(1, abs=1e-6),
     }
 
 
 def test_single_digits_have_no_order() -> None:
     task = build(
-        SpokenDigitsConfig("synthetic/speakers=1,takes=3", fewest=1, most=1, batch_size=2, num_eval_examples=2), Path()
+        SpokenDigitRecognitionConfig(
+            "synthetic/num_speakers=1,num_takes=3", min_digits=1, max_digits=1, batch_size=2, num_eval_examples=2
+        ),
+        Path(),
     )
     assert {each.name for each in task.evaluations} == {"loss", "transcripts"}
 
 
 def test_separators_of_digits_are_no_characters_that_are_said() -> None:
-    task = build(dataclasses.replace(CONFIG, spelling=Spelling.DIGITS), Path())
+    task = build(dataclasses.replace(CONFIG, output_units=OutputUnits.DIGITS), Path())
     (transcripts,) = (each for each in task.evaluations if (each.name, each.split) == ("transcripts", "test"))
     labels = np.concatenate([batch["labels"] for batch in transcripts.batches])
     wrong = labels.copy()
@@ -210,12 +227,12 @@ def test_errors_are_edits_over_the_references_characters() -> None:
 
 
 @pytest.mark.slow
-def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitsTask, tmp_path: Path) -> None:
+def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitRecognition, tmp_path: Path) -> None:
     view, file = view_of(task), tmp_path / "two.WAV"
     file.write_bytes(wav(task.shown["sound"][0, : task.shown["lengths"][0]]))
     answers = task.answer(view, Request(["3 1", str(file)], decoding={"max_new_tokens": 3}))
     assert [len(line) for line in answers.lines] == [3, 3]
-    assert set("".join(answers.lines)) <= set(Spelling.LETTERS.symbols)
+    assert set("".join(answers.lines)) <= set(OutputUnits.LETTERS.symbols)
     assert len(answers.labels.sounds["frames"]) == 2
     np.testing.assert_allclose(
         read_wav(answers.labels.sounds["frames"][1], ""), task.shown["sound"][0, : task.shown["lengths"][0]], atol=1e-4
@@ -228,11 +245,11 @@ def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitsTask,
 
 
 def test_strings_of_more_digits_than_any_are_refused_before_they_are_spelled() -> None:
-    with pytest.raises(UserError, match=r"config\.task\.most=1000000000 must be at most"):
-        task_config({"name": "experiments.speech.task", "most": 10**9})
+    with pytest.raises(UserError, match=r"config\.task\.max_digits=1000000000 must be at most"):
+        task_config({"name": "experiments.speech.task", "max_digits": 10**9})
 
 
-def test_other_texts_and_sounds_are_refused_in_one_line(task: SpokenDigitsTask, tmp_path: Path) -> None:
+def test_other_texts_and_sounds_are_refused_in_one_line(task: SpokenDigitRecognition, tmp_path: Path) -> None:
     (tmp_path / "long.wav").write_bytes(wav(np.full(2 * SAMPLE_RATE, 0.1)))
     for text, said in (
         ("three", "'three' is neither a .wav file nor digits"),
@@ -243,6 +260,9 @@ def test_other_texts_and_sounds_are_refused_in_one_line(task: SpokenDigitsTask, 
             task.answer(view_of(task), Request([text]))
     with pytest.raises(UserError, match="target='drei' has 'd': this run writes with"):
         READER.read(CONFIG, view_of(task), None, Sentences(["3"], ["drei"]))
-    for wrong, said in (({"fewest": 5}, "fewest=5 digits are more than most=2"), ({"seconds": 0.0}, "seconds=0.0")):
+    for wrong, said in (
+        ({"min_digits": 5}, "min_digits=5 digits are more than max_digits=2"),
+        ({"max_seconds": 0.0}, "max_seconds=0.0"),
+    ):
         with pytest.raises(UserError, match=said):
-            SpokenDigitsConfig(**({"most": 2} | wrong))
+            SpokenDigitRecognitionConfig(**({"max_digits": 2} | wrong))

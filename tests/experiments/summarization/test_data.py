@@ -6,13 +6,13 @@ import pytest
 from experiments.summarization.data import (
     FILLERS,
     KINDS,
-    ArticleKind,
+    ArticleGenerator,
+    ExtendedVocabulary,
     Fact,
-    Lexicon,
-    facts_of,
+    gold_alignments,
     is_held_out,
-    links,
-    summary,
+    parse_facts,
+    write_summary,
 )
 
 
@@ -21,33 +21,33 @@ def words(lines: tuple[str, ...]) -> set[str]:
 
 
 def test_a_summary_tells_in_other_words_what_the_article_tells() -> None:
-    told = words(tuple(kind.summary for kind in KINDS.values()))
+    told = words(tuple(kind.write_summary for kind in KINDS.values()))
     sentences = words((*FILLERS, *(line for kind in KINDS.values() for line in kind.article)))
     assert not told & sentences
     # What comes first says which fact it is.
-    assert len({kind.summary.split()[0] for kind in KINDS.values()}) == len(KINDS)
-    for line in (*FILLERS, *(line for kind in KINDS.values() for line in (*kind.article, kind.summary))):
+    assert len({kind.write_summary.split()[0] for kind in KINDS.values()}) == len(KINDS)
+    for line in (*FILLERS, *(line for kind in KINDS.values() for line in (*kind.article, kind.write_summary))):
         assert line.split().count("{who}") == line.split().count("{place}") == 1
 
 
 @pytest.mark.parametrize("unseen", [True, False])
 def test_articles_have_their_facts_their_names_and_links(unseen: bool) -> None:
-    kind, random = ArticleKind(fillers=2, known=30), np.random.default_rng(1)
+    kind, random = ArticleGenerator(num_fillers=2, num_known_names=30), np.random.default_rng(1)
     fresh, orders = 0, set()
     vocabulary = set(kind.vocabulary)
     for _ in range(60):
-        article = kind.draw(random, 4, unseen=unseen)
-        told = summary(article.facts)
-        assert facts_of(told) == list(article.facts)
+        article = kind.sample(random, 4, unseen=unseen)
+        told = write_summary(article.facts)
+        assert parse_facts(told) == list(article.facts)
         assert len({fact.kind for fact in article.facts}) == 4
         names = [word for word in article.words if word[0].isupper()]
-        assert len(names) == len(set(names)) == kind.most_names(4)
+        assert len(names) == len(set(names)) == kind.max_names(4)
         assert {is_held_out(name) for name in names if name not in vocabulary} <= {unseen}
         fresh += sum(name not in vocabulary for name in names)
         assert set(told) | set(article.words) <= vocabulary | set(names)
         assert len(article.words) <= kind.longest(4)
-        assert len(told) <= kind.longest_summary(4)
-        pairs = links(article)
+        assert len(told) <= kind.max_summary_length(4)
+        pairs = gold_alignments(article)
         assert len(pairs) == 8
         for said, read in pairs:
             assert told[said] == article.words[read]
@@ -65,20 +65,20 @@ def test_articles_have_their_facts_their_names_and_links(unseen: bool) -> None:
 
 def test_what_tells_no_fact_is_told_apart() -> None:
     fact = Fact("race", "Timo", "Kesto")
-    assert facts_of([]) == []
-    assert facts_of(summary([fact])[:-1]) == [fact]
-    assert facts_of([*summary([fact]), "sport", ":", "."]) == [fact, None]
+    assert parse_facts([]) == []
+    assert parse_facts(write_summary([fact])[:-1]) == [fact]
+    assert parse_facts([*write_summary([fact]), "sport", ":", "."]) == [fact, None]
 
 
 def test_words_beyond_the_vocabulary_have_numbers_of_their_text() -> None:
     text = ["Bado", "the", "Timo", "saw", "Bado"]
-    lexicon = Lexicon(("<pad>", "<unknown>", "the", "saw"), unknown=1, copies=True)
+    lexicon = ExtendedVocabulary(("<pad>", "<unknown>", "the", "saw"), unknown=1, copies=True)
     read = lexicon.read([text, ["the"]], 6, 0)
     assert read["source"].tolist() == [[1, 2, 1, 3, 1, 0], [2, 0, 0, 0, 0, 0]]
     assert read["copied"].tolist() == [[4, 2, 5, 3, 4, 0], [2, 0, 0, 0, 0, 0]]
     assert lexicon.say(["Timo", "saw", "Kesto"], text) == [5, 3, 1]
     assert lexicon.said([5, 3, 4, 1, 7], text) == ["Timo", "saw", "Bado", "<unknown>", "<unknown>"]
-    alike = Lexicon(lexicon.words, unknown=1, copies=False)
+    alike = ExtendedVocabulary(lexicon.words, unknown=1, copies=False)
     assert set(alike.read([text], 6, 0)) == {"source"}
     assert alike.say(["Timo", "saw"], text) == [1, 3]
     # A model whose tables are padded has numbers beyond the vocabulary: no words that it could not say.

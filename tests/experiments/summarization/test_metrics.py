@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.summarization.data import Article, Fact, summary
+from experiments.summarization.data import Article, Fact, write_summary
 from experiments.summarization.metrics import (
-    common,
+    common_subsequence_length,
     copying_report,
     copying_sums,
     rouge,
@@ -41,7 +41,7 @@ def test_rouge_by_hand() -> None:
     output, reference = ["the", "cat", "sat", "on", "the", "mat"], ["the", "cat", "on", "the", "red", "mat"]
     assert rouge_n(output, reference, 1) == pytest.approx(5 / 6)  # all but "sat" and "red", "the" twice
     assert rouge_n(output, reference, 2) == pytest.approx(2 / 5)  # "the cat", "on the"
-    assert common(output, reference) == 5  # the cat on the mat
+    assert common_subsequence_length(output, reference) == 5  # the cat on the mat
     assert rouge_l(output, reference) == pytest.approx(5 / 6)
     assert rouge_n([], reference, 1) == rouge_l([], reference) == rouge_n(["the"], ["the"], 2) == 0
     scores = rouge([output, reference], [reference, reference])
@@ -54,36 +54,41 @@ def test_the_longest_common_subsequence_is_that_of_all_subsequences() -> None:
         output, reference = (tuple("abc"[letter] for letter in random.integers(0, 3, 6)) for _ in range(2))
         subsequences = {chosen for size in range(7) for chosen in itertools.combinations(reference, size)}
         wanted = max(len(each) for each in subsequences if each in set(itertools.combinations(output, len(each))))
-        assert common(output, reference) == wanted
+        assert common_subsequence_length(output, reference) == wanted
 
 
 def test_facts_are_right_wrong_or_told_again() -> None:
     wrong, nothing = Fact("race", "Bado", "Kesto"), ["Kesto", "Kesto", "."]
-    right = summary([RACE, MILL])
-    again = [*summary([MILL, MILL, wrong]), *nothing]
+    right = write_summary([RACE, MILL])
+    again = [*write_summary([MILL, MILL, wrong]), *nothing]
     report = summary_report([right, again], [ARTICLE, ARTICLE], {"Kesto"}, shown=1, suffix="/2")
     found = {name.removesuffix("/2"): value for name, value in report.scalars.items()}
     # Bado and Timo of both articles are unseen; the one race has Bado in the place of Timo.
-    assert (found["unseen_names"], found["known_names"]) == (3 / 4, 1)
-    assert found["facts_exact"] == 3 / 4
-    assert found["repeated"] == 1 / 6
-    assert found["wrong"] == 2 / 6
+    assert (found["oov_recall"], found["in_vocabulary_recall"]) == (3 / 4, 1)
+    assert found["fact_recall"] == 3 / 4
+    assert found["repeated_facts"] == 1 / 6
+    assert found["hallucinated_facts"] == 2 / 6
     assert found["exact_match"] == 1 / 2
     assert report.samples == [
-        {"source": "irrelevant", "target": " ".join(summary([MILL, RACE])), "output": " ".join(right)}
+        {"source": "irrelevant", "target": " ".join(write_summary([MILL, RACE])), "output": " ".join(right)}
     ]
     unknown = ["<unknown>" if word in ("Bado", "Timo") else word for word in right]
     nobody = summary_report([unknown], [ARTICLE], {"Kesto"}, shown=0).scalars
-    assert (nobody["unseen_names"], nobody["known_names"], nobody["facts_exact"], nobody["wrong"]) == (0, 1, 0, 1)
+    assert (
+        nobody["oov_recall"],
+        nobody["in_vocabulary_recall"],
+        nobody["fact_recall"],
+        nobody["hallucinated_facts"],
+    ) == (0, 1, 0, 1)
     empty = summary_report([[]], [ARTICLE], {"Kesto"}, shown=0).scalars
-    assert (empty["repeated"], empty["wrong"], empty["rouge_1"]) == (0, 0, 0)
+    assert (empty["repeated_facts"], empty["hallucinated_facts"], empty["rouge_1"]) == (0, 0, 0)
 
 
 def test_a_fact_told_again_of_somebody_else_is_told_again() -> None:
     """Or an attention that is driven away from the names that it has read would repeat itself and not be seen to."""
-    twice = summary([MILL, Fact("mill", "Timo", "Bado"), RACE])
+    twice = write_summary([MILL, Fact("mill", "Timo", "Bado"), RACE])
     found = summary_report([twice], [ARTICLE], (), shown=0).scalars
-    assert (found["repeated"], found["wrong"], found["unseen_names"]) == (1 / 3, 1 / 3, 1)
+    assert (found["repeated_facts"], found["hallucinated_facts"], found["oov_recall"]) == (1 / 3, 1 / 3, 1)
 
 
 def test_p_gen_is_told_apart_by_what_must_be_copied() -> None:

@@ -66,14 +66,14 @@ def linear(weights: Any, x: np.ndarray) -> np.ndarray:
     return x @ weights["kernel"] + weights["bias"]
 
 
-class Told(NamedTuple):
+class FactTemplate(NamedTuple):
     scores: np.ndarray
     attention: np.ndarray
     p_gen: np.ndarray
     again: float
 
 
-def told(case: Case, weights: Any, row: int) -> Told:
+def told(case: Case, weights: Any, row: int) -> FactTemplate:
     """One article and its summary, word by word from the equations."""
     words = weights["embedding"]["table"][SOURCE[row, : LENGTHS[row]]].astype(np.float64)
     zero = np.zeros(case.config.width)
@@ -119,7 +119,7 @@ def told(case: Case, weights: Any, row: int) -> Told:
             p[COPIED[row, place]] += (1 - p_gen) * weight
         found.append((np.log(p, where=p > 0, out=np.full(len(p), NO_WORD)), a, p_gen))
     scores, attention, p_gens = zip(*found, strict=True)
-    return Told(np.array(scores), np.array(attention), np.array(p_gens), again)
+    return FactTemplate(np.array(scores), np.array(attention), np.array(p_gens), again)
 
 
 @pytest.mark.parametrize("name", ["coverage", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.summarization.data import KINDS, is_held_out, summary
-from experiments.summarization.task import UNKNOWN, Summaries, SummariesConfig, Unseen
+from experiments.summarization.data import KINDS, is_held_out, write_summary
+from experiments.summarization.task import UNKNOWN, OOVTarget, Summarization, SummarizationConfig
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -19,23 +19,23 @@ from transformer.tasks.sequence_generation import BEGIN, END, PAD
 from transformer.tasks.task import Request, View
 
 SMALL: dict[str, Any] = {
-    "most": 2,
-    "fillers": 1,
+    "max_facts": 2,
+    "num_fillers": 1,
     "eval_sizes": (3,),
     "batch_size": 4,
     "num_eval_examples": 6,
     "num_probe_examples": 2,
-    "known": 20,
+    "num_known_names": 20,
 }
 
 
 @functools.cache
-def task_of(unseen: Unseen = Unseen.COPIED) -> Summaries:
-    return Summaries(SummariesConfig(unseen=unseen, **SMALL))
+def task_of(unseen: OOVTarget = OOVTarget.COPIED) -> Summarization:
+    return Summarization(SummarizationConfig(oov_target=unseen, **SMALL))
 
 
 @functools.cache
-def view_of(task: Summaries) -> View:
+def view_of(task: Summarization) -> View:
     """A model that has learned nothing."""
     family = FAMILIES["experiments.summarization.model"]
     model = family.build(family.config(width=4, embedding=3, coverage=1.0), task.interface, Precision())
@@ -43,15 +43,15 @@ def view_of(task: Summaries) -> View:
 
 
 def test_what_is_asked_of_a_model_is_decided_by_what_unseen_words_become() -> None:
-    copies, alike = task_of().interface, task_of(Unseen.UNKNOWN).interface
+    copies, alike = task_of().interface, task_of(OOVTarget.UNKNOWN).interface
     assert (copies.signature, alike.signature) == (TRANSLATION_WITH_COPYING, TRANSLATION)
     # Two names of each of three facts and of one sentence that does not count.
     assert copies.vocabularies["joint"] - copies.vocabularies["source"] == 8
     assert alike.vocabularies == {"joint": copies.vocabularies["source"]}
 
 
-@pytest.mark.parametrize("unseen", Unseen)
-def test_a_batch_has_articles_and_their_summaries_one_step_apart(unseen: Unseen) -> None:
+@pytest.mark.parametrize("unseen", OOVTarget)
+def test_a_batch_has_articles_and_their_summaries_one_step_apart(unseen: OOVTarget) -> None:
     task = task_of(unseen)
     batch, again = task.source(3)[7], task.source(3)[7]
     words = len(task.lexicon.words)
@@ -63,7 +63,7 @@ def test_a_batch_has_articles_and_their_summaries_one_step_apart(unseen: Unseen)
         labels = batch["labels"][row].tolist()
         length = labels.index(END)
         assert batch["target"][row].tolist() == [BEGIN, *labels[:length], *[PAD] * (len(labels) - length - 1)]
-        if unseen is Unseen.UNKNOWN:
+        if unseen is OOVTarget.UNKNOWN:
             assert "copied" not in batch
             assert max(labels) < words
             continue
@@ -82,7 +82,7 @@ def test_what_is_held_out_has_names_that_are_never_trained_on() -> None:
     rows = np.concatenate([batch["labels"] for batch in evaluation.batches])
     # The references themselves: everything is right.
     report = evaluation.finish({}, {"tokens": rows})
-    assert report.scalars["exact_match/3"] == report.scalars["unseen_names/3"] == report.scalars["rouge_l/3"] == 1
+    assert report.scalars["exact_match/3"] == report.scalars["oov_recall/3"] == report.scalars["rouge_l/3"] == 1
     texts = [sample["source"].split() for sample in report.samples] + [article.words for article in task._shown]
     fresh = [word for text in texts for word in text if word not in task.lexicon.known]
     assert len(fresh) > 15
@@ -108,8 +108,8 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"beams": 3}, {"temperature": 1.0, "seed": 3}])
-@pytest.mark.parametrize("unseen", Unseen)
-def test_a_text_is_summarized_with_words_of_its_own(unseen: Unseen, options: dict) -> None:
+@pytest.mark.parametrize("unseen", OOVTarget)
+def test_a_text_is_summarized_with_words_of_its_own(unseen: OOVTarget, options: dict) -> None:
     task = task_of(unseen)
     view = view_of(task)
     answers = task.answer(view, Request(["The mill near Oslo now belongs to Ann-Marie.", "Ben runs"], decoding=options))
@@ -117,7 +117,7 @@ def test_a_text_is_summarized_with_words_of_its_own(unseen: Unseen, options: dic
     assert texts == (("the", "mill", "near", "Oslo", "now", "belongs", "to", "Ann-Marie", "."), ("Ben", "runs"))
     for line, text in zip(answers.lines, texts, strict=True):
         beyond = set(line.split()) - set(task.lexicon.words)
-        assert beyond <= (set(text) if unseen is Unseen.COPIED else set())
+        assert beyond <= (set(text) if unseen is OOVTarget.COPIED else set())
     labels = answers.labels.completed(view.model.sites)
     maps = answers.look(Capture(tuple(site.name for site in view.model.sites)))
     for site in view.model.sites:
@@ -132,7 +132,7 @@ def test_copying_is_measured_where_true_summaries_have_unseen_names() -> None:
     view = view_of(task)
     (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == ("copying", "validation"))
     assert evaluation.applies(view.model.sites)
-    assert not evaluation.applies(view_of(task_of(Unseen.UNKNOWN)).model.sites)
+    assert not evaluation.applies(view_of(task_of(OOVTarget.UNKNOWN)).model.sites)
     sums = jax.device_get([evaluation.step(view, batch, jax.random.key(0))[0] for batch in evaluation.batches])
     labels = np.concatenate([batch["labels"] for batch in evaluation.batches])
     assert sum(each["copied_words"] for each in sums) == (labels >= len(task.lexicon.words)).sum()
@@ -161,23 +161,25 @@ def test_texts_that_are_no_articles_are_refused_in_one_line(text: str, options: 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"fewest": 3, "most": 2}, "fewest=3 and most=2 must rise"),
+        ({"min_facts": 3, "max_facts": 2}, "min_facts=3 and max_facts=2 must rise"),
         ({"eval_sizes": ()}, r"eval_sizes=\(\) must hold at least a value"),
         ({"eval_sizes": (9,)}, f"at most {len(KINDS)} facts"),
-        ({"fresh": 1.5}, "fresh=1.5 must be at most 1"),
-        ({"fresh": 0.0, "known": 3}, "known=3 must be at least 14 where no name is fresh"),
+        ({"oov_prob": 1.5}, "oov_prob=1.5 must be at most 1"),
+        ({"oov_prob": 0.0, "num_known_names": 3}, "num_known_names=3 must be at least 14 if oov_prob=0"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ],
 )
 def test_articles_that_cannot_be_drawn_are_refused(wrong: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        SummariesConfig(**wrong)
+        SummarizationConfig(**wrong)
 
 
 def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> None:
     """Summaries have room to say more than is true, which articles of facts alone are too short to show."""
-    task = Summaries(
-        SummariesConfig(most=8, fillers=0, eval_sizes=(8,), batch_size=1, num_eval_examples=1, unseen=Unseen.UNKNOWN)
+    task = Summarization(
+        SummarizationConfig(
+            max_facts=8, num_fillers=0, eval_sizes=(8,), batch_size=1, num_eval_examples=1, oov_target=OOVTarget.UNKNOWN
+        )
     )
     shortest = max(given.positions or 0 for given in task.interface.inputs.values())
     family = FAMILIES["encoder_decoder"]
@@ -188,4 +190,4 @@ def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> No
 def test_summaries_of_facts_are_what_the_labels_say() -> None:
     task = task_of()
     for article, words in zip(task._shown, task.labels(()).tokens["target"], strict=True):
-        assert list(words[:-1]) == summary(article.facts)
+        assert list(words[:-1]) == write_summary(article.facts)
