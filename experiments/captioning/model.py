@@ -28,7 +28,7 @@ from transformer.models.recurrent_attention_decoder import (
     EncodedSource,
     RecurrentAttentionDecoder,
     StepInput,
-    read,
+    read_context,
     sample_soft_examples,
     sampling_extras,
 )
@@ -151,9 +151,11 @@ class Captioner(RecurrentAttentionDecoder):
         first = CellState(jnp.tanh(self.first_hidden(mean_BxA)), jnp.tanh(self.first_memory(mean_BxA)))
         return EncodedSource(jnp.full(batch, count, jnp.int32), memory, mean_BxA), first
 
-    def words(self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None) -> StepInput:
+    def step_inputs(
+        self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None
+    ) -> StepInput:
         """Return the word embeddings, and in training of hard attention which captions are read softly."""
-        given, key = super().words(state, inputs, source, key), self.stream(key, "soft")
+        given, key = super().step_inputs(state, inputs, source, key), self.stream_key(key, "soft")
         if key is None or not self.config.soft_attention_probability:
             return given
         return given._replace(
@@ -165,7 +167,7 @@ class Captioner(RecurrentAttentionDecoder):
     ) -> tuple[CellState, StepOutput, Alignment | None]:
         """Attend with h_{t-1}, then compute h_t from the word and the context."""
         facts = {"soft_R": given.soft, "key": key, "train": train}
-        context_RxA, alignment = read(self.attention, source, state.hidden, **facts)
+        context_RxA, alignment = read_context(self.attention, source, state.hidden, **facts)
         if self.gate is not None:
             context_RxA *= jax.nn.sigmoid(self.gate(state.hidden))
         state = self.decoder.step(jnp.concatenate([given.word, context_RxA], axis=-1), state)

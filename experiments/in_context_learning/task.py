@@ -377,7 +377,7 @@ def make_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> 
     """Return the model interface."""
     inputs = {name: InputSpec((config.batch_size, config.context)) for name in LANGUAGE_MODELING.inputs}
     return TaskInterface(
-        inputs, {"tokens": tokenizer.vocabulary}, output=LANGUAGE_MODELING.output, decoded=config.context
+        inputs, {"tokens": tokenizer.vocabulary}, output=LANGUAGE_MODELING.output, max_decoded_length=config.context
     )
 
 

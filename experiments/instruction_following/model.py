@@ -19,7 +19,7 @@ from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, 
 from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import SITE, EncodedSource, RecurrentAttentionDecoder, read
+from transformer.models.recurrent_attention_decoder import SITE, EncodedSource, RecurrentAttentionDecoder, read_context
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, TaskInterface
 
 
@@ -147,12 +147,12 @@ class Walker(RecurrentAttentionDecoder):
         world = World(instruction, jnp.asarray(inputs["sights"], self.dtype), moves_BxPxV)
         return world, Carry(self.decoder.initial(len(start_B), self.dtype), start_B)
 
-    def words(self, state: PyTree, inputs: Inputs, source: World, key: Key[Array, ""] | None) -> Sight:
+    def step_inputs(self, state: PyTree, inputs: Inputs, source: World, key: Key[Array, ""] | None) -> Sight:
         """What is seen at every place that the actions of `target` lead to."""
         place_BxT = walked(source.moves, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
         return Sight(place_BxT, self.sight(seen(source.sights, place_BxT)))
 
-    def chosen(self, tokens_R: Int[Array, " R"], source: World, carry: Carry) -> Sight:
+    def next_step_input(self, tokens_R: Int[Array, " R"], source: World, carry: Carry) -> Sight:
         """The world moves by the action that was chosen, and what is seen there gives the next one."""
         place_R = moved(source.moves, carry.place, tokens_R)
         return Sight(place_R, self.sight(as_rows(seen(source.sights, by_example(place_R, len(source.sights))))))
@@ -161,7 +161,7 @@ class Walker(RecurrentAttentionDecoder):
         self, source: World, carry: Carry, given: Sight, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, StepOutput, Alignment | None]:
         """s_{t-1} reads the instruction, and s_t what is seen beside it."""
-        context_RxM, alignment = read(self.aligner, source.instruction, carry.state.hidden)
+        context_RxM, alignment = read_context(self.aligner, source.instruction, carry.state.hidden)
         state = self.decoder.step(jnp.concatenate([given.seen, context_RxM], axis=-1), carry.state)
         return Carry(state, given.place), StepOutput(state.hidden, context_RxM), alignment
 

@@ -119,7 +119,7 @@ class TextReader(RecurrentAttentionDecoder):
         glimpse_RxC, alignment = self.attention.step(hidden_RxF, source)
         return carry, jnp.concatenate([hidden_RxF, glimpse_RxC], axis=-1), alignment
 
-    def all_steps(
+    def run_steps(
         self,
         source: AttentionMemory,
         carry: tuple[CellState, ...],

@@ -130,7 +130,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, Carry]:
         """h, whose keys are psi(h), and s_0 and c_0; with a key, as in training, parts of what is heard are hidden."""
         sound, lengths_B = jnp.asarray(inputs["sound"]), jnp.asarray(inputs["lengths"])
-        frontend, masked_by = self.config.audio_frontend, self.stream(key, "hearing")
+        frontend, masked_by = self.config.audio_frontend, self.stream_key(key, "hearing")
         frames_BxFxM, frames_B = log_mel_features(sound, lengths_B, frontend, dtype=self.dtype, key=masked_by)
         h_BxUxC, lengths_B = self.listener(frames_BxFxM, frames_B)
         memory = self.attention.prepare(jnp.tanh(self.psi(h_BxUxC)), lengths_B)
@@ -140,9 +140,11 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         first = Carry(states, jnp.zeros((len(lengths_B), h_BxUxC.shape[-1]), self.dtype), said_B)
         return memory._replace(values=h_BxUxC[:, :, None]), first
 
-    def words(self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None) -> StepInput:
+    def step_inputs(
+        self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None
+    ) -> StepInput:
         """The characters, and in training where the speller reads its own draw in their place."""
-        given, key = super().words(state, inputs, source, key), self.stream(key, "own")
+        given, key = super().step_inputs(state, inputs, source, key), self.stream_key(key, "own")
         if key is None or not self.config.scheduled_sampling:
             return given
         return given._replace(own=sample_own_words(key, self.config.scheduled_sampling, jnp.asarray(inputs["target"])))

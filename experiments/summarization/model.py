@@ -150,7 +150,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         """What every step reads of the source, and s_0: tanh of a linear map of the states in which it was read."""
         words_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(words_BxS, self.pad)
-        h_BxSxC, last = self.encoder(self._embedded(words_BxS, self.stream(key, "source")), lengths_B)
+        h_BxSxC, last = self.encoder(self._embedded(words_BxS, self.stream_key(key, "source")), lengths_B)
         memory = self.attention.prepare(h_BxSxC, lengths_B)
         assert last.memory is not None
         first = CellState(jnp.tanh(self.first_hidden(last.hidden)), jnp.tanh(self.first_memory(last.memory)))
@@ -158,12 +158,12 @@ class PointerGenerator(RecurrentAttentionDecoder):
         copied_BxS = jnp.asarray(inputs["copied"]) if self.copies else None
         return Article(memory, words_BxS, copied_BxS), Carry(first, jnp.zeros_like(h_BxSxC[:, 0]), coverage_BxS)
 
-    def words(self, state: PyTree, inputs: Inputs, source: Article, key: Key[Array, ""] | None) -> StepInput:
+    def step_inputs(self, state: PyTree, inputs: Inputs, source: Article, key: Key[Array, ""] | None) -> StepInput:
         """Each word before; of a copy, what stands in the source."""
         target_BxT = self._in_vocabulary(jnp.asarray(inputs["target"]), source.words, source.copied)
-        return StepInput(self._embedded(target_BxT, self.stream(key, "target")))
+        return StepInput(self._embedded(target_BxT, self.stream_key(key, "target")))
 
-    def chosen(self, tokens_R: Int[Array, " R"], source: Article, carry: Carry) -> StepInput:
+    def next_step_input(self, tokens_R: Int[Array, " R"], source: Article, carry: Carry) -> StepInput:
         """The same of the words that were chosen, copies among them."""
         words_RxS, copied_RxS = repeat_rows((source.words, source.copied), len(tokens_R) // len(source.words))
         return StepInput(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
@@ -215,7 +215,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         if not self.copies:
             return super().forward(state, inputs, capture=capture, **options)
         steps, aux = self.unroll(state, inputs, capture=capture, **options)
-        switch_BxT = self._switch(steps.outputs, steps.given.word)
+        switch_BxT = self._switch(steps.outputs, steps.inputs.word)
         scores_BxTxV = self._mixed(self._read(steps), switch_BxT, steps.outputs.weights, steps.source.copied)
         maps = {**aux.maps, **_origins(switch_BxT, steps.lengths, capture)}
         return scores_BxTxV, aux._replace(maps=maps, extras={"p_gen": jax.nn.sigmoid(switch_BxT)})
@@ -227,7 +227,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         if not self.copies:
             return super().step(state, cache, tokens_R, capture=capture, **options)
         steps, cache, aux = self.extend(state, cache, tokens_R, capture=capture, **options)
-        switch_Rx1 = self._switch(steps.outputs, steps.given.word)[:, None]
+        switch_Rx1 = self._switch(steps.outputs, steps.inputs.word)[:, None]
         copied_RxS = repeat_rows(steps.source.copied, len(tokens_R) // len(steps.source.copied))
         scores_Rx1xV = self._mixed(self._read(steps)[:, None], switch_Rx1, steps.outputs.weights[:, None], copied_RxS)
         maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, capture)}
@@ -236,7 +236,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
     def _read(self, steps: DecoderSteps) -> Float[Array, "*B E"]:
         """What is read out, parts of it dropped in training."""
         return dropout(
-            self.read_out(steps.given, steps.outputs), self.config.dropout, self.stream(steps.key, "readout")
+            self.read_out(steps.inputs, steps.outputs), self.config.dropout, self.stream_key(steps.key, "readout")
         )
 
     def _switch(self, outputs: StepOutput, word: Array) -> Float[Array, " *B"]:

@@ -139,7 +139,9 @@ class Summarization(TokenSequenceTask):
         inputs = {name: InputSpec((config.batch_size, size)) for name, size in shapes.items() if name in asks.inputs}
         self.given = tuple(name for name in inputs if name != "target")
         decoded = self._steps(config.largest + _ROOM)
-        self.interface = TaskInterface(inputs, vocabularies, PAD, BEGIN, END, output=asks.output, decoded=decoded)
+        self.interface = TaskInterface(
+            inputs, vocabularies, PAD, BEGIN, END, output=asks.output, max_decoded_length=decoded
+        )
         self.objectives = (Objective("summaries", self.loss),)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         random = np.random.default_rng(VALIDATION_SEED + 1)

@@ -38,7 +38,7 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     tokenizer = task.tokenizer  # type: ignore[attr-defined]  # of every task over texts
     interfaces = (reader.interface(experiment.task, tokenizer), task.interface)
     # How long a run's own prompts are only their data say.
-    read, own = (dataclasses.replace(interface, decoded=0) for interface in interfaces)
+    read, own = (dataclasses.replace(interface, max_decoded_length=0) for interface in interfaces)
     assert read == own
     model = _model(experiment, tokenizer)
     loaded = Loaded(experiment, model, programs.initial(model.init), tokenizer, {})

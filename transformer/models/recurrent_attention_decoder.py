@@ -54,7 +54,7 @@ class DecoderSteps(NamedTuple):
     """
 
     source: Any
-    given: Any
+    inputs: Any
     outputs: Any
     lengths: Int[Array, " B"]
     key: Key[Array, ""] | None = None
@@ -83,11 +83,11 @@ class RecurrentAttentionDecoder(StatelessModule):
         """The source as all steps read it (`EncodedSource`, or what has `lengths`), and the carry before the first."""
         raise NotImplementedError
 
-    def words(self, state: PyTree, inputs: Inputs, source: PyTree, key: Key[Array, ""] | None) -> PyTree:
+    def step_inputs(self, state: PyTree, inputs: Inputs, source: PyTree, key: Key[Array, ""] | None) -> PyTree:
         """What each step over a known target is given, [B, T, ...]: the word before."""
         return StepInput(self.embedding(jnp.asarray(inputs["target"]), self.dtype))
 
-    def chosen(self, tokens_R: Int[Array, " R"], source: PyTree, carry: PyTree) -> PyTree:
+    def next_step_input(self, tokens_R: Int[Array, " R"], source: PyTree, carry: PyTree) -> PyTree:
         """What the next step is given of the tokens that were chosen, [R, ...]."""
         return StepInput(self.embedding(tokens_R, self.dtype))
 
@@ -120,14 +120,14 @@ class RecurrentAttentionDecoder(StatelessModule):
         """Teacher forcing: all steps over a known target, and the maps of their attention."""
         key = key if train else None
         source, carry = self.encode(inputs, key)
-        given = self.words(state, inputs, source, key)
+        given = self.step_inputs(state, inputs, source, key)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.lengths, self.pad)
         mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_at(SITE, capture)
-        outputs, captured = self.all_steps(source, carry, given, mask, key, train=train, capture=asked)
+        outputs, captured = self.run_steps(source, carry, given, mask, key, train=train, capture=asked)
         maps = {} if captured is None else {SITE: captured}
         return DecoderSteps(source, given, outputs, lengths_B, key), Aux(maps, {}, state)
 
-    def all_steps(
+    def run_steps(
         self,
         source: PyTree,
         carry: PyTree,
@@ -146,14 +146,14 @@ class RecurrentAttentionDecoder(StatelessModule):
         def step(carry: PyTree, given: PyTree, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree, Alignment | None]:
             return self.advance(source, carry, given, key, train=train)
 
-        of_steps = self.stream(key, "steps") if "steps" in self.streams else None
+        of_steps = self.stream_key(key, "steps") if "steps" in self.streams else None
         _, outputs, captured = scan_steps(step, carry, given, mask=mask, key=of_steps, capture=capture)
         return outputs, captured
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
         """What `logits` scores the words of a known target from."""
         steps, aux = self.unroll(state, inputs, **options)
-        return self.read_out(steps.given, steps.outputs), aux
+        return self.read_out(steps.inputs, steps.outputs), aux
 
     def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
         """The score of every word at every position of the target."""
@@ -177,7 +177,7 @@ class RecurrentAttentionDecoder(StatelessModule):
     ) -> tuple[DecoderSteps, Cache, Aux]:
         """The same step as in training, on the tokens that were chosen."""
         source, maps = cache.examples, {}
-        given = self.chosen(tokens_R, source, cache.rows)
+        given = self.next_step_input(tokens_R, source, cache.rows)
         rows, outputs, alignment = self.advance(source, cache.rows, given, None, train=False)
         if alignment is not None:
             weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
@@ -191,14 +191,14 @@ class RecurrentAttentionDecoder(StatelessModule):
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """The score of every next word."""
         steps, cache, aux = self.extend(state, cache, tokens_R, **options)
-        return self.logits(self.read_out(steps.given, steps.outputs)), cache, aux
+        return self.logits(self.read_out(steps.inputs, steps.outputs)), cache, aux
 
-    def stream(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
+    def stream_key(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:
         """The key of one of the places that draw; None without a key."""
         return None if key is None else jax.random.fold_in(key, self.streams.index(name))
 
 
-def read(
+def read_context(
     attention: AttentionCell | None, source: EncodedSource, query_RxE: Float[Array, "R E"], **facts: Any
 ) -> tuple[Float[Array, "R C"], Alignment | None]:
     """The context that a state reads of a source, and how; `facts` as of `AttentionCell.step`."""

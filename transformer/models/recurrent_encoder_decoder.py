@@ -38,7 +38,7 @@ from transformer.models.recurrent_attention_decoder import (
     RecurrentAttentionDecoder,
     StepInput,
     capture_all_steps,
-    read,
+    read_context,
     sample_own_words,
     sample_soft_examples,
     sampling_extras,
@@ -317,8 +317,8 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         """What the steps read of the source, and the decoder's first states."""
         source_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(source_BxS, self.pad)
-        words_BxSxE = self._embedded(source_BxS, self.stream(key, "source"))
-        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=self.stream(key, "encoder"))
+        words_BxSxE = self._embedded(source_BxS, self.stream_key(key, "source"))
+        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=self.stream_key(key, "encoder"))
         states = self._first(last)
         fed_BxE = (
             jnp.zeros_like(states[-1].hidden) if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
@@ -339,7 +339,9 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
                 assert self.attention is not None
                 return EncodedSource(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
 
-    def words(self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None) -> StepInput:
+    def step_inputs(
+        self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None
+    ) -> StepInput:
         """The words, and in training where the decoder reads its own instead, and which examples are read softly."""
         target_BxT, config = jnp.asarray(inputs["target"]), self.config
         own_BxT, soft_BxT = None, None
@@ -348,7 +350,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             own_BxT = sample_own_words(self._which(key, "own"), share, target_BxT)
         if key is not None and config.soft_attention_probability:
             soft_BxT = sample_soft_examples(self._which(key, "soft"), config.soft_attention_probability, target_BxT)
-        return StepInput(self._embedded(target_BxT, self.stream(key, "target")), own_BxT, soft_BxT)
+        return StepInput(self._embedded(target_BxT, self.stream_key(key, "target")), own_BxT, soft_BxT)
 
     def advance(
         self, source: EncodedSource, carry: DecoderCarry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
@@ -357,29 +359,29 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         word_RxE = given.word
         if given.own is not None:
             assert carry.said is not None
-            word_RxE = jnp.where(given.own[:, None], self._embedded(carry.said, self.stream(key, "said")), word_RxE)
-        drawn_by = self.stream(key, "attention")
+            word_RxE = jnp.where(given.own[:, None], self._embedded(carry.said, self.stream_key(key, "said")), word_RxE)
+        drawn_by = self.stream_key(key, "attention")
         facts: dict[str, Any] = {"position_R": carry.position, "soft_R": given.soft, "key": drawn_by, "train": train}
         if self.config.attention_query is AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, carry.states[-1].hidden, **facts)
             entering = _concatenate(word_RxE, context)
         else:
             entering = _concatenate(word_RxE, carry.read)
-        output_RxE, states = self.decoder.step(entering, carry.states, key=self.stream(key, "decoder"))
+        output_RxE, states = self.decoder.step(entering, carry.states, key=self.stream_key(key, "decoder"))
         if self.config.attention_query is not AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, output_RxE, **facts)
-        read_RxE = self._readout(output_RxE, word_RxE, context, self.stream(key, "readout"))
+        read_RxE = self._readout(output_RxE, word_RxE, context, self.stream_key(key, "readout"))
 
         said_R = carry.said
         if given.own is not None:
-            draw = self.stream(key, "draw")
+            draw = self.stream_key(key, "draw")
             assert draw is not None
             said_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(read_RxE))).astype(jnp.int32)
         fed_RxE = read_RxE if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
         after = DecoderCarry(states, carry.position + 1, fed_RxE, said_R)
         return after, StepOutput(read_RxE, self._draws(alignment)), alignment
 
-    def all_steps(
+    def run_steps(
         self,
         source: EncodedSource,
         carry: DecoderCarry,
@@ -392,8 +394,8 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     ) -> tuple[StepOutput, Captured | None]:
         """One after another, or, where no state depends on what is read, one attention for all of them."""
         if self.config.attention_query is not AttentionQuery.CURRENT or given.own is not None:
-            return super().all_steps(source, carry, given, mask, key, train=train, capture=capture)
-        decoder_key, read_key = self.stream(key, "decoder"), self.stream(key, "readout")
+            return super().run_steps(source, carry, given, mask, key, train=train, capture=capture)
+        decoder_key, read_key = self.stream_key(key, "decoder"), self.stream_key(key, "readout")
         output_BxTxE, _ = self.decoder(given.word, mask.query_lengths, carry.states, key=decoder_key)
         captured, drawn, context = None, {}, None
         if self.attention is not None:
@@ -403,7 +405,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
                 source.memory,
                 mask=mask,
                 soft_BxQ=given.soft,
-                key=self.stream(key, "attention"),
+                key=self.stream_key(key, "attention"),
                 train=train,
             )
             context = self._scaled(context, source)
@@ -435,7 +437,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         """The context that a state reads, and how."""
         if self.config.context_vector is ContextVector.NONE:
             return None, None
-        context_RxC, alignment = read(self.attention, source, query_RxE, **facts)
+        context_RxC, alignment = read_context(self.attention, source, query_RxE, **facts)
         return self._scaled(context_RxC, source), alignment
 
     def _scaled(self, context: Array, source: EncodedSource) -> Array:
@@ -474,7 +476,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
     def _which(self, key: Key[Array, ""], name: str) -> Key[Array, ""]:
-        which = self.stream(self.stream(key, name), "which")
+        which = self.stream_key(self.stream_key(key, name), "which")
         assert which is not None
         return which
 

@@ -18,7 +18,7 @@ class Modality(enum.Enum):
     SOUND = "sound"
     POINTS = "points"
     ACTIONS = "actions"
-    PLACES = "places"
+    POSITIONS = "positions"
 
 
 class InputSpec(NamedTuple):
@@ -58,11 +58,11 @@ TRANSLATION = signature("source", "target", output="target tokens")
 # too, and there is a logit for each of `vocabularies["joint"]` numbers of both kinds.
 TRANSLATION_WITH_COPYING = signature("source", "copied", "target", output="target tokens and copies")
 LANGUAGE_MODELING = signature("tokens", output="next tokens")
-MASKED_LANGUAGE_MODELING = signature("tokens", output="hidden tokens")
+MASKED_LANGUAGE_MODELING = signature("tokens", output="masked tokens")
 # Two texts a row: `types` are 0 for the tokens of the first and 1 for those of the second, `lengths` count both.
-MASKED_LANGUAGE_MODELING_OF_PAIRS = signature("tokens", "types", "lengths", output="hidden tokens")
+MASKED_LANGUAGE_MODELING_OF_PAIRS = signature("tokens", "types", "lengths", output="masked tokens")
 # The same, and a logit for "the second text follows the first" and for "it is from elsewhere": extras["next_sentence"].
-BERT_PRETRAINING = signature("tokens", "types", "lengths", output="hidden tokens and whether the second text follows")
+BERT_PRETRAINING = signature("tokens", "types", "lengths", output="masked tokens and next sentence")
 # `order` is the place of every position in its factorization order; the tokens at the positions `predicted` [B, P].
 PERMUTATION_LANGUAGE_MODELING = signature("tokens", "order", "predicted", output="predicted tokens")
 # Texts, the first `lengths` of their tokens real; a logit for each of `TaskInterface.vocabularies["classes"]` classes.
@@ -123,7 +123,7 @@ class TaskInterface:
     begin: int | None = None
     end: int | None = None
     output: str | None = None
-    decoded: int = 0
+    max_decoded_length: int = 0
 
     @property
     def signature(self) -> Signature | None:
@@ -149,9 +149,9 @@ def check_max_length(max_length: int, interface: TaskInterface) -> None:
                 f"config.model.max_length={max_length}; "
                 "shorten it (config.task.lengths or config.task.context) or raise config.model.max_length"
             )
-    if interface.decoded > max_length:
+    if interface.max_decoded_length > max_length:
         raise UserError(
-            f"the task's prompts with what follows have up to {interface.decoded} tokens, more than "
+            f"the task's prompts with what follows have up to {interface.max_decoded_length} tokens, more than "
             f"config.model.max_length={max_length}; lower config.task.max_new_tokens, shorten config.task.prompts, or "
             "raise it"
         )

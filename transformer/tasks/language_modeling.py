@@ -85,7 +85,7 @@ class LanguageModeling(TextTask):
             splits,
             rows_multiple,
             asks=LANGUAGE_MODELING,
-            decoded=longest,
+            max_decoded_length=longest,
             repeated=config.num_repeated_sequences,
             how=how,
         )

@@ -210,8 +210,8 @@ def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1)
 def _interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """What the task asks of a model: of every segment so many positions are predicted."""
     interface = text_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
-    order = InputSpec((config.batch_size, config.context), modality=Modality.PLACES)
-    predicted = InputSpec((config.batch_size, config.permutations.count), modality=Modality.PLACES)
+    order = InputSpec((config.batch_size, config.context), modality=Modality.POSITIONS)
+    predicted = InputSpec((config.batch_size, config.permutations.count), modality=Modality.POSITIONS)
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 

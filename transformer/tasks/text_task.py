@@ -43,7 +43,7 @@ class TextTask(PlainTask):
         rows_multiple: int,
         *,
         asks: Signature,
-        decoded: int = 0,
+        max_decoded_length: int = 0,
         repeated: int = 0,
         how: str = "",
     ):
@@ -51,7 +51,7 @@ class TextTask(PlainTask):
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._splits = splits
         check_rows(config.batch_size, rows_multiple)
-        self.interface = text_interface(config, tokenizer, asks=asks, decoded=decoded)
+        self.interface = text_interface(config, tokenizer, asks=asks, max_decoded_length=max_decoded_length)
         length = min(config.probe_length, config.context)
         self._repeats = repeats(tokenizer, repeated, length)
         texts = stretches(splits[config.validation_split], config.num_probe_examples, length)
@@ -96,7 +96,9 @@ class TextTask(PlainTask):
         return sums, aux
 
 
-def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, decoded: int = 0) -> TaskInterface:
+def text_interface(
+    config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, max_decoded_length: int = 0
+) -> TaskInterface:
     """What a task over rows of tokens asks of a model."""
     return TaskInterface(
         inputs={
@@ -108,7 +110,7 @@ def text_interface(config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signatu
         begin=tokenizer.begin,
         end=tokenizer.end,
         output=asks.output,
-        decoded=decoded,
+        max_decoded_length=max_decoded_length,
     )
 
 

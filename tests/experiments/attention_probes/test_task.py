@@ -235,7 +235,7 @@ def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> N
     with pytest.raises(UserError, match=r"config\.task\.direction=bidirectional"):
         AttentionProbesConfig("coreference_by_clue")
     config = AttentionProbesConfig("coreference_by_clue", Direction.BIDIRECTIONAL, batch_size=2, num_eval_examples=2)
-    assert AttentionProbes(config).interface.output == "hidden tokens"
+    assert AttentionProbes(config).interface.output == "masked tokens"
     for name in ("batch_size", "num_eval_examples", "num_probe_examples"):
         with pytest.raises(UserError, match=f"config.task.{name}=0"):
             AttentionProbesConfig(**{name: 0})
